@@ -1,0 +1,73 @@
+# One verb per need, the same here and in CI. `make run` and `make test` set up everything they use.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+DATA ?= ./data
+LISTENER ?= PLAINTEXT://127.0.0.1:9092
+METRICS ?= 127.0.0.1:9464
+
+.PHONY: run test test-fast check format docs bench crash clean
+
+run: $(VENV)/.run
+	@echo "Starting a broker on $(LISTENER), data in $(DATA). Stop it with Ctrl-C."
+	@echo "In another terminal:"
+	@echo "  $(BIN)/ottla topic create hello --partitions 3"
+	@echo "  echo 'hello world' | $(BIN)/ottla produce hello"
+	@echo "  $(BIN)/ottla consume hello --exit"
+	@echo "  kcat -b 127.0.0.1:9092 -L            # or any other Kafka client"
+	@echo "  $(BIN)/ottla doctor                  # when something is not right"
+	@exec $(BIN)/ottla broker --data $(DATA) --listener $(LISTENER) --metrics $(METRICS)
+
+test: $(VENV)/.dev kcat
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+# What needs no other process: seconds.
+test-fast: $(VENV)/.dev
+	$(BIN)/pytest -m "not broker and not client and not foreign and not crash" $(PYTEST_ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/generate_docs.py --check
+	$(BIN)/python tools/generate_cli_docs.py --check
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev
+	$(BIN)/python tools/generate_docs.py
+	$(BIN)/python tools/generate_cli_docs.py
+
+# Ottla beside Apache Kafka on this machine; writes docs/performance.md. Takes a while.
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# Many more kills than `make test` has time for.
+crash: $(VENV)/.dev
+	$(BIN)/pytest tests/crash -m crash --kills $(or $(KILLS),50) -s
+
+clean:
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Ottla needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed: install your system's python3-venv package"; exit 1; }
+
+$(VENV)/.run: pyproject.toml $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.run
+
+# kcat is the one foreign client that is small enough to fetch; without it its tests skip and say so.
+.PHONY: kcat
+kcat:
+	@command -v kcat >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get update -qq && apt-get install -y -qq kcat; } >/dev/null 2>&1; } || \
+	  echo "kcat is not installed and cannot be: its tests will skip (apt-get install kcat)"

@@ -1,0 +1,315 @@
+"""One measurement: a scenario on a broker, for some seconds, as numbers.
+
+Every measurement gets its own topics, leaves none behind, and starts with no dirty pages of the one before:
+else the disk would write one broker's log while the other is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from benchmarks.kafka_server import ApacheKafka
+from benchmarks.ottla_server import Ottla
+from benchmarks.processes import cpu_seconds, memory_mb
+from benchmarks.raw_client import (
+    RawClient,
+    filled_batch,
+    first_acknowledged,
+    single_record_batch,
+    wait_writable,
+)
+from benchmarks.scenarios import CONSUME_LOG_BYTES, E2E_RECORDS_PER_SECOND, FETCH_BYTES, MB, Scenario
+
+Broker = ApacheKafka | Ottla
+Metrics = dict[str, float]
+
+#: A log that grows faster than the disk takes it ends in the kernel's throttle, and that would be measured.
+PRODUCE_BYTES_MAX = 1536 * MB
+SEGMENT_BYTES = 256 * MB
+SETTLE_SECONDS = 3.0
+START_SECONDS_MAX = 120.0
+E2E_WARMUP_SECONDS = 1.0
+# Deleted logs are gone at once on both brokers; by default they would fill the disk for a minute.
+_DELETE_DELAY = ("log.segment.delete.delay.ms", "500")
+
+
+class MeasurementFailed(RuntimeError):
+    """A broker refused the work or did not finish it; the row then says so instead of a number."""
+
+
+class Lab:
+    """The brokers under test, started when first needed and alive until close()."""
+
+    def __init__(self, directory: Path, load: Path) -> None:
+        self._directory = directory
+        self._load = load
+        self._brokers: dict[tuple[str, bool], Broker] = {}
+        self._consume_topics: set[tuple[str, str]] = set()
+        self._topic_number = 0
+
+    def close(self) -> None:
+        while self._brokers:
+            self._brokers.popitem()[1].stop()
+
+    def measure(self, name: str, scenario: Scenario, seconds: float) -> Metrics:
+        """Runs one scenario on the broker called `name`."""
+        try:
+            if scenario.kind == "footprint":
+                return self._footprint(name, scenario, seconds)
+            broker = self._broker(name, page_cache=scenario.acks == -1 and not scenario.fsync)
+            kinds: dict[str, Callable[[Broker, Scenario, float], Metrics]] = {
+                "produce": self._produce,
+                "consume": self._consume,
+                "client": self._client,
+                "e2e": self._end_to_end,
+            }
+            return kinds[scenario.kind](broker, scenario, seconds)
+        except (OSError, RuntimeError, subprocess.SubprocessError) as problem:
+            raise MeasurementFailed(str(problem) or type(problem).__name__) from problem
+
+    def memory(self, name: str) -> Metrics:
+        """What the broker that did most of the work holds now."""
+        resident, own = memory_mb(self._broker(name, page_cache=False).pid)
+        return {"loaded_mb": resident, "loaded_own_mb": own}
+
+    # Throughput
+
+    def _produce(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
+        topic = self._create_topic(broker, scenario)
+        try:
+            batch, count = self._batch(scenario)
+            arguments = ["--batch", str(batch), "--records", str(count), "--acks", str(scenario.acks)]
+            arguments += ["--connections", str(scenario.connections), "--depth", str(scenario.depth)]
+            arguments += ["--bytes-max", str(PRODUCE_BYTES_MAX)]
+            found = self._run_load(broker, "produce", topic, scenario, seconds, arguments)
+            # One record per partition is the probe that found it writable.
+            _check_end_offsets(broker, topic, scenario.partitions, found.pop("records_all") + scenario.partitions)
+            return found
+        finally:
+            self._delete_topic(broker, topic)
+
+    def _consume(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
+        topic = f"consume-{scenario.partitions}"
+        if (broker.name, topic) not in self._consume_topics:
+            self._fill(broker, topic, scenario)
+            self._consume_topics.add((broker.name, topic))
+        arguments = ["--connections", str(scenario.connections), "--fetch-bytes", str(FETCH_BYTES)]
+        found = self._run_load(broker, "consume", topic, scenario, seconds, arguments)
+        del found["records_all"]
+        return found
+
+    def _fill(self, broker: Broker, topic: str, scenario: Scenario) -> None:
+        with RawClient(broker.port) as client:
+            client.create_topic(topic, scenario.partitions, {"segment.bytes": str(SEGMENT_BYTES)})
+        wait_writable(broker.port, topic, scenario.partitions)
+        batch, count = self._batch(scenario)
+        arguments = ["--batch", str(batch), "--records", str(count), "--bytes-max", str(CONSUME_LOG_BYTES)]
+        arguments += ["--connections", str(scenario.partitions), "--depth", "2"]
+        self._run_load(broker, "produce", topic, scenario, 60.0, arguments)
+        os.sync()
+
+    def _run_load(
+        self, broker: Broker, mode: str, topic: str, scenario: Scenario, seconds: float, arguments: list[str]
+    ) -> Metrics:
+        cpu = cpu_seconds(broker.pid)
+        said = self._load_output(broker, mode, topic, scenario, seconds, arguments)
+        cpu = cpu_seconds(broker.pid) - cpu
+        if not said["requests"]:
+            raise MeasurementFailed("no request was answered in time; measure for more --seconds")
+        return {
+            "records_per_second": said["records"] / said["seconds"],
+            "requests_per_second": said["requests"] / said["seconds"],
+            "mb_per_second": said["bytes"] / said["seconds"] / MB,
+            "us_per_request": cpu * 1e6 / said["requests_all"],
+            "cpu_seconds_per_million_records": cpu * 1e6 / said["records_all"],
+            "p50_ms": said["p50_ms"],
+            "p99_ms": said["p99_ms"],
+            "p999_ms": said["p999_ms"],
+            "records_all": said["records_all"],
+        }
+
+    def _load_output(
+        self, broker: Broker, mode: str, topic: str, scenario: Scenario, seconds: float, arguments: list[str]
+    ) -> dict[str, Any]:
+        command = [str(self._load), mode, "--port", str(broker.port), "--topic", topic]
+        command += ["--partitions", str(scenario.partitions), "--seconds", str(seconds), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120.0)
+        broker.check_alive()
+        if done.returncode != 0:
+            raise MeasurementFailed(done.stderr.strip())
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    def _client(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
+        """A Python program that produces as fast as it can: often the limit itself, as in real life."""
+        topic = self._create_topic(broker, scenario)
+        try:
+            cpu = cpu_seconds(broker.pid)
+            records, took = _confluent_kafka(broker.bootstrap, topic, scenario.record_bytes, seconds)
+            cpu = cpu_seconds(broker.pid) - cpu
+            per_million = cpu * 1e6 / records
+            return {"records_per_second": records / took, "cpu_seconds_per_million_records": per_million}
+        finally:
+            self._delete_topic(broker, topic)
+
+    # Latency
+
+    def _end_to_end(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
+        topic = self._create_topic(broker, scenario)
+        try:
+            arguments = ["--rate", str(E2E_RECORDS_PER_SECOND), "--record-bytes", str(scenario.record_bytes)]
+            arguments += ["--depth", str(scenario.depth), "--warmup", str(E2E_WARMUP_SECONDS)]
+            cpu = cpu_seconds(broker.pid)
+            said = self._load_output(broker, "e2e", topic, scenario, seconds, arguments)
+            cpu = cpu_seconds(broker.pid) - cpu
+            cores = cpu / (said["seconds"] + E2E_WARMUP_SECONDS)
+            return {**{name: said[name] for name in ("p50_ms", "p99_ms", "p999_ms")}, "cores": cores}
+        finally:
+            self._delete_topic(broker, topic)
+
+    # Start and rest
+
+    def _footprint(self, name: str, scenario: Scenario, seconds: float) -> Metrics:
+        broker = self._new_broker(name, {})
+        try:
+            broker.prepare()
+            if scenario.existing_partitions:
+                broker.start()
+                _create_many(broker, scenario.existing_partitions)
+                broker.halt()
+            began = time.monotonic()
+            broker.launch()
+            first_acknowledged(broker.port, "first", deadline=began + START_SECONDS_MAX)
+            start_seconds = time.monotonic() - began
+            time.sleep(SETTLE_SECONDS)
+            cpu, since = cpu_seconds(broker.pid), time.monotonic()
+            time.sleep(seconds)
+            cpu = (cpu_seconds(broker.pid) - cpu) / (time.monotonic() - since)
+            resident, own = memory_mb(broker.pid)
+            return {
+                "start_seconds": start_seconds,
+                "idle_mb": resident,
+                "idle_own_mb": own,
+                "idle_cpu_percent": cpu * 100,
+            }
+        finally:
+            broker.stop()
+
+    # Brokers, topics, batches
+
+    def _broker(self, name: str, *, page_cache: bool) -> Broker:
+        """For acks=all from page cache Ottla must be told so when it starts; Kafka always works that way."""
+        key = (name, page_cache and name == "ottla")
+        if key not in self._brokers:
+            settings = dict([_DELETE_DELAY])
+            if key[1]:
+                settings["log.flush.acks.all"] = "false"
+            broker = self._new_broker(name, settings)
+            self._brokers[key] = broker
+            broker.start()
+        return self._brokers[key]
+
+    def _new_broker(self, name: str, settings: dict[str, str]) -> Broker:
+        maker = ApacheKafka if name == "kafka" else Ottla
+        return maker(parent=self._directory, settings=settings)
+
+    def _create_topic(self, broker: Broker, scenario: Scenario) -> str:
+        self._topic_number += 1
+        topic = f"{scenario.name}-{self._topic_number}"
+        configs = {"flush.messages": "1"} if scenario.fsync and broker.name == "kafka" else {}
+        with RawClient(broker.port) as client:
+            client.create_topic(topic, scenario.partitions, configs)
+        wait_writable(broker.port, topic, scenario.partitions)
+        os.sync()
+        return topic
+
+    def _delete_topic(self, broker: Broker, topic: str) -> None:
+        try:
+            with RawClient(broker.port) as client:
+                client.delete_topic(topic)
+        except (OSError, RuntimeError):
+            # The broker may be gone, which check_alive has reported or will.
+            return
+        # Both brokers keep a partition in DATA/topic-N and rename it before it is removed.
+        deadline = time.monotonic() + 10.0
+        while any(broker.data_directory.glob(f"{topic}-*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _batch(self, scenario: Scenario) -> tuple[Path, int]:
+        """The file with the scenario's record batch, and how many records are in it."""
+        if scenario.batch_bytes:
+            batch, count = filled_batch(scenario.record_bytes, scenario.batch_bytes, lz4=scenario.lz4)
+        else:
+            batch, count = single_record_batch(scenario.record_bytes), 1
+        path = self._directory / f"{scenario.name}.batch"
+        path.write_bytes(batch)
+        return path, count
+
+
+def compile_load(directory: Path) -> Path:
+    """Builds the load generator; MeasurementFailed says what is missing."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise MeasurementFailed("no C compiler (cc) was found, and the load generator is written in C")
+    source, binary = Path(__file__).with_name("load.c"), directory / "load"
+    done = subprocess.run([compiler, "-O2", "-o", str(binary), str(source)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise MeasurementFailed(f"the load generator did not compile:\n{done.stderr}")
+    return binary
+
+
+def _check_end_offsets(broker: Broker, topic: str, partitions: int, expected: float) -> None:
+    """What was acknowledged must be in the log, or the speed is worth nothing."""
+    with RawClient(broker.port) as client:
+        kept = sum(client.end_offset(topic, partition) for partition in range(partitions))
+    if kept != expected:
+        raise MeasurementFailed(f"{expected:.0f} records were acknowledged, and the log holds {kept}")
+
+
+def _create_many(broker: Broker, partitions: int) -> None:
+    per_topic = 100
+    with RawClient(broker.port) as client:
+        for number in range(partitions // per_topic):
+            client.create_topic(f"many-{number}", per_topic, {})
+    for number in range(partitions // per_topic):
+        wait_writable(broker.port, f"many-{number}", per_topic)
+    first_acknowledged(broker.port, "first", deadline=time.monotonic() + START_SECONDS_MAX)
+
+
+def _confluent_kafka(bootstrap: str, topic: str, record_bytes: int, seconds: float) -> tuple[int, float]:
+    failures: list[str] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "1",
+            "enable.idempotence": False,
+            "compression.type": "none",
+            "queue.buffering.max.messages": 1_000_000,
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, _message: failures.append(str(error)),
+        }
+    )
+    value, sent, began = b"x" * record_bytes, 0, time.monotonic()
+    while time.monotonic() - began < seconds:
+        for _ in range(1_000):
+            try:
+                producer.produce(topic, value)
+                sent += 1
+            except BufferError:
+                producer.poll(0.01)
+        producer.poll(0)
+    left = producer.flush(60.0)
+    took = time.monotonic() - began
+    if failures or left:
+        lost = len(failures) + left
+        raise MeasurementFailed(f"{lost} of {sent} records were not delivered: {failures[:1]}")
+    return sent, took

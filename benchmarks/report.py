@@ -1,0 +1,237 @@
+"""From samples to documents: medians, spreads, verdicts, and the tables of docs/performance.md.
+
+Everything here is a pure function of the samples; only write_report touches files.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.scenarios import Scenario, Target
+
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+
+#: scenario name -> broker name -> one dict of metrics per round
+Samples = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]
+Document = dict[str, Any]
+
+_METRIC_TITLES = {
+    "start_seconds": "start to first acknowledged record",
+    "idle_mb": "idle memory (resident)",
+    "idle_cpu_percent": "idle CPU",
+    "loaded_mb": "memory (resident)",
+    "loaded_own_mb": "memory (without mapped files)",
+    "p50_ms": "p50",
+    "p99_ms": "p99",
+    "p999_ms": "p99.9",
+    "cores": "broker CPU",
+}
+_METRIC_UNITS = {
+    "start_seconds": " s",
+    "idle_mb": " MB",
+    "idle_cpu_percent": " %",
+    "loaded_mb": " MB",
+    "loaded_own_mb": " MB",
+    "p50_ms": " ms",
+    "p99_ms": " ms",
+    "p999_ms": " ms",
+    "cores": " cores",
+    "us_per_request": " µs",
+}
+
+
+# ---- Samples to a document
+
+
+def summarise(samples: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Median, smallest and largest value of every metric over the rounds."""
+    metrics = {name: [sample[name] for sample in samples] for name in (samples[0] if samples else {})}
+    return {name: _spread(values) for name, values in metrics.items()}
+
+
+def build_document(
+    scenarios: Sequence[Scenario],
+    samples: Samples,
+    failures: Mapping[str, Mapping[str, str]],
+    facts: Mapping[str, Any],
+) -> Document:
+    """Everything that was found, in the form of docs/performance.json."""
+    rows = []
+    for scenario in scenarios:
+        brokers = {name: summarise(found) for name, found in samples.get(scenario.name, {}).items()}
+        row: Document = {"name": scenario.name, "title": scenario.title, "kind": scenario.kind}
+        row["brokers"] = brokers
+        row["targets"] = [verdict(target, brokers) for target in scenario.targets]
+        if failures.get(scenario.name):
+            row["failures"] = dict(failures[scenario.name])
+        rows.append(row)
+    return {**facts, "scenarios": rows}
+
+
+def verdict(target: Target, brokers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Document:
+    """Whether Ottla's median meets the target; met is None when there is nothing to judge by."""
+    value = _ratio(brokers, target.metric)
+    if target.bound == "ottla <=":
+        value = brokers.get("ottla", {}).get(target.metric, {}).get("median")
+    met = None
+    if value is not None:
+        met = value >= target.limit if target.bound == "ratio >=" else value <= target.limit
+    return {"metric": target.metric, "bound": target.bound, "limit": target.limit, "value": value, "met": met}
+
+
+# ---- A document to text
+
+
+def render(document: Document) -> str:
+    """The tables that stand between the markers of docs/performance.md."""
+    rows = document["scenarios"]
+    parts = [_facts(document)]
+    throughput = [row for row in rows if row["kind"] in ("produce", "consume", "client")]
+    if throughput:
+        parts.append("### Throughput\n\n" + _throughput(throughput))
+    latency = [row for row in rows if row["kind"] == "e2e"]
+    if latency:
+        parts.append("### Latency\n\n" + _by_metric(latency))
+    rest = [row for row in rows if row["kind"] in ("footprint", "loaded")]
+    if rest:
+        parts.append("### Start, memory and rest\n\n" + _by_metric(rest))
+    return "\n\n".join(parts)
+
+
+def splice(page: str, tables: str) -> str:
+    """The page with new tables between its markers; what people wrote outside of them stays as it is."""
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"docs/performance.md needs the lines {BEGIN} and {END} to show where the tables go")
+    return f"{head}{BEGIN}\n{tables}\n{END}{tail}"
+
+
+def write_report(docs: Path, document: Document) -> None:
+    page = docs / "performance.md"
+    new = splice(page.read_text(), render(document))
+    page.write_text(new)
+    (docs / "performance.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def _facts(document: Document) -> str:
+    machine, settings = document["machine"], document["settings"]
+    brokers = f"Ottla {document['ottla']}"
+    if document.get("kafka"):
+        brokers += f" beside Apache Kafka {document['kafka']}"
+    java = f", Java {machine['java']}" if machine.get("java") else ""
+    return (
+        f"{brokers}, {document['measured_on']}: {machine['cores']} cores ({machine['cpu']}), "
+        f"{machine['memory_gb']} GB, Linux {machine['kernel']}, Python {machine['python']}{java}; "
+        f"median (smallest..largest) of {settings['rounds']} rounds of {settings['seconds']:g} s. "
+        "Where a cell holds two figures, Ottla's stands first."
+    )
+
+
+def _throughput(rows: Sequence[Document]) -> str:
+    head = "| work | Ottla, records/s | Apache Kafka, records/s | ratio | target | broker CPU per request | "
+    head += "CPU s per million records | p50 / p99 / p99.9 ms |"
+    lines = [head, "|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        brokers = row["brokers"]
+        cells = [row["title"]]
+        cells += [_cell(row, name, "records_per_second") for name in ("ottla", "kafka")]
+        cells += [_times(_ratio(brokers, "records_per_second")), _targets(row["targets"])]
+        cells.append(_pair(brokers, "us_per_request", "µs"))
+        cells.append(_pair(brokers, "cpu_seconds_per_million_records", "s"))
+        cells.append(_latencies(brokers))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _by_metric(rows: Sequence[Document]) -> str:
+    lines = ["| what | Ottla | Apache Kafka | ratio | target |", "|---|---|---|---|---|"]
+    for row in rows:
+        for metric, title in _METRIC_TITLES.items():
+            if not any(metric in found for found in row["brokers"].values()):
+                continue
+            targets = [target for target in row["targets"] if target["metric"] == metric]
+            cells = [f"{title}, {row['title']}", *(_cell(row, name, metric) for name in ("ottla", "kafka"))]
+            cells += [_times(_ratio(row["brokers"], metric)), _targets(targets)]
+            lines.append("| " + " | ".join(cells) + " |")
+        if not any(row["brokers"].values()):
+            lines.append(f"| {row['title']} | {_cell(row, 'ottla', '')} | {_cell(row, 'kafka', '')} | | |")
+    return "\n".join(lines)
+
+
+def _cell(row: Document, broker: str, metric: str) -> str:
+    found = row["brokers"].get(broker, {}).get(metric)
+    if found is None:
+        return "failed" if broker in row.get("failures", {}) else "–"
+    unit = _METRIC_UNITS.get(metric, "")
+    median, low, high = (number(found[key]) for key in ("median", "min", "max"))
+    return f"{median}{unit}" if low == high else f"{median}{unit} ({low}..{high})"
+
+
+def _pair(brokers: Mapping[str, Any], metric: str, unit: str) -> str:
+    """Ottla's median, then Kafka's."""
+    medians = [brokers.get(name, {}).get(metric, {}).get("median") for name in ("ottla", "kafka")]
+    if all(median is None for median in medians):
+        return "–"
+    return " / ".join("–" if median is None else number(median) for median in medians) + f" {unit}"
+
+
+def _latencies(brokers: Mapping[str, Any]) -> str:
+    texts = []
+    for name in ("ottla", "kafka"):
+        found = brokers.get(name, {})
+        if "p50_ms" in found:
+            medians = [found[metric]["median"] for metric in ("p50_ms", "p99_ms", "p999_ms")]
+            texts.append(" / ".join(number(median) for median in medians))
+    return "; ".join(texts) or "–"
+
+
+def _targets(verdicts: Sequence[Document]) -> str:
+    texts = []
+    for found in verdicts:
+        sign = {True: "met", False: "**not met**", None: "not judged"}[found["met"]]
+        limit = f"{found['limit']:g}"
+        if found["bound"] == "ottla <=":
+            text = f"≤ {limit}{_METRIC_UNITS[found['metric']]}"
+        else:
+            text = f"{'≥' if found['bound'] == 'ratio >=' else '≤'} {limit}x"
+        texts.append(f"{text}: {sign}")
+    return ", ".join(texts) or "–"
+
+
+def number(value: float) -> str:
+    """A figure a person can read: three significant digits, thousands as k and millions as M."""
+    for size, sign in ((1e6, " M"), (1e3, " k")):
+        if abs(value) >= size * 0.9995 and (sign == " M" or abs(value) >= 9_999.5):
+            return _three_digits(value / size) + sign
+    return _three_digits(value)
+
+
+def _three_digits(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def _times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}x"
+
+
+def _ratio(brokers: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str) -> float | None:
+    ottla, kafka = (brokers.get(name, {}).get(metric, {}).get("median") for name in ("ottla", "kafka"))
+    return None if ottla is None or not kafka else _short(ottla / kafka)
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    median = statistics.median(values)
+    return {"median": _short(median), "min": _short(min(values)), "max": _short(max(values))}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")

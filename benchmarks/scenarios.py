@@ -1,0 +1,184 @@
+"""What is measured, with which settings, and what Ottla has to reach; one table for both brokers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+KB, MB = 1 << 10, 1 << 20
+FETCH_BYTES = MB
+CONSUME_LOG_BYTES = 512 * MB
+E2E_RECORDS_PER_SECOND = 10_000
+MANY_PARTITIONS = 1_000
+
+Bound = Literal["ratio >=", "ratio <=", "ottla <="]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound on Ottla's median of one metric: against Kafka's median (ratio), or on its own."""
+
+    metric: str
+    bound: Bound
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    name: str
+    title: str
+    kind: Literal["produce", "consume", "e2e", "client", "footprint", "loaded"]
+    targets: tuple[Target, ...] = ()
+    # What is sent. batch_bytes 0 means one record per request.
+    record_bytes: int = 100
+    batch_bytes: int = 0
+    lz4: bool = False
+    acks: int = 1
+    #: the log is on disk before the answer: Ottla's default for acks=all, flush.messages=1 on Kafka
+    fsync: bool = False
+    # How it is sent.
+    connections: int = 1
+    depth: int = 1
+    partitions: int = 1
+    # What exists before a footprint is taken.
+    existing_partitions: int = 0
+
+
+def _faster(times: float) -> Target:
+    return Target("records_per_second", "ratio >=", times)
+
+
+def _batched(
+    name: str,
+    title: str,
+    *,
+    batch_bytes: int,
+    record_bytes: int = 100,
+    lz4: bool = False,
+    acks: int = 1,
+    fsync: bool = False,
+) -> Scenario:
+    large = batch_bytes >= MB
+    return Scenario(
+        name=name,
+        title=title,
+        kind="produce",
+        targets=(_faster(1.5 if large else 2.0),),
+        record_bytes=record_bytes,
+        batch_bytes=batch_bytes,
+        lz4=lz4,
+        acks=acks,
+        fsync=fsync,
+        connections=4,
+        # Five times 1 MB in flight per connection would measure the socket buffers.
+        depth=2 if large else 5,
+        partitions=4,
+    )
+
+
+CPU_PER_RECORD = Target("us_per_request", "ottla <=", 15.0)
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario(
+        name="footprint",
+        title="fresh data directory",
+        kind="footprint",
+        targets=(
+            Target("start_seconds", "ratio <=", 0.2),
+            Target("idle_mb", "ratio <=", 0.2),
+            Target("idle_cpu_percent", "ottla <=", 1.0),
+        ),
+    ),
+    Scenario(
+        name="footprint-1000-partitions",
+        title="1,000 partitions",
+        kind="footprint",
+        existing_partitions=MANY_PARTITIONS,
+        targets=(
+            Target("start_seconds", "ratio <=", 0.2),
+            Target("idle_mb", "ratio <=", 0.2),
+            Target("idle_cpu_percent", "ottla <=", 1.0),
+        ),
+    ),
+    _batched("produce-100b-16k", "produce 100 B records, 16 KB batches", batch_bytes=16 * KB),
+    _batched("produce-1k-16k", "produce 1 KB records, 16 KB batches", batch_bytes=16 * KB, record_bytes=KB),
+    _batched("produce-100b-16k-lz4", "produce 100 B records, 16 KB batches, lz4", batch_bytes=16 * KB, lz4=True),
+    _batched(
+        "produce-1k-16k-lz4",
+        "produce 1 KB records, 16 KB batches, lz4",
+        batch_bytes=16 * KB,
+        record_bytes=KB,
+        lz4=True,
+    ),
+    _batched("produce-100b-1m", "produce 100 B records, 1 MB batches", batch_bytes=MB),
+    _batched("produce-1k-1m", "produce 1 KB records, 1 MB batches", batch_bytes=MB, record_bytes=KB),
+    _batched("all-100b-16k", "acks=all, page cache, 100 B, 16 KB batches", batch_bytes=16 * KB, acks=-1),
+    _batched("all-100b-1m", "acks=all, page cache, 100 B, 1 MB batches", batch_bytes=MB, acks=-1),
+    _batched("fsync-100b-16k", "acks=all, fsync, 100 B, 16 KB batches", batch_bytes=16 * KB, acks=-1, fsync=True),
+    _batched("fsync-100b-1m", "acks=all, fsync, 100 B, 1 MB batches", batch_bytes=MB, acks=-1, fsync=True),
+    Scenario(
+        name="single-100x1",
+        title="single records, 100 connections",
+        kind="produce",
+        connections=100,
+        targets=(_faster(1.5), CPU_PER_RECORD),
+    ),
+    Scenario(
+        name="single-1x5",
+        title="single records, 1 connection, 5 in flight",
+        kind="produce",
+        depth=5,
+        targets=(_faster(3.0), CPU_PER_RECORD),
+    ),
+    Scenario(name="single-1x1", title="single records, 1 connection, 1 in flight", kind="produce"),
+    Scenario(
+        name="single-fsync-100x1",
+        title="single records, 100 connections, acks=all, fsync",
+        kind="produce",
+        connections=100,
+        acks=-1,
+        fsync=True,
+        targets=(_faster(8.0),),
+    ),
+    Scenario(
+        name="single-fsync-100x1-16p",
+        title="the same over 16 partitions",
+        kind="produce",
+        connections=100,
+        partitions=16,
+        acks=-1,
+        fsync=True,
+    ),
+    Scenario(
+        name="consume-1",
+        title="consume, 1 MB fetches from page cache, 1 connection",
+        kind="consume",
+        batch_bytes=16 * KB,
+        targets=(_faster(1.0),),
+    ),
+    Scenario(
+        name="consume-4",
+        title="consume, 1 MB fetches from page cache, 4 connections",
+        kind="consume",
+        batch_bytes=16 * KB,
+        connections=4,
+        partitions=4,
+        targets=(_faster(1.0),),
+    ),
+    Scenario(
+        name="client-produce",
+        title="confluent-kafka producer in Python, 100 B records",
+        kind="client",
+        partitions=4,
+    ),
+    Scenario(
+        name="e2e",
+        title="end to end at 10,000 records/s, acks=1",
+        kind="e2e",
+        depth=5,
+        targets=(Target("p99_ms", "ratio <=", 1.0),),
+    ),
+)
+
+#: Filled from all the others while they run: the memory a broker holds after work.
+LOADED = Scenario(name="loaded", title="after the work above", kind="loaded")

@@ -1,0 +1,214 @@
+"""Settings of topics and of the broker, asked for and changed at run time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ottla.broker.services import RequestContext, Services
+from ottla.cluster.controller import check_topic_name
+from ottla.cluster.schema import BROKER_DEFAULT, broker_config_path, config_json, topic_config_path
+from ottla.cluster.store import Create, NoNode, Op, Put
+from ottla.model.errors import ErrorCode, InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
+from ottla.model.settings import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    AlterOp,
+    ConfigEntry,
+    InvalidSettings,
+    TopicSettings,
+    apply_incremental,
+    describe_broker,
+    describe_broker_defaults,
+    describe_topic,
+)
+from ottla.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from ottla.wire.messages.alter_configs import AlterConfigsResourceResponse as LegacyResult
+from ottla.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from ottla.wire.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from ottla.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+
+#: a change of one setting: name, operation, value
+Change = tuple[str, int, str | None]
+
+
+def describe_configs(
+    services: Services, request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResponse:
+    """DescribeConfigs (32) v1-v4. Null or no keys asks for all. v3 type and documentation."""
+    results = []
+    for resource in request.resources:
+        result = DescribeConfigsResult(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            keys = set(resource.configuration_keys or ())
+            result.configs = [
+                _entry(entry, request.include_synonyms, request.include_documentation)
+                for entry in _entries(services, resource)
+                if not keys or entry.name in keys
+            ]
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, str(error)
+        results.append(result)
+    return DescribeConfigsResponse(results=results)
+
+
+def _entries(services: Services, resource: DescribeConfigsResource) -> list[ConfigEntry]:
+    if resource.resource_type == TOPIC:
+        check_topic_name(resource.resource_name)
+        topic = services.view.topics.get(resource.resource_name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"topic {resource.resource_name!r} does not exist")
+        return describe_topic(topic.config, services.settings)
+    if resource.resource_type == BROKER:
+        if not resource.resource_name:
+            return describe_broker_defaults(services.settings)
+        _check_broker(services, resource.resource_name)
+        return describe_broker(services.settings)
+    raise InvalidRequest(f"resource type {resource.resource_type} has no settings here")
+
+
+def _check_broker(services: Services, name: str) -> None:
+    if name != str(services.broker_id):
+        raise InvalidRequest(f"this is broker {services.broker_id}; ask broker {name!r} itself")
+
+
+def _entry(entry: ConfigEntry, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source_id,
+        is_sensitive=entry.sensitive,
+        synonyms=[DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source_id) for s in entry.synonyms]
+        if synonyms
+        else (),
+        config_type=entry.type_id,
+        documentation=entry.documentation if documentation else None,
+    )
+
+
+async def incremental_alter_configs(
+    services: Services, request: IncrementalAlterConfigsRequest, context: RequestContext
+) -> IncrementalAlterConfigsResponse:
+    """IncrementalAlterConfigs (44) v0-v1. Operations: 0 set, 1 delete, 2 append, 3 subtract."""
+    repeated = _repeated([(r.resource_type, r.resource_name) for r in request.resources])
+    results = []
+    for resource in request.resources:
+        key = resource.resource_type, resource.resource_name
+        changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
+        code, message = await _alter(services, key, changes, key in repeated, request.validate_only, replace=False)
+        results.append(
+            AlterConfigsResourceResponse(
+                error_code=code, error_message=message, resource_type=key[0], resource_name=key[1]
+            )
+        )
+    return IncrementalAlterConfigsResponse(responses=results)
+
+
+async def alter_configs(
+    services: Services, request: AlterConfigsRequest, context: RequestContext
+) -> AlterConfigsResponse:
+    """AlterConfigs (33) v0-v2: replaces everything that was set before."""
+    repeated = _repeated([(r.resource_type, r.resource_name) for r in request.resources])
+    results = []
+    for resource in request.resources:
+        key = resource.resource_type, resource.resource_name
+        changes = [(config.name, int(AlterOp.SET), config.value) for config in resource.configs]
+        code, message = await _alter(services, key, changes, key in repeated, request.validate_only, replace=True)
+        results.append(LegacyResult(error_code=code, error_message=message, resource_type=key[0], resource_name=key[1]))
+    return AlterConfigsResponse(responses=results)
+
+
+def _repeated(keys: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
+    return {key for key, count in Counter(keys).items() if count > 1}
+
+
+async def _alter(
+    services: Services, key: tuple[int, str], changes: Sequence[Change], repeated: bool, validate_only: bool, *,
+    replace: bool,
+) -> tuple[int, str | None]:  # fmt: skip
+    """Change one resource: an error code and its text, or 0 and None."""
+    kind, name = key
+    try:
+        if repeated:
+            raise InvalidRequest("the request names this resource more than once")
+        if kind == TOPIC:
+            op = _alter_topic(services, name, changes, replace)
+        elif kind == BROKER:
+            op = _alter_broker(services, name, changes, replace)
+        else:
+            raise InvalidRequest(f"settings of resource type {kind} cannot be changed here")
+        if not validate_only:
+            await services.store.multi([op])
+    except NoNode:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic is gone"
+    except InvalidSettings as error:
+        return ErrorCode.INVALID_CONFIG, str(error)
+    except KafkaError as error:
+        return error.code, str(error)
+    return 0, None
+
+
+def _alter_topic(services: Services, name: str, changes: Sequence[Change], replace: bool) -> Op:
+    check_topic_name(name)
+    topic = services.view.topics.get(name)
+    if topic is None:
+        raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+    changed = apply_incremental({} if replace else topic.config, list(changes), TOPIC_SETTINGS)
+    TopicSettings.resolve(changed, services.settings)
+    return Put(topic_config_path(name), config_json(changed))
+
+
+def _alter_broker(services: Services, name: str, changes: Sequence[Change], replace: bool) -> Op:
+    if name:
+        _check_broker(services, name)
+    known: Mapping[str, str] = services.view.broker_configs.get(name or BROKER_DEFAULT, {})
+    changed = apply_incremental({} if replace else known, list(changes), BROKER_SETTINGS)
+    defaults, own = services.view.dynamic_config(services.broker_id)
+    try:
+        services.started_settings.with_dynamic(*((defaults, changed) if name else (changed, own)))
+    except InvalidSettings as error:
+        raise InvalidConfig(str(error)) from None
+    path, value = broker_config_path(name), config_json(changed)
+    exists = (name or BROKER_DEFAULT) in services.view.broker_configs
+    return Put(path, value) if exists else Create(path, value)
+
+
+def list_config_resources(
+    services: Services, request: ListConfigResourcesRequest, context: RequestContext
+) -> ListConfigResourcesResponse:
+    """ListConfigResources (74) v0-v1. v0 lists client metrics only, of which there are none."""
+    if context.version == 0:
+        return ListConfigResourcesResponse()
+    served = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+    kinds = set(request.resource_types) or set(served)
+    if unknown := kinds - set(served):
+        return ListConfigResourcesResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION if unknown else 0, config_resources=()
+        )
+    resources = []
+    if TOPIC in kinds:
+        resources += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in services.view.topics]
+    for kind in (BROKER, BROKER_LOGGER):
+        if kind in kinds:
+            resources.append(ConfigResource(resource_name=str(services.broker_id), resource_type=kind))
+    return ListConfigResourcesResponse(config_resources=resources)

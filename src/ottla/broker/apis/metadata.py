@@ -1,0 +1,197 @@
+"""What a client asks first: what can you do, who are you, where is my topic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ottla.broker.apis.topics import create_topic_by_default
+from ottla.broker.services import RequestContext, Services
+from ottla.cluster.view import PartitionView, TopicView
+from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, Refused
+from ottla.wire import ZERO_UUID
+from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from ottla.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from ottla.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_NOT_ASKED = -(1 << 31)
+#: operations that can be authorized, as bits; without an authorizer everything is allowed
+TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
+_BROKER_ENDPOINTS = 1
+#: partitions in one answer of DescribeTopicPartitions, whatever is asked for
+_DESCRIBE_PARTITIONS_MAX = 2000
+
+
+def api_versions(
+    request: ApiVersionsRequest, context: RequestContext, served: Iterable[tuple[int, int, int]]
+) -> ApiVersionsResponse:
+    """ApiVersions (18) v0-v4. v3 flexible, client software. The response header is v0 in every version."""
+    names = (request.client_software_name, request.client_software_version)
+    if context.version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in names):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return ApiVersionsResponse(
+        api_keys=[ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in served],
+        finalized_features_epoch=0,
+    )
+
+
+async def metadata(services: Services, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """Metadata (3) v0-v13. v1 null asks for all. v4 auto-creation flag. v7 leader epoch. v10 topic ids. v12 by id."""
+    host, port = services.endpoint_for(context)
+    everything = request.topics is None or (context.version == 0 and not request.topics)
+    topics: list[MetadataResponseTopic] = []
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
+    if everything:
+        topics = [_topic(services, topic, operations) for topic in services.view.topics.values()]
+    else:
+        create = services.settings.auto_create_topics_enable and (
+            request.allow_auto_topic_creation or context.version < 4
+        )
+        for wanted in request.topics or ():
+            topics.append(await _wanted_topic(services, wanted, context.version, create, operations))
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=services.broker_id, host=host, port=port, rack=None)],
+        cluster_id=services.cluster_id,
+        controller_id=services.broker_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
+        ),
+    )
+
+
+async def _wanted_topic(
+    services: Services, wanted: MetadataRequestTopic, version: int, create: bool, operations: int
+) -> MetadataResponseTopic:
+    if wanted.topic_id != ZERO_UUID or wanted.name is None:
+        if version < 12:
+            raise InvalidRequest("metadata by topic id needs version 12")
+        topic = services.view.topics_by_id.get(wanted.topic_id)
+        if topic is None:
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id)
+        return _topic(services, topic, operations)
+    topic = services.view.topics.get(wanted.name)
+    try:
+        if topic is None and create:
+            topic = await create_topic_by_default(services, wanted.name)
+        if topic is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    except KafkaError as error:
+        return MetadataResponseTopic(error_code=error.code, name=wanted.name)
+    return _topic(services, topic, operations)
+
+
+def _topic(services: Services, topic: TopicView, operations: int) -> MetadataResponseTopic:
+    offline = services.replicas.topics.get(topic.name.encode(), {})
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            _partition(number, view, number in offline and offline[number].offline)
+            for number, view in enumerate(topic.partitions)
+        ],
+        topic_authorized_operations=operations,
+    )
+
+
+def _partition(number: int, view: PartitionView, offline: bool) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else 0,
+        partition_index=number,
+        leader_id=-1 if offline else view.leader,
+        leader_epoch=view.leader_epoch,
+        replica_nodes=view.replicas,
+        isr_nodes=view.isr,
+        offline_replicas=view.replicas if offline else (),
+    )
+
+
+def describe_cluster(
+    services: Services, request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
+    """DescribeCluster (60) v0-v2. v1 endpoint type. v2 fenced brokers."""
+    if request.endpoint_type != _BROKER_ENDPOINTS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="this is a broker; controllers have no endpoints of their own",
+        )
+    host, port = services.endpoint_for(context)
+    asked = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        error_message=None,
+        cluster_id=services.cluster_id,
+        controller_id=services.broker_id,
+        brokers=[DescribeClusterBroker(broker_id=services.broker_id, host=host, port=port, rack=None)],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else _NOT_ASKED,
+    )
+
+
+def describe_topic_partitions(
+    services: Services, request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    """DescribeTopicPartitions (75) v0. Topics in order of name, as many partitions as asked for, then a cursor."""
+    cursor = request.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        raise InvalidRequest("a cursor's partition cannot be negative")
+    names = sorted({topic.name for topic in request.topics} or services.view.topics)
+    first = cursor.topic_name if cursor is not None else ""
+    if first and first not in names and request.topics:
+        # Kafka starts at the cursor even when its topic is not among those asked for.
+        names = sorted([*names, first])
+    limit = max(min(request.response_partition_limit, _DESCRIBE_PARTITIONS_MAX), 1)
+    answer = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        if name < first:
+            continue
+        start = cursor.partition_index if cursor is not None and name == first else 0
+        if limit <= 0:
+            answer.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=start)
+            break
+        described = _describe_partitions(services, name, start, limit)
+        topics.append(described)
+        limit -= len(described.partitions)
+        topic = services.view.topics.get(name)
+        if topic is not None and start + len(described.partitions) < len(topic.partitions):
+            answer.next_cursor = DescribeTopicPartitionsResponseCursor(
+                topic_name=name, partition_index=start + len(described.partitions)
+            )
+            break
+    answer.topics = topics
+    return answer
+
+
+def _describe_partitions(services: Services, name: str, start: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
+    topic = services.view.topics.get(name)
+    if topic is None:
+        return DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+    rows = _topic(services, topic, TOPIC_OPERATIONS)
+    partitions = [
+        DescribeTopicPartitionsResponsePartition(
+            error_code=p.error_code, partition_index=p.partition_index, leader_id=p.leader_id,
+            leader_epoch=p.leader_epoch, replica_nodes=p.replica_nodes, isr_nodes=p.isr_nodes,
+            eligible_leader_replicas=(), last_known_elr=(), offline_replicas=p.offline_replicas,
+        )
+        for p in rows.partitions[start : start + limit]
+    ]  # fmt: skip
+    return DescribeTopicPartitionsResponseTopic(
+        name=name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )  # fmt: skip

@@ -1,0 +1,183 @@
+"""Questions about offsets and producers of partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.services import RequestContext, Services
+from ottla.model.errors import ErrorCode, KafkaError, Refused, StorageError, UnknownTopicOrPartition
+from ottla.replica.partition import Partition
+from ottla.wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from ottla.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+#: the version that brought each special timestamp
+_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+
+
+def find(services: Services, topic: str, number: int) -> Partition:
+    partition = services.replicas.find(topic, number)
+    if partition is None:
+        raise UnknownTopicOrPartition("")
+    if partition.offline:
+        raise StorageError("the partition's log directory is offline")
+    return partition
+
+
+async def list_offsets(services: Services, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    """ListOffsets (2) v1-v10. v2 isolation level. v4 leader epoch. v7 -3. v8 -4. v9 -5. v10 timeout."""
+    seen = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
+    topics = []
+    for topic in request.topics:
+        rows = []
+        for wanted in topic.partitions:
+            row = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+            try:
+                if seen[topic.name, wanted.partition_index] > 1:
+                    raise Refused(ErrorCode.INVALID_REQUEST)
+                partition = find(services, topic.name, wanted.partition_index)
+                partition.check_leader_epoch(wanted.current_leader_epoch)
+                await _list_offset(services, partition, wanted, request.isolation_level, context.version, row)
+            except KafkaError as error:
+                row.error_code = error.code
+            rows.append(row)
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
+    return ListOffsetsResponse(topics=topics)
+
+
+async def _list_offset(
+    services: Services, partition: Partition, wanted: ListOffsetsPartition, isolation: int, version: int,
+    row: ListOffsetsPartitionResponse,
+) -> None:  # fmt: skip
+    log, timestamp = partition.log, wanted.timestamp
+    end_offset = partition.last_stable_offset if isolation == 1 else partition.high_watermark
+    if timestamp < 0 and version < _SINCE.get(timestamp, 1 << 15):
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp == LATEST:
+        row.offset, row.leader_epoch = end_offset, partition.leader_epoch
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        row.offset = log.log_start_offset
+        row.leader_epoch = log.epochs.epoch_at(log.log_start_offset)
+    elif timestamp == LATEST_TIERED:
+        pass  # nothing is ever tiered: offset and epoch stay -1
+    else:
+        # A batch may have to be read and opened: not on the event loop.
+        run = services.loop.run_in_executor
+        if timestamp == MAX_TIMESTAMP:
+            found = await run(None, log.newest_timestamp)
+        else:
+            found = await run(None, log.offset_for_timestamp, timestamp, end_offset)
+        if found is not None:
+            row.offset, row.timestamp = found
+            row.leader_epoch = log.epochs.epoch_at(row.offset)
+
+
+def offset_for_leader_epoch(
+    services: Services, request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    """OffsetForLeaderEpoch (23) v2-v4."""
+    topics = []
+    for topic in request.topics:
+        rows = []
+        for wanted in topic.partitions:
+            row = EpochEndOffset(partition=wanted.partition)
+            try:
+                partition = find(services, topic.topic, wanted.partition)
+                partition.check_leader_epoch(wanted.current_leader_epoch)
+                log = partition.log
+                if wanted.leader_epoch == partition.leader_epoch:
+                    # The current epoch may not have written anything yet.
+                    row.leader_epoch, row.end_offset = partition.leader_epoch, log.log_end_offset
+                else:
+                    found = log.epochs.end_offset_for(wanted.leader_epoch, log.log_end_offset)
+                    row.leader_epoch, row.end_offset = found
+            except KafkaError as error:
+                row.error_code = error.code
+            rows.append(row)
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=rows))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def delete_records(services: Services, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
+    """DeleteRecords (21) v0-v2. Offset -1 means up to the high watermark."""
+    topics = []
+    for topic in request.topics:
+        rows = []
+        view = services.view.topics.get(topic.name)
+        for wanted in topic.partitions:
+            row = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
+            try:
+                if view is not None and view.internal:
+                    raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+                partition = find(services, topic.name, wanted.partition_index)
+                row.low_watermark = services.replicas.delete_records(partition, wanted.offset)
+            except KafkaError as error:
+                row.error_code = error.code
+            rows.append(row)
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=rows))
+    services.replicas.write_checkpoints()
+    return DeleteRecordsResponse(topics=topics)
+
+
+async def init_producer_id(
+    producer_ids: ProducerIds, request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse:
+    """InitProducerId (22) v0-v5, for idempotent producers. v3 producer id and epoch in the request."""
+    if request.transactional_id is not None:
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
+    return InitProducerIdResponse(producer_id=await producer_ids.next(), producer_epoch=0)
+
+
+def describe_producers(
+    services: Services, request: DescribeProducersRequest, context: RequestContext
+) -> DescribeProducersResponse:
+    """DescribeProducers (61) v0."""
+    topics = []
+    for topic in request.topics:
+        rows = []
+        for number in topic.partition_indexes:
+            row = PartitionResponse(partition_index=number, error_message=None)
+            try:
+                entries = find(services, topic.name, number).log.producers.entries
+                row.active_producers = [
+                    ProducerState(
+                        producer_id=producer_id, producer_epoch=entry.epoch,
+                        last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
+                        last_timestamp=entry.timestamp, coordinator_epoch=entry.coordinator_epoch,
+                        current_txn_start_offset=entry.txn_first_offset,
+                    )
+                    for producer_id, entry in entries.items()
+                ]  # fmt: skip
+            except KafkaError as error:
+                row.error_code = error.code
+            rows.append(row)
+        topics.append(TopicResponse(name=topic.name, partitions=rows))
+    return DescribeProducersResponse(topics=topics)

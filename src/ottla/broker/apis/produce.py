@@ -1,0 +1,326 @@
+"""Produce: batches from the frame into the log, the reply when they are as safe as the client asked.
+
+The second of the hot modules. One function sees every produce. A client that writes to one partition sends the same
+bytes each time up to the batch itself, so a connection remembers them: when they match, partition, acks and the shape
+of the reply are known without parsing (librdkafka always matches). Everything else takes the general way, which costs
+a few microseconds more and is the one that decides what is right; the shortcut is dropped whenever anything about
+topics changes.
+
+When the reply leaves: acks=0 never, and an error closes the connection, which is how such a client learns of it.
+acks=1 when the batch is in the file, at the end of the turn. acks=all when it is also on disk, unless the topic says
+that the page cache is enough.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from ottla.broker.services import Services
+from ottla.model.errors import ErrorCode, InvalidRecord, KafkaError, Refused
+from ottla.net.connection import Connection, Slot
+from ottla.replica.partition import Partition
+from ottla.wire.produce import (
+    FLEXIBLE_FROM,
+    TOPIC_IDS_FROM,
+    PartitionData,
+    PartitionResult,
+    ProduceRequest,
+    ReplyTemplate,
+    build_produce_reply,
+    parse_produce,
+)
+
+_PRODUCE = 0
+#: versions below cannot name zstd
+_ZSTD_FROM = 7
+_ZSTD = 4
+_unpack_int32 = Struct(">i").unpack_from
+_unpack_attributes = Struct(">h").unpack_from
+_TAGS_BEHIND_BATCH = b"\0\0\0"
+
+
+class _Shortcut:
+    """What a connection remembers of its last request to a single partition."""
+
+    __slots__ = (
+        "acks", "flexible", "generation", "partition", "prefix", "prefix_end", "template", "timeout_s", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, generation: int, version: int, prefix: bytes, partition: Partition, acks: int, timeout_ms: int,
+        template: ReplyTemplate,
+    ) -> None:  # fmt: skip
+        self.generation = generation
+        self.version = version
+        #: the frame's bytes from behind the correlation id to the partition's number
+        self.prefix = prefix
+        self.prefix_end = 8 + len(prefix)
+        self.flexible = version >= FLEXIBLE_FROM
+        self.partition = partition
+        self.acks = acks
+        self.timeout_s = timeout_ms / 1000
+        self.template = template
+
+
+class _OneWriter:
+    """A produce to one partition that waits: for the end of the turn, or for the disk."""
+
+    __slots__ = ("_correlation_id", "_reply", "_shortcut", "_slot", "deadline")
+
+    def __init__(self, slot: Slot, reply: bytes, shortcut: _Shortcut, correlation_id: int, deadline: float) -> None:
+        self._slot = slot
+        self._reply = reply
+        self._shortcut = shortcut
+        self._correlation_id = correlation_id
+        self.deadline = deadline
+
+    def on_committed(self, error_code: int) -> None:
+        if error_code:
+            partition, version = self._shortcut.partition, self._shortcut.version
+            key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
+            result = PartitionResult(partition.name.partition, error_code)
+            self._slot.fill(build_produce_reply(self._correlation_id, version, [(key, [result])]))
+        else:
+            self._slot.fill(self._reply)
+
+
+class _ManyWriter:
+    """A produce to several partitions: the reply leaves when the last of them is settled."""
+
+    __slots__ = ("_correlation_id", "_slot", "_topics", "_unsettled", "_version", "deadline")
+
+    def __init__(
+        self, slot: Slot, correlation_id: int, version: int, topics: list[tuple[bytes, list[PartitionResult]]],
+        deadline: float,
+    ) -> None:  # fmt: skip
+        self._slot = slot
+        self._correlation_id = correlation_id
+        self._version = version
+        self._topics = topics
+        #: one for each partition that waits, and one until all partitions were tried
+        self._unsettled = 1
+        self.deadline = deadline
+
+    def expect(self, topic: int, place: int) -> _PartWriter:
+        self._unsettled += 1
+        return _PartWriter(self, topic, place)
+
+    def settle(self, topic: int, place: int, error_code: int) -> None:
+        if error_code:
+            results = self._topics[topic][1]
+            results[place] = PartitionResult(results[place].partition, error_code)
+        self.tried()
+
+    def tried(self) -> None:
+        self._unsettled -= 1
+        if not self._unsettled:
+            self._slot.fill(build_produce_reply(self._correlation_id, self._version, self._topics))
+
+
+class _PartWriter:
+    """One partition of a ``_ManyWriter``."""
+
+    __slots__ = ("_place", "_topic", "_whole", "deadline")
+
+    def __init__(self, whole: _ManyWriter, topic: int, place: int) -> None:
+        self._whole = whole
+        self._topic = topic
+        self._place = place
+        self.deadline = whole.deadline
+
+    def on_committed(self, error_code: int) -> None:
+        self._whole.settle(self._topic, self._place, error_code)
+
+
+class ProduceApi:
+    """Produce (0) v3-v13. Below v3 the connection is closed, although v0 is advertised: see dispatch."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._replicas = services.replicas
+        self._wall_ms = services.clock.wall_ms
+        self._time = services.loop.time
+
+    def handle(
+        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, version: int,
+        correlation_id: int,
+    ) -> None:  # fmt: skip
+        """Handle the frame ``buffer[start:end]``."""
+        shortcut = connection.cache
+        if (
+            shortcut.__class__ is not _Shortcut
+            or shortcut.generation != self._replicas.generation
+            or shortcut.version != version
+            or buffer[start + 8 : start + shortcut.prefix_end] != shortcut.prefix
+        ):
+            self._handle_general(connection, buffer, view, start, end, version, correlation_id)
+            return
+        position = start + shortcut.prefix_end
+        if shortcut.flexible:
+            byte = buffer[position]
+            position += 1
+            size = byte & 0x7F
+            shift = 7
+            while byte > 0x7F and shift < 35:
+                byte = buffer[position]
+                position += 1
+                size |= (byte & 0x7F) << shift
+                shift += 7
+            batch_end = position + size - 1
+            if not size or end - batch_end != 3 or buffer[batch_end:end] != _TAGS_BEHIND_BATCH:
+                self._handle_general(connection, buffer, view, start, end, version, correlation_id)
+                return
+        else:
+            (size,) = _unpack_int32(buffer, position)
+            position += 4
+            batch_end = position + size
+            if batch_end != end or size < 0:
+                self._handle_general(connection, buffer, view, start, end, version, correlation_id)
+                return
+        self._append_one(connection, shortcut, buffer, view, position, batch_end, correlation_id)
+
+    def _append_one(
+        self, connection: Connection, shortcut: _Shortcut, buffer: bytearray, view: memoryview, start: int, end: int,
+        correlation_id: int,
+    ) -> None:  # fmt: skip
+        """One batch for one partition, which is known to be good."""
+        partition, acks, version = shortcut.partition, shortcut.acks, shortcut.version
+        replicas = self._replicas
+        now_ms = self._wall_ms()
+        try:
+            if acks == -1 and len(partition.replicas) > 1:
+                partition.check_enough_replicas()
+            if version < _ZSTD_FROM:
+                _check_codec(buffer, start, end)
+            base_offset, end_offset = replicas.append(partition, buffer, view, start, end, now_ms)
+        except KafkaError as error:
+            if acks == 0:
+                connection.close()
+                return
+            key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
+            results = [(key, [_refusal(partition.name.partition, error)])]
+            connection.reserve(_PRODUCE).fill(build_produce_reply(correlation_id, version, results))
+            return
+        if acks == 0:
+            replicas.acks_zero += 1
+            return
+        log = partition.log
+        append_time = now_ms if log.settings.log_append_time else -1
+        reply = shortcut.template.fill(correlation_id, base_offset, append_time, log.log_start_offset)
+        deadline = self._time() + shortcut.timeout_s
+        writer = _OneWriter(connection.reserve(_PRODUCE), reply, shortcut, correlation_id, deadline)
+        if _waits_for_disk(partition, acks):
+            replicas.wait_synced(partition, end_offset, writer)
+        else:
+            replicas.wait_written(partition, writer)
+
+    # -- the general way ------------------------------------------------------------------------------------------
+
+    def _handle_general(
+        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, version: int,
+        correlation_id: int,
+    ) -> None:  # fmt: skip
+        request = parse_produce(buffer, start, end, version)
+        shortcut = self._learn(connection, buffer, start, request, version)
+        if shortcut is not None:
+            data = request.topics[0][1][0]
+            self._append_one(connection, shortcut, buffer, view, data.start, data.end, correlation_id)
+            return
+        topics: list[tuple[bytes, list[PartitionResult]]] = []
+        deadline = self._time() + request.timeout_ms / 1000
+        slot = connection.reserve(_PRODUCE) if request.acks else None
+        whole = _ManyWriter(slot, correlation_id, version, topics, deadline) if slot is not None else None
+        failed = False
+        for number, (key, partitions) in enumerate(request.topics):
+            results: list[PartitionResult] = []
+            topics.append((key, results))
+            for place, data in enumerate(partitions):
+                try:
+                    partition = self._find(key, data, request, version)
+                    result, end_offset = self._append(partition, buffer, view, data, request.acks, version)
+                except KafkaError as error:
+                    failed = True
+                    results.append(_refusal(data.partition, error))
+                    continue
+                results.append(result)
+                if whole is not None:
+                    writer = whole.expect(number, place)
+                    if _waits_for_disk(partition, request.acks):
+                        self._replicas.wait_synced(partition, end_offset, writer)
+                    else:
+                        self._replicas.wait_written(partition, writer)
+        if whole is not None:
+            whole.tried()
+        elif failed:
+            connection.close()
+
+    def _learn(
+        self, connection: Connection, buffer: bytearray, start: int, request: ProduceRequest, version: int
+    ) -> _Shortcut | None:
+        """A shortcut for requests like this one, when it goes to one partition that is fine."""
+        if len(request.topics) != 1 or len(request.topics[0][1]) != 1:
+            return None
+        key, (data,) = request.topics[0]
+        try:
+            partition = self._find(key, data, request, version)
+        except KafkaError:
+            return None
+        # The batch's length stands between the partition's number and the batch.
+        size = data.end - data.start
+        length_bytes = 4 if version < FLEXIBLE_FROM else max((size + 1).bit_length() + 6, 7) // 7
+        prefix = bytes(buffer[start + 8 : data.start - length_bytes])
+        template = ReplyTemplate(key, data.partition, version)
+        shortcut = _Shortcut(
+            self._replicas.generation, version, prefix, partition, request.acks, request.timeout_ms, template
+        )
+        connection.cache = shortcut
+        return shortcut
+
+    def _find(self, key: bytes, data: PartitionData, request: ProduceRequest, version: int) -> Partition:
+        """The partition that a batch is for, or the KafkaError to answer with."""
+        if not -1 <= request.acks <= 1:
+            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+        if request.transactional:
+            raise Refused(ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker yet")
+        by_id = version >= TOPIC_IDS_FROM
+        topics = self._replicas.topics_by_id if by_id else self._replicas.topics
+        partition = topics.get(key, _NOWHERE).get(data.partition)
+        if partition is None:
+            if by_id and key not in topics:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if data.start < 0:
+            raise InvalidRecord("no batch in the request")
+        return partition
+
+    def _append(
+        self, partition: Partition, buffer: bytearray, view: memoryview, data: PartitionData, acks: int, version: int
+    ) -> tuple[PartitionResult, int]:
+        now_ms = self._wall_ms()
+        if acks == -1:
+            partition.check_enough_replicas()
+        if version < _ZSTD_FROM:
+            _check_codec(buffer, data.start, data.end)
+        base, end_offset = self._replicas.append(partition, buffer, view, data.start, data.end, now_ms)
+        append_time = now_ms if partition.log.settings.log_append_time else -1
+        return PartitionResult(data.partition, 0, base, append_time, partition.log.log_start_offset), end_offset
+
+
+_NOWHERE: dict[int, Partition] = {}
+
+
+def _waits_for_disk(partition: Partition, acks: int) -> bool:
+    log = partition.log
+    if acks == -1 and log.flush_acks_all:
+        return True
+    return log.log_end_offset - log.synced_end_offset >= log.flush_messages
+
+
+def _check_codec(buffer: bytearray, start: int, end: int) -> None:
+    if end - start >= 23 and _unpack_attributes(buffer, start + 21)[0] & 7 == _ZSTD:
+        raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
+
+
+def _refusal(index: int, error: KafkaError) -> PartitionResult:
+    record_index = error.record_index if isinstance(error, InvalidRecord) else None
+    return PartitionResult(index, int(error.code), record_index=record_index, message=str(error) or None)

@@ -1,0 +1,363 @@
+"""The broker: builds every part, starts them in order, stops them in reverse.
+
+Start: 1 listen on the ports, so that a taken one is noticed before anything is touched  2 check whose the data is
+3 lock it  4 read the metadata  5 open the logs  6 accept connections. Clients see a broker that knows everything.
+Stop: 1 accept no more  2 let requests in flight finish  3 everything to disk  4 note that the stop was clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from ottla.broker.apis.fetch import FetchApi
+from ottla.broker.apis.produce import ProduceApi
+from ottla.broker.dispatch import Dispatcher, served_apis
+from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.services import Services
+from ottla.cluster.controller import bump_leader_epochs
+from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
+from ottla.cluster.schema import CLUSTER_ID, SKELETON, state_path, to_json
+from ottla.cluster.store import Changed, Create, Op, Put
+from ottla.cluster.view import ClusterView, TopicView
+from ottla.env.clock import Clock, SystemClock
+from ottla.env.disk import Disk, RealDisk
+from ottla.env.metrics import Histogram, MetricsServer, Sample
+from ottla.env.tasks import Tasks, ThreadPool
+from ottla.env.timers import TimerWheel
+from ottla.log.store import LogStore, PartitionSpec, check_owner, read_meta
+from ottla.model.errors import StartError
+from ottla.model.settings import BrokerSettings
+from ottla.model.types import Endpoint, TopicPartition
+from ottla.net.server import Server, bind
+from ottla.replica.manager import ReplicaManager
+from ottla.wire import APIS
+
+log = logging.getLogger(__name__)
+
+_DRAIN_S = 5.0
+_TICK_S = 1.0
+_PRODUCER_EXPIRY_S = 600.0
+
+
+class Broker:
+    """One broker on the embedded store."""
+
+    def __init__(
+        self, settings: BrokerSettings, *, loop: asyncio.AbstractEventLoop, clock: Clock | None = None,
+        disk: Disk | None = None, random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:  # fmt: skip
+        # Outside
+        self._settings = settings
+        self._loop = loop
+        self._clock = clock or SystemClock()
+        self._disk = disk or RealDisk()
+        self._random_bytes = random_bytes
+
+        # Parts
+        self._threads = ThreadPool(loop, settings.sync_threads, "disk")
+        self._tasks = Tasks()
+        self._wheel = TimerWheel(loop)
+        self._view = ClusterView()
+        self._log_store = LogStore(self._disk, settings.data_dirs, self._threads)
+        self.replicas = ReplicaManager(
+            loop=loop, disk=self._disk, store=self._log_store, threads=self._threads,
+            free_bytes_min=settings.log_dir_free_bytes_min, on_all_dirs_failed=self._fail,
+        )  # fmt: skip
+        self._latency = [Histogram() for _ in range(max(APIS) + 1)]
+        self.server = Server(
+            loop, request_bytes_max=settings.socket_request_max_bytes, connections_max=settings.max_connections,
+            connections_max_per_ip=settings.max_connections_per_ip, idle_ms_max=settings.connections_max_idle_ms,
+            in_flight_max=settings.queued_max_requests, before_replies=self.replicas.write_turn,
+            observe=self._observe,
+        )  # fmt: skip
+        self._store: EmbeddedStore | None = None
+        self._services: Services | None = None
+        self._fetch: FetchApi | None = None
+        self._dispatchers: list[Dispatcher] = []
+        self._metrics: MetricsServer | None = None
+
+        # State
+        self.endpoints: list[Endpoint] = []
+        self.metrics_port: int | None = None
+        #: set when the broker must end: with None for a clean stop, with a reason when it cannot go on
+        self.ended: asyncio.Future[str | None] = loop.create_future()
+        self._loop_lag_s = 0.0
+
+    # -- start ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises StartError with one line for a person, and then nothing was changed."""
+        sockets = [
+            (endpoint, bind(endpoint, backlog=self._settings.socket_listen_backlog_size))
+            for endpoint in self._settings.endpoints
+        ]
+        try:
+            cluster_id = await self._open_data()
+            await self._open_logs(cluster_id)
+        except BaseException:
+            for _, sock in sockets:
+                sock.close()
+            raise
+        if (endpoint := self._settings.metrics_endpoint) is not None:
+            self._metrics = MetricsServer(endpoint, self._samples)
+            self.metrics_port = self._metrics.port
+        await self._accept(sockets)
+        self._tasks.start(self._keep_house(), "housekeeping")
+        # What was loaded stays: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+
+    async def _open_data(self) -> str:
+        """Steps 2 to 4: the metadata store, and the cluster's id."""
+        settings = self._settings
+        first = settings.data_dirs[0]
+        store_path = os.path.join(first, FILE_NAME)
+        known = self._known_cluster_id(store_path)
+        for path in settings.data_dirs:
+            check_owner(self._disk, path, known, settings.broker_id)
+        with suppress(FileNotFoundError):
+            self._disk.listdir(first)
+        cluster_id = known or self._new_text_id()
+        try:
+            self._log_store.lock(cluster_id, settings.broker_id, self._new_text_id)
+        except OSError as error:
+            raise StartError(f"data directory {first} cannot be used: {error}; check its permissions") from None
+        self._store = EmbeddedStore.open(store_path)
+        node = await self._store.get(CLUSTER_ID)
+        if node is None:
+            identity = to_json({"version": 1, "id": cluster_id})
+            await self._store.multi([*SKELETON, Create(CLUSTER_ID, identity)])
+        elif json.loads(node.value)["id"] != cluster_id:
+            raise StartError(f"{store_path} and meta.properties name different clusters; one of them was copied here")
+        return cluster_id
+
+    def _known_cluster_id(self, store_path: str) -> str | None:
+        """The cluster that the first directory belongs to; None when it is new."""
+        first = os.path.dirname(store_path)
+        cluster_id = read_meta(self._disk, first).get("cluster.id")
+        if cluster_id is not None and not self._disk.exists(store_path):
+            raise StartError(
+                f"data directory {first} belongs to cluster {cluster_id}, whose metadata ({FILE_NAME}) is not there; "
+                "it is another system's, or a part of it was lost: choose another --data directory or restore the file"
+            )
+        return cluster_id
+
+    def _new_text_id(self) -> str:
+        """22 characters, none of which makes a command line take the id for an option."""
+        while True:
+            text = base64.urlsafe_b64encode(self._random_bytes(16)).decode().rstrip("=")
+            if not text.startswith("-"):
+                return text
+
+    async def _open_logs(self, cluster_id: str) -> None:
+        """Step 5: partitions as the store has them, with the logs that the directories hold."""
+        assert self._store is not None
+        settings = self._settings
+        self._services = services = Services(
+            broker_id=settings.broker_id, cluster_id=cluster_id, clock=self._clock, loop=self._loop,
+            wheel=self._wheel, store=self._store, view=self._view, replicas=self.replicas,
+            started_settings=settings, settings=settings, new_id=self._new_topic_id,
+            advertised={endpoint.name: endpoint for endpoint in settings.advertised_endpoints},
+        )  # fmt: skip
+        nodes = await self._store.load("/")
+        self._view.apply([Changed(path, node) for path, node in nodes.items()])
+        self._apply_dynamic_settings()
+        specs = {spec.name: spec for topic in self._view.topics.values() for spec in self._specs(topic)}
+        try:
+            self._log_store.load(specs)
+        except OSError as error:
+            raise StartError(f"the logs cannot be opened: {error}; check the disk") from None
+        if not self._log_store.was_clean:
+            log.warning("the last stop was not clean: logs were checked and leader epochs go up")
+            bumped = [bump_leader_epochs(topic) for topic in self._view.topics.values()]
+            ops: list[Op] = [Put(state_path(topic.name), topic.state_json()) for topic in bumped]
+            if ops:
+                await self._store.multi(ops)
+        self._view = services.view = ClusterView()
+        await self._store.watch("/", self._changed)
+
+    def _new_topic_id(self) -> bytes:
+        return self._random_bytes(16)
+
+    async def _accept(self, sockets: list[tuple[Endpoint, socket.socket]]) -> None:
+        """Step 6."""
+        assert self._services is not None and self._store is not None
+        apis = served_apis(ProducerIds(self._store, self._settings.broker_id))
+        produce, self._fetch = ProduceApi(self._services), FetchApi(self._services)
+        for endpoint, sock in sockets:
+            dispatcher = Dispatcher(self._services, endpoint.name, apis, produce, self._fetch)
+            self._dispatchers.append(dispatcher)
+            await self.server.start(sock, dispatcher.handle)
+            self.endpoints.append(endpoint._replace(port=sock.getsockname()[1]))
+
+    # -- the store's changes become ours --------------------------------------------------------------------------
+
+    def _changed(self, changes: list[Changed]) -> None:
+        """Called by the store, in commit order, before whoever made the change hears that it is done."""
+        topics, brokers_changed = self._view.apply(changes)
+        if brokers_changed:
+            self._apply_dynamic_settings()
+        for old, new in topics:
+            if old is not None and (new is None or old.topic_id != new.topic_id):
+                self.replicas.remove_topic(old.name.encode(), lambda: self._random_bytes(16).hex())
+            if new is not None:
+                self._serve(new, old)
+        if brokers_changed:
+            for topic in self._view.topics.values():
+                self._configure(topic)
+
+    def _serve(self, topic: TopicView, before: TopicView | None) -> None:
+        served = self.replicas.topics.get(topic.name.encode(), {})
+        for spec in self._specs(topic):
+            number = spec.name.partition
+            if number not in served:
+                state = topic.partitions[number]
+                try:
+                    self.replicas.add(
+                        spec, leader_id=state.leader, leader_epoch=state.leader_epoch, replicas=state.replicas,
+                        isr=state.isr,
+                    )  # fmt: skip
+                except OSError as error:
+                    log.error("partition cannot be made partition=%s error=%s", spec.name, error)
+        if before is not None and before.config != topic.config:
+            self._configure(topic)
+
+    def _configure(self, topic: TopicView) -> None:
+        assert self._services is not None
+        self.replicas.configure(topic.name.encode(), self._services.topic_settings(topic))
+
+    def _specs(self, topic: TopicView) -> Iterator[PartitionSpec]:
+        assert self._services is not None
+        settings = self._services.topic_settings(topic)
+        for number in range(len(topic.partitions)):
+            yield PartitionSpec(name=TopicPartition(topic.name, number), topic_id=topic.topic_id, settings=settings)
+
+    def _apply_dynamic_settings(self) -> None:
+        services = self._services
+        assert services is not None
+        defaults, own = self._view.dynamic_config(services.broker_id)
+        services.settings = services.started_settings.with_dynamic(defaults, own)
+        self.server.connections_max = services.settings.max_connections
+        self.server.connections_max_per_ip = services.settings.max_connections_per_ip
+
+    # -- upkeep ---------------------------------------------------------------------------------------------------
+
+    async def _keep_house(self) -> None:
+        """One tick a second; what is rarer counts ticks. A quiet broker does nearly nothing here."""
+        settings = self._settings
+        retention_s = settings.log_retention_check_interval_ms / 1000
+        checkpoint_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
+        now = self._loop.time()
+        due_retention, due_checkpoint, due_expiry = now + retention_s, now + checkpoint_s, now + _PRODUCER_EXPIRY_S
+        while True:
+            wanted = self._loop.time() + _TICK_S
+            await asyncio.sleep(_TICK_S)
+            now = self._loop.time()
+            self._loop_lag_s = max(now - wanted, 0.0)
+            self.replicas.expire_writers()
+            self.replicas.check_free_space()
+            self.replicas.apply_flush_interval()
+            if now >= due_retention:
+                due_retention = now + retention_s
+                await self._apply_retention()
+            if now >= due_checkpoint:
+                due_checkpoint = now + checkpoint_s
+                self.replicas.write_checkpoints()
+            if now >= due_expiry:
+                due_expiry = now + _PRODUCER_EXPIRY_S
+                oldest_ms = self._clock.wall_ms() - settings.producer_id_expiration_ms
+                for partition in self.replicas.all():
+                    partition.log.producers.expire(oldest_ms)
+
+    async def _apply_retention(self) -> None:
+        for number, partition in enumerate(self.replicas.all()):
+            self.replicas.apply_retention(partition, self._clock.wall_ms())
+            if number % 50 == 0:
+                await asyncio.sleep(0)  # a thousand partitions must not hold up the loop
+
+    def _fail(self, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+    # -- stop -----------------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    async def stop(self) -> None:
+        """End in order. After a failure of every disk there is nothing to note."""
+        await self._tasks.stop()
+        await self.server.stop(_DRAIN_S)
+        for dispatcher in self._dispatchers:
+            await dispatcher.stop()
+        self.replicas.write_turn()
+        await self._threads.drain()
+        try:
+            self._log_store.close(self.replicas.high_watermarks())
+        except OSError as error:
+            log.error("the stop is not clean: logs could not be written error=%s", error)
+            self._log_store.unlock()
+        self._threads.close()
+        if self._store is not None:
+            await self._store.close()
+        if self._metrics is not None:
+            self._metrics.close()
+
+    async def abandon(self) -> None:
+        """Give up a start that failed half way: let go of what was taken, change nothing."""
+        self._log_store.unlock()
+        self._threads.close()
+        if self._store is not None:
+            await self._store.close()
+
+    # -- metrics --------------------------------------------------------------------------------------------------
+
+    def _observe(self, api_key: int, seconds: float) -> None:
+        self._latency[api_key].observe(seconds)
+
+    def _samples(self) -> Iterator[Sample]:
+        """Called in the metrics server's thread: reads numbers, changes nothing."""
+        for key, histogram in enumerate(self._latency):
+            if histogram.count:
+                labels = (("api", APIS[key].name),)
+                yield Sample("counter", "ottla_requests", "Requests answered.", labels, histogram.count)
+                yield Sample("histogram", "ottla_request_seconds", "Time from request to reply.", labels, histogram)
+        partitions = self.replicas.all()
+        fetch = self._fetch
+        counters = (
+            ("ottla_bytes_in", "Bytes of batches appended.", self.replicas.bytes_in),
+            ("ottla_bytes_out", "Bytes of batches sent to readers.", fetch.bytes_out if fetch else 0),
+            ("ottla_log_syncs", "fdatasync calls for acknowledgements.", self.replicas.syncs),
+            ("ottla_acks_zero", "Produces that asked for no acknowledgement.", self.replicas.acks_zero),
+            ("ottla_connections_refused", "Connections over a limit.", self.server.refused_connections),
+            ("ottla_frames_refused", "Frames that could not be understood.",
+             self.server.refused_frames + sum(d.refused for d in self._dispatchers)),
+        )  # fmt: skip
+        for name, text, value in counters:
+            yield Sample("counter", name, text, (), value)
+        gauges: tuple[tuple[str, str, float], ...] = (
+            ("ottla_connections", "Open connections.", len(self.server.connections)),
+            ("ottla_fetches_parked", "Long polls that wait.", fetch.parked if fetch else 0),
+            ("ottla_fetch_sessions", "Fetch sessions.", len(fetch.sessions) if fetch else 0),
+            ("ottla_partitions", "Partitions on this broker.", len(partitions)),
+            ("ottla_under_replicated_partitions", "Partitions with fewer in-sync replicas than replicas.",
+             sum(len(p.isr) < len(p.replicas) for p in partitions)),
+            ("ottla_offline_partitions", "Partitions whose log directory failed.", sum(p.offline for p in partitions)),
+            ("ottla_loop_lag_seconds", "How late the event loop's last tick was.", self._loop_lag_s),
+        )  # fmt: skip
+        for name, text, number in gauges:
+            yield Sample("gauge", name, text, (), number)
+        for partition in partitions:
+            where = (("topic", partition.name.topic), ("partition", str(partition.name.partition)))
+            yield Sample("gauge", "ottla_log_size_bytes", "Size of a log.", where, partition.log.size_bytes)
+            yield Sample("gauge", "ottla_log_start_offset", "First offset.", where, partition.log.log_start_offset)
+            yield Sample("gauge", "ottla_high_watermark", "Offset readers see up to.", where, partition.high_watermark)

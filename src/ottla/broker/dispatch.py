@@ -1,0 +1,182 @@
+"""Which API serves a frame: the table, the gates before a handler, and what becomes of errors.
+
+    frame ──► key, version ──► Produce, Fetch: by hand, synchronous
+                          └──► the others: version served? ──► decode ──► handler ──► encode ──► reply
+
+A handler that waits (for the store, for a thread) keeps its connection from being read until it is done, as Kafka does;
+one that does not is answered within the turn. Whatever cannot be understood closes the connection, which is all that
+Kafka does too: unknown APIs and versions, bytes that are no message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from struct import error as StructError
+from typing import Any, NamedTuple
+
+from ottla.broker.apis import configs, metadata, offsets, topics
+from ottla.broker.apis.fetch import FetchApi
+from ottla.broker.apis.produce import ProduceApi
+from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.services import RequestContext, Services
+from ottla.env.tasks import Tasks
+from ottla.model.errors import ErrorCode, OttlaError
+from ottla.net.connection import Connection, Slot
+from ottla.wire import (
+    APIS,
+    Message,
+    WireError,
+    decode,
+    encode,
+    request_class,
+    request_header_version,
+    response_header_version,
+)
+from ottla.wire.frame import REQUEST_START, frame_reply, read_client_id, skip_client_id, skip_tags
+from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+
+log = logging.getLogger(__name__)
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+
+Handler = Callable[[Services, Any, RequestContext], Message | Awaitable[Message]]
+_unpack_start = REQUEST_START.unpack_from
+
+
+class ServedApi(NamedTuple):
+    """A row of the table: what is advertised is served, and nothing else is advertised."""
+
+    version_min: int
+    version_max: int
+    handler: Handler | None = None
+    #: librdkafka before 2.11 looks for Produce v0 to decide whether it may compress (KAFKA-18659): the one lie
+    advertised_min: int | None = None
+
+
+def served_apis(producer_ids: ProducerIds) -> dict[int, ServedApi]:
+    """The APIs of this broker by key."""
+    return {
+        PRODUCE: ServedApi(3, 13, advertised_min=0),
+        FETCH: ServedApi(4, 17),
+        2: ServedApi(1, 10, offsets.list_offsets),
+        3: ServedApi(0, 13, metadata.metadata),
+        API_VERSIONS: ServedApi(0, 4),
+        19: ServedApi(2, 7, topics.create_topics),
+        20: ServedApi(1, 6, topics.delete_topics),
+        21: ServedApi(0, 2, offsets.delete_records),
+        22: ServedApi(0, 5, lambda _, request, context: offsets.init_producer_id(producer_ids, request, context)),
+        23: ServedApi(2, 4, offsets.offset_for_leader_epoch),
+        32: ServedApi(1, 4, configs.describe_configs),
+        33: ServedApi(0, 2, configs.alter_configs),
+        35: ServedApi(1, 4, topics.describe_log_dirs),
+        37: ServedApi(0, 3, topics.create_partitions),
+        44: ServedApi(0, 1, configs.incremental_alter_configs),
+        60: ServedApi(0, 2, metadata.describe_cluster),
+        61: ServedApi(0, 0, offsets.describe_producers),
+        74: ServedApi(0, 1, configs.list_config_resources),
+        75: ServedApi(0, 0, metadata.describe_topic_partitions),
+    }
+
+
+class Dispatcher:
+    """Takes every frame of one listener."""
+
+    def __init__(
+        self, services: Services, listener: str, apis: dict[int, ServedApi], produce: ProduceApi, fetch: FetchApi
+    ) -> None:
+        self._services = services
+        self._listener = listener
+        self._apis = apis
+        self._produce = produce.handle
+        self._fetch = fetch.handle
+        self._tasks = Tasks()
+        self.refused = 0
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    def handle(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> None:
+        """Handle the frame ``buffer[start:end]``; it has at least the eight bytes that every request starts with."""
+        api_key, version, correlation_id = _unpack_start(buffer, start)
+        try:
+            if api_key == PRODUCE and 3 <= version <= 13:
+                self._produce(connection, buffer, view, start, end, version, correlation_id)
+            elif api_key == FETCH and 4 <= version <= 17:
+                self._fetch(connection, buffer, view, start, end, version, correlation_id)
+            else:
+                self._handle_message(connection, buffer, view, start, end, api_key, version, correlation_id)
+        except (WireError, StructError, IndexError) as error:
+            self._refuse(connection, api_key, version, error)
+        except Exception:
+            log.exception("request failed api=%d version=%d peer=%s", api_key, version, connection.peer_host)
+            connection.close()
+
+    def _handle_message(
+        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, api_key: int,
+        version: int, correlation_id: int,
+    ) -> None:  # fmt: skip
+        api = self._apis.get(api_key)
+        if api is None or not api.version_min <= version <= api.version_max:
+            if api_key == API_VERSIONS:
+                self._answer_unknown_version(connection, correlation_id)
+                return
+            raise WireError("API or version is not served")
+        position = skip_client_id(buffer, start + 8, end)
+        client_id = read_client_id(buffer, start + 8, end)
+        if request_header_version(api_key, version) == 2:
+            position = skip_tags(buffer, position, end)
+        request, _ = decode(request_class(api_key), version, view[position:end], 0)
+        context = RequestContext(
+            api_key=api_key, version=version, client_id=client_id, listener=self._listener, connection=connection
+        )
+        slot = connection.reserve(api_key)
+        if api.handler is None:
+            answer: Message | Awaitable[Message] = self._api_versions(request, context)
+        else:
+            answer = api.handler(self._services, request, context)
+        if isawaitable(answer):
+            connection.mute()
+            self._tasks.start(self._await(answer, slot, context, correlation_id), APIS[api_key].name)
+        else:
+            _fill(slot, context, correlation_id, answer)
+
+    async def _await(
+        self, answer: Awaitable[Message], slot: Slot, context: RequestContext, correlation_id: int
+    ) -> None:
+        try:
+            _fill(slot, context, correlation_id, await answer)
+        except OttlaError as error:
+            self._refuse(context.connection, context.api_key, context.version, error)
+        except Exception:
+            log.exception("request failed api=%d version=%d", context.api_key, context.version)
+            context.connection.close()
+        finally:
+            context.connection.unmute()
+
+    def _api_versions(self, request: Any, context: RequestContext) -> Message:
+        rows = (
+            (key, api.version_min if api.advertised_min is None else api.advertised_min, api.version_max)
+            for key, api in self._apis.items()
+        )
+        return metadata.api_versions(request, context, rows)
+
+    def _answer_unknown_version(self, connection: Connection, correlation_id: int) -> None:
+        """A client newer than we are asks again with a version that it finds here. The body is always v0."""
+        api = self._apis[API_VERSIONS]
+        answer = ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            api_keys=[ApiVersion(api_key=API_VERSIONS, min_version=api.version_min, max_version=api.version_max)],
+        )
+        connection.reserve(API_VERSIONS).fill(frame_reply(correlation_id, encode(answer, 0), 0))
+
+    def _refuse(self, connection: Connection, api_key: int, version: int, error: Exception) -> None:
+        self.refused += 1
+        log.info("connection closed peer=%s api=%d version=%d reason=%s", connection.peer_host, api_key, version, error)
+        connection.close()
+
+
+def _fill(slot: Slot, context: RequestContext, correlation_id: int, answer: Message) -> None:
+    header_version = response_header_version(context.api_key, context.version)
+    slot.fill(frame_reply(correlation_id, encode(answer, context.version), header_version))

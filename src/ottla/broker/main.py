@@ -1,0 +1,121 @@
+"""From the command line to a running broker and back to an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ottla.broker.broker import Broker
+from ottla.model.errors import StartError
+from ottla.model.settings import BrokerSettings, InvalidSettings, parse_properties
+
+OK, FAILED, USAGE = 0, 1, 2
+
+
+def run_broker(
+    *, properties: Mapping[str, str], config_file: str | None, data: str | None, listeners: Sequence[str],
+    broker_id: int | None, metrics: str | None,
+) -> int:  # fmt: skip
+    """Run a broker until it is told to stop; the process's exit code."""
+    if not __debug__:
+        return _complain("python -O switches off checks that keep data safe; start without it", USAGE)
+    try:
+        settings = gather_settings(properties, config_file, data, listeners, broker_id, metrics)
+    except (InvalidSettings, OSError, ValueError) as error:
+        return _complain(str(error), USAGE)
+    _log_to_stderr(settings.log_level)
+    for name in settings.ignored:
+        logging.getLogger(__name__).warning("setting has no effect here name=%s", name)
+    _raise_open_files_limit()
+    if os.environ.get("OTTLA_END_WITH_PARENT"):
+        _end_with_parent()
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings))
+
+
+def gather_settings(
+    properties: Mapping[str, str], config_file: str | None, data: str | None, listeners: Sequence[str],
+    broker_id: int | None, metrics: str | None,
+) -> BrokerSettings:  # fmt: skip
+    """File first, then options, then ``-X``: the later wins."""
+    merged: dict[str, str] = {}
+    if config_file is not None:
+        merged |= parse_properties(Path(config_file).read_text("utf-8"))
+    if data is not None:
+        merged["log.dirs"] = data
+    if listeners:
+        merged["listeners"] = ",".join(listeners)
+    if broker_id is not None:
+        merged.pop("node.id", None)
+        merged["broker.id"] = str(broker_id)
+    if metrics is not None:
+        merged["metrics.listener"] = metrics if "://" in metrics else f"HTTP://{metrics}"
+    merged |= properties
+    return BrokerSettings.parse(merged)
+
+
+async def _serve(settings: BrokerSettings) -> int:
+    loop = asyncio.get_running_loop()
+    broker = Broker(settings, loop=loop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, broker.request_stop)
+    try:
+        await broker.start()
+    except StartError as error:
+        await broker.abandon()
+        return _complain(str(error), FAILED)
+    where = ",".join(str(endpoint) for endpoint in broker.endpoints)
+    metrics = ""
+    if (endpoint := settings.metrics_endpoint) is not None:
+        metrics = f" metrics=http://{endpoint.host}:{broker.metrics_port}/metrics"
+    sys.stdout.write(f"ready {where} id={settings.broker_id} data={','.join(settings.data_dirs)}{metrics}\n")
+    sys.stdout.flush()
+    reason = await broker.ended
+    await broker.stop()
+    if reason is not None:
+        return _complain(reason, FAILED)
+    return OK
+
+
+class _OneLine(logging.Formatter):
+    """One event, one line: what clients send cannot make a second one, nor colour the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if record.exc_info or ("\n" not in text and text.isprintable()):
+            return text
+        return text.encode("unicode_escape").decode("ascii")
+
+
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _raise_open_files_limit() -> None:
+    """A partition and a client each take a file descriptor; the soft limit is often far below the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _end_with_parent() -> None:
+    """For tests: a broker whose starter was killed stops too, instead of being left behind."""
+    import ctypes
+
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+def _complain(text: str, code: int) -> int:
+    sys.stderr.write(f"ottla broker: {text}\n")
+    return code

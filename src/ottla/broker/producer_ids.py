@@ -1,0 +1,40 @@
+"""Producer ids, unique for the life of the cluster: taken from the store in blocks, handed out from memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from ottla.cluster.schema import PRODUCER_ID_BLOCK, to_json
+from ottla.cluster.store import Create, MetadataStore, Put
+
+BLOCK = 1000
+
+
+class ProducerIds:
+    """The block that this broker owns. Ids of a block that were not handed out before a stop are never used."""
+
+    def __init__(self, store: MetadataStore, broker_id: int) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._next = self._end = 0
+        self._refill = asyncio.Lock()
+
+    async def next(self) -> int:
+        if self._next == self._end:
+            async with self._refill:
+                if self._next == self._end:
+                    await self._take_block()
+        self._next += 1
+        return self._next - 1
+
+    async def _take_block(self) -> None:
+        node = await self._store.get(PRODUCER_ID_BLOCK)
+        start = int(json.loads(node.value)["block_end"]) + 1 if node is not None else 0
+        end = start + BLOCK
+        value = to_json({"version": 1, "broker": self._broker_id, "block_start": str(start), "block_end": str(end - 1)})
+        if node is None:
+            await self._store.multi([Create(PRODUCER_ID_BLOCK, value)])
+        else:
+            await self._store.multi([Put(PRODUCER_ID_BLOCK, value, node.version)])
+        self._next, self._end = start, end

@@ -1,0 +1,59 @@
+"""What the APIs work with, in one hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ottla.cluster.store import MetadataStore
+from ottla.cluster.view import ClusterView, TopicView
+from ottla.env.clock import Clock
+from ottla.env.timers import TimerWheel
+from ottla.model.settings import BrokerSettings, TopicSettings
+from ottla.model.types import Endpoint
+from ottla.net.connection import Connection
+from ottla.replica.manager import ReplicaManager
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """The broker's parts as its APIs see them."""
+
+    broker_id: int
+    cluster_id: str
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    wheel: TimerWheel
+    store: MetadataStore
+    view: ClusterView
+    replicas: ReplicaManager
+    #: as started; ``settings`` adds what was changed at run time
+    started_settings: BrokerSettings
+    settings: BrokerSettings
+    #: 16 random bytes, for topic ids
+    new_id: Callable[[], bytes]
+    #: listener name -> where clients are told to go; a listener that is missing tells the address that was dialled
+    advertised: dict[str, Endpoint] = field(default_factory=dict)
+
+    def endpoint_for(self, context: RequestContext) -> tuple[str, int]:
+        """Where this client finds this broker: what is advertised, or else the address that it dialled itself."""
+        advertised = self.advertised.get(context.listener)
+        if advertised is not None:
+            return advertised.host, advertised.port
+        host, port = context.connection.local_address
+        return host.removeprefix("::ffff:"), port
+
+    def topic_settings(self, topic: TopicView) -> TopicSettings:
+        return TopicSettings.resolve(topic.config, self.settings)
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestContext:
+    """Who asks, and how."""
+
+    api_key: int
+    version: int
+    client_id: str
+    listener: str
+    connection: Connection

@@ -1,0 +1,65 @@
+"""`ottla broker`: run one broker. Scripts rely on these flags and on the line that starts with `ready`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ottla.cli.connection import parse_pairs
+
+DATA_DEFAULT = "./data"
+LISTENER_DEFAULT = "PLAINTEXT://127.0.0.1:9092"
+
+
+@click.command("broker")
+@click.option("--data", metavar="DIR", type=click.Path(), help=f"Where records are kept.  [default: {DATA_DEFAULT}]")
+@click.option(
+    "--listener",
+    "listeners",
+    metavar="NAME://HOST:PORT",
+    multiple=True,
+    help=f"Where to listen; port 0 takes a free one. Repeatable.  [default: {LISTENER_DEFAULT}]",
+)
+@click.option("--id", "broker_id", metavar="N", type=click.IntRange(min=0), help="The broker's id.")
+@click.option(
+    "--config", "config_file", metavar="FILE", type=click.Path(), help="Read settings from server.properties."
+)
+@click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics there.")
+@click.option(
+    "-X",
+    "properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=parse_pairs,
+    help="Set a broker setting, such as num.partitions. Repeatable.",
+)
+def command(
+    data: str | None,
+    listeners: tuple[str, ...],
+    broker_id: int | None,
+    config_file: str | None,
+    metrics: str | None,
+    properties: dict[str, str],
+) -> None:
+    """Run a broker in the foreground until SIGTERM or Ctrl-C.
+
+    Prints a line that starts with `ready` once it serves. -X wins over a flag, and a flag over the file.
+    """
+    from ottla.broker.main import run_broker
+
+    # A file may name its own directories and listeners; the defaults stand in only where nothing does.
+    if config_file is None:
+        named = {"log.dir", "log.dirs"} & properties.keys()
+        data = data if data is not None or named else DATA_DEFAULT
+        listeners = listeners if listeners or "listeners" in properties else (LISTENER_DEFAULT,)
+    sys.exit(
+        run_broker(
+            properties=properties,
+            config_file=config_file,
+            data=data,
+            listeners=listeners,
+            broker_id=broker_id,
+            metrics=metrics,
+        )
+    )

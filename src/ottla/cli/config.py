@@ -1,0 +1,175 @@
+"""`ottla config`: read and change the settings of topics and brokers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ottla.cli.connection import Connection, connection_options, parse_pairs
+from ottla.cli.failure import NotFound
+from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_data, print_rows
+from ottla.cli.topic_name import TOPIC_NAME
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import Cluster, ConfigValue
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_COLUMNS = (
+    Column("KEY", "name"),
+    Column("VALUE", "value"),
+    Column("SOURCE", "source"),
+    Column("DEFAULT", "is_default"),
+)
+_SYNONYM_COLUMN = Column("SYNONYMS", "synonyms_text")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose settings they are: a topic's, one broker's, or every broker's."""
+
+    topic: str | None
+    broker: int | None
+
+    def __str__(self) -> str:
+        if self.topic is not None:
+            return f"topic {self.topic}"
+        return f"broker {self.broker}" if self.broker is not None else "broker defaults"
+
+    def describe(self, cluster: Cluster) -> list[ConfigValue]:
+        if self.topic is not None:
+            # A describe of an unknown topic is an empty answer with some brokers.
+            cluster.topic(self.topic)
+            return cluster.describe_config("topic", self.topic)
+        if self.broker is None:
+            return cluster.describe_broker_defaults()
+        if self.broker not in {node.broker_id for node in cluster.brokers()}:
+            raise NotFound(f"broker {self.broker} is not in the cluster; see 'ottla doctor'")
+        return cluster.describe_config("broker", str(self.broker))
+
+    def alter(self, cluster: Cluster, values: dict[str, str], deleted: tuple[str, ...], *, dry_run: bool) -> None:
+        if self.topic is not None:
+            cluster.topic(self.topic)
+            cluster.alter_config("topic", self.topic, values, deleted, dry_run=dry_run)
+        elif self.broker is not None:
+            cluster.alter_config("broker", str(self.broker), values, deleted, dry_run=dry_run)
+        else:
+            cluster.alter_broker_defaults(values, deleted, dry_run=dry_run)
+
+
+def _owner_options(function: _Function) -> _Function:
+    """Add --topic, --broker and --broker-defaults, one of which must be given; the function gets `owner`."""
+
+    @click.option("--topic", metavar="NAME", type=TOPIC_NAME, help="The settings of this topic.")
+    @click.option("--broker", metavar="ID", type=click.IntRange(min=0), help="The settings of this broker.")
+    @click.option("--broker-defaults", is_flag=True, help="The dynamic settings that all brokers share.")
+    @functools.wraps(function)
+    def with_owner(*args: Any, topic: str | None, broker: int | None, broker_defaults: bool, **kwargs: Any) -> Any:
+        if [topic is not None, broker is not None, broker_defaults].count(True) != 1:
+            raise click.UsageError("name exactly one of --topic NAME, --broker ID and --broker-defaults")
+        return function(*args, owner=Owner(topic, broker), **kwargs)
+
+    return with_owner  # type: ignore[return-value]
+
+
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Ask the cluster whether it would work; change nothing.")
+
+
+@click.group("config")
+def command() -> None:
+    """Read and change the settings of topics and brokers."""
+
+
+@command.command("get")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@_owner_options
+@connection_options
+@output_option(TABLE, JSON, YAML)
+def get(keys: tuple[str, ...], owner: Owner, connection: Connection, output: str) -> None:
+    """Print the values of settings, one per line in the order asked."""
+    from ottla.cli.cluster import connect
+
+    known = {entry.name: entry for entry in owner.describe(connect(connection))}
+    missing = [key for key in keys if key not in known]
+    if missing:
+        raise NotFound(f"{owner} has no setting {', '.join(missing)}; see 'ottla config describe'")
+    if output == TABLE:
+        for key in keys:
+            click.echo(known[key].value or "")
+    else:
+        print_data([_row(known[key]) for key in keys], output)
+
+
+@command.command("describe")
+@_owner_options
+@click.option("--changed", is_flag=True, help="Leave out settings that have their default value.")
+@click.option("--synonyms", is_flag=True, help="Show every place where a setting could come from, first wins.")
+@connection_options
+@output_option()
+def describe(owner: Owner, changed: bool, synonyms: bool, connection: Connection, output: str) -> None:
+    """Print all settings with their values and where these come from."""
+    from ottla.cli.cluster import connect
+
+    entries = owner.describe(connect(connection))
+    rows = [_row(entry, synonyms) for entry in entries if not (changed and entry.is_default)]
+    if synonyms and output == TABLE:
+        for row in rows:
+            row["synonyms_text"] = [f"{s['source']}:{s['name']}={s['value']}" for s in row["synonyms"]]
+    print_rows(rows, (*_COLUMNS, _SYNONYM_COLUMN) if synonyms else _COLUMNS, output, "name")
+
+
+@command.command("set")
+@click.argument("pairs", metavar="KEY=VALUE...", nargs=-1, required=True, callback=parse_pairs)
+@_owner_options
+@_dry_run_option
+@connection_options
+@output_option()
+def set_values(pairs: dict[str, str], owner: Owner, dry_run: bool, connection: Connection, output: str) -> None:
+    """Change settings; others stay as they are."""
+    from ottla.cli.cluster import connect
+
+    owner.alter(connect(connection), pairs, (), dry_run=dry_run)
+    _report(owner, [f"{key}={value}" for key, value in pairs.items()], "would set" if dry_run else "set", output)
+
+
+@command.command("unset")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@_owner_options
+@_dry_run_option
+@connection_options
+@output_option()
+def unset(keys: tuple[str, ...], owner: Owner, dry_run: bool, connection: Connection, output: str) -> None:
+    """Return settings to their defaults."""
+    from ottla.cli.cluster import connect
+
+    owner.alter(connect(connection), {}, keys, dry_run=dry_run)
+    _report(owner, list(keys), "would unset" if dry_run else "unset", output)
+
+
+def _report(owner: Owner, changes: list[str], done: str, output: str) -> None:
+    if output == TABLE:
+        for change in changes:
+            click.echo(f"{done} {change} for {owner}")
+    else:
+        rows = [{"name": change.partition("=")[0], "owner": str(owner), "result": done} for change in changes]
+        print_rows(rows, (), output, "name")
+
+
+def _row(entry: ConfigValue, with_synonyms: bool = False) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": entry.name,
+        "value": entry.value,
+        "source": entry.source,
+        "is_default": entry.is_default,
+        "is_read_only": entry.is_read_only,
+        "is_sensitive": entry.is_sensitive,
+    }
+    if with_synonyms:
+        row["synonyms"] = [
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source} for synonym in entry.synonyms
+        ]
+    return row

@@ -1,0 +1,151 @@
+"""The options by which every verb finds its cluster.
+
+A property is taken from, first found wins: its own flag, -X, --command-config, the environment, the default.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+BOOTSTRAP_ENVIRONMENT = "OTTLA_BOOTSTRAP_SERVER"
+BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+PORT_DEFAULT = 9092
+TIMEOUT_S_DEFAULT = 10.0
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Where the cluster is and how to speak to it."""
+
+    bootstrap: str
+    #: False when nobody named an address and the default stands
+    bootstrap_named: bool
+    #: librdkafka properties, without bootstrap.servers
+    properties: Mapping[str, str]
+    timeout_s: float
+
+
+def connection_options(function: _Function) -> _Function:
+    """Add -b, -X, --command-config and --timeout; the function gets a `connection`."""
+
+    @click.option(
+        "-b",
+        "--bootstrap-server",
+        metavar="HOST:PORT,...",
+        help=f"Brokers to ask first.  [env: {BOOTSTRAP_ENVIRONMENT}; default: {BOOTSTRAP_DEFAULT}]",
+    )
+    @click.option(
+        "-X",
+        "properties",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=parse_pairs,
+        help="Set a librdkafka property, such as security.protocol. Repeatable.",
+    )
+    @click.option(
+        "--command-config",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Read client properties from a file of KEY=VALUE lines.",
+    )
+    @click.option(
+        "--timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0.1),
+        default=TIMEOUT_S_DEFAULT,
+        show_default=True,
+        help="How long to wait for the cluster.",
+    )
+    @functools.wraps(function)
+    def with_connection(
+        *args: Any,
+        bootstrap_server: str | None,
+        properties: dict[str, str],
+        command_config: str | None,
+        timeout: float,
+        **kwargs: Any,
+    ) -> Any:
+        filed = load_properties(command_config) if command_config is not None else {}
+        connection = make_connection(bootstrap_server, properties, filed, timeout)
+        return function(*args, connection=connection, **kwargs)
+
+    return with_connection  # type: ignore[return-value]
+
+
+def make_connection(
+    bootstrap: str | None, properties: Mapping[str, str], filed: Mapping[str, str], timeout_s: float
+) -> Connection:
+    merged = {**filed, **properties}
+    inherited = merged.pop("bootstrap.servers", None) or merged.pop("metadata.broker.list", None)
+    named = bootstrap or inherited or os.environ.get(BOOTSTRAP_ENVIRONMENT)
+    return Connection(
+        bootstrap=named or BOOTSTRAP_DEFAULT,
+        bootstrap_named=named is not None,
+        properties=_translate_jaas(merged),
+        timeout_s=timeout_s,
+    )
+
+
+def parse_pairs(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """A click callback for repeatable KEY=VALUE options."""
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", ctx, parameter)
+        pairs[key.strip()] = value
+    return pairs
+
+
+def load_properties(path: str) -> dict[str, str]:
+    """Read a Java-style properties file: KEY=VALUE, # and ! for comments, a backslash joins lines."""
+    with open(path, encoding="utf-8") as file:
+        text = re.sub(r"\\\r?\n[ \t]*", "", file.read())
+    pairs = {}
+    for line in text.splitlines():
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        match = re.fullmatch(r"([^=:\s]+)\s*[=:\s]\s*(.*)", line)
+        if match is None:
+            raise click.UsageError(f"{path}: {line!r} is not of the form KEY=VALUE")
+        pairs[match[1]] = match[2]
+    return pairs
+
+
+def split_addresses(bootstrap: str) -> list[tuple[str, int]]:
+    """Split `host:port,...`; a scheme is dropped, an IPv6 address stands in brackets.
+
+    >>> split_addresses("PLAINTEXT://a:1,[::1]:2,b")
+    [('a', 1), ('::1', 2), ('b', 9092)]
+    """
+    addresses = []
+    for part in bootstrap.split(","):
+        match = re.fullmatch(r"(?:\w+://)?(?:\[([^\]]+)\]|([^:\s\[\]]+))(?::(\d{1,5}))?", part.strip())
+        if match is None:
+            raise click.UsageError(f"bootstrap server {part.strip()!r} is not of the form HOST:PORT")
+        addresses.append((match[1] or match[2], int(match[3] or PORT_DEFAULT)))
+    return addresses
+
+
+def _translate_jaas(properties: dict[str, str]) -> dict[str, str]:
+    # Java clients keep user and password in one JAAS line, which librdkafka does not read.
+    jaas = properties.pop("sasl.jaas.config", None)
+    if jaas is not None:
+        for word in ("username", "password"):
+            match = re.search(rf'\b{word}\s*=\s*"((?:[^"\\]|\\.)*)"', jaas)
+            if match is None:
+                raise click.UsageError(
+                    f"sasl.jaas.config has no {word}; set sasl.mechanism, sasl.username, sasl.password"
+                )
+            properties.setdefault(f"sasl.{word}", re.sub(r"\\(.)", r"\1", match[1]))
+    return properties

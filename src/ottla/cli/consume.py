@@ -1,0 +1,215 @@
+"""`ottla consume`: print the records of topics, without joining a group."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, cast
+
+import click
+
+from ottla.cli.connection import Connection, connection_options
+from ottla.cli.failure import NotFound
+from ottla.cli.offsets import partitions_of
+from ottla.cli.output import JSON, TEXT, abandon_stdout, output_option
+from ottla.cli.position import LogBounds, PartitionSpan, Span, parse_span, resolve_span
+from ottla.cli.record_format import Render, compile_format, decode_escapes, render_envelope
+from ottla.cli.topic_name import TOPIC_NAME
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import Cluster, PartitionName, Reader
+
+#: how many records are rendered before they are written out
+_READ_COUNT = 1000
+#: how long one look for records takes; Ctrl-C is noticed between two
+_POLL_S = 0.2
+
+
+@click.command("consume")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, type=TOPIC_NAME)
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    metavar="N",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Read this partition only. Repeatable.",
+)
+@click.option(
+    "-O",
+    "--offset",
+    "positions",
+    metavar="WHERE",
+    multiple=True,
+    default=("beginning",),
+    show_default=True,
+    help="beginning, end, N, -N (last N), @TIME, s@TIME, e@TIME (stop), FROM:TO. TIME is milliseconds, "
+    "ISO 8601 or a span before now such as -90m.",
+)
+@click.option("-n", "--num", "count", metavar="COUNT", type=click.IntRange(min=1), help="Stop after COUNT records.")
+@click.option("-e", "--exit", "exit_at_end", is_flag=True, help="Stop at the end of every partition.")
+@click.option(
+    "-f",
+    "--format",
+    "template",
+    metavar="FORMAT",
+    help="%t topic, %p partition, %o offset, %k key, %s value, %h headers, %T timestamp, %K and %S lengths; "
+    "%k{hex}, %s{base64}; \\n, \\t.",
+)
+@click.option("-D", "--delimiter", default="\\n", show_default=True, help="What to write behind each value.")
+@click.option("-Z", "--null", is_flag=True, help="Show an absent key or value as NULL.")
+@click.option(
+    "-J",
+    "--json",
+    "envelope",
+    is_flag=True,
+    help="Print one JSON object per record, as kcat does; same as -o json.",
+)
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_committed",
+    show_default=True,
+    help="Whether records of open and aborted transactions are shown.",
+)
+@connection_options
+@output_option(TEXT, JSON, default=TEXT)
+def command(
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    positions: tuple[str, ...],
+    count: int | None,
+    exit_at_end: bool,
+    template: str | None,
+    delimiter: str,
+    null: bool,
+    envelope: bool,
+    isolation_level: str,
+    connection: Connection,
+    output: str,
+) -> None:
+    """Print records, without joining a group.
+
+    Reads from the beginning and then on as records come, until Ctrl-C. A terminal gets control characters
+    in the data as escapes; a pipe or file gets the bytes as they are.
+    """
+    stdout = sys.stdout.buffer
+    span = _parse_positions(positions)
+    null_text = b"NULL" if null else b""
+    render = _make_render(template, delimiter, null_text, envelope or output == JSON, terminal=stdout.isatty())
+    from ottla.cli.cluster import connect
+
+    cluster = connect(connection)
+    committed = isolation_level == "read_committed"
+    spans, starts = _plan(cluster, topics, partitions, span, committed=committed, exit_at_end=exit_at_end)
+    reader = cluster.reader(
+        {"isolation.level": isolation_level, "fetch.queue.backoff.ms": 50, "fetch.wait.max.ms": 200}
+    )
+    try:
+        reader.assign(starts)
+        copy_records(reader, spans, render, stdout, count)
+    except KeyboardInterrupt:
+        # Following has no other end; being stopped is how it succeeds.
+        pass
+    except BrokenPipeError:
+        abandon_stdout()
+    finally:
+        reader.close()
+
+
+def copy_records(
+    reader: Reader,
+    spans: Mapping[PartitionName, PartitionSpan],
+    render: Render,
+    stdout: IO[bytes],
+    count: int | None,
+) -> None:
+    """Write records until every span is read, or `count` are written, or somebody stops us."""
+    left: float = math.inf if count is None else count
+    unread = {name: span for name, span in spans.items() if span.end is None or span.start < span.end}
+    while unread and left:
+        messages, ends = reader.read(_READ_COUNT, _POLL_S)
+        lines = []
+        for message in messages:
+            name = cast("PartitionName", (message.topic(), message.partition()))
+            span, offset = unread.get(name), message.offset() or 0
+            if span is None or offset < span.start:
+                continue
+            if span.end is None or offset < span.end:
+                lines.append(render(message))
+                left -= 1
+                if not left:
+                    break
+            if span.end is not None and offset + 1 >= span.end:
+                # Whatever else comes of this partition was not asked for.
+                del unread[name]
+                reader.pause(name)
+        for ended, next_offset in ends.items():
+            span = unread.get(ended)
+            # Nothing may be left to read before the end: transaction markers take offsets as records do.
+            if span is not None and span.end is not None and next_offset >= span.end:
+                del unread[ended]
+        if lines:
+            stdout.write(b"".join(lines))
+            stdout.flush()
+
+
+def _parse_positions(positions: tuple[str, ...]) -> Span:
+    try:
+        return parse_span(positions, time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'-O'") from None
+
+
+def _make_render(template: str | None, delimiter: str, null: bytes, envelope: bool, *, terminal: bool) -> Render:
+    if envelope:
+        if template is not None:
+            raise click.UsageError("-f and JSON output exclude each other")
+        return render_envelope
+    if template is not None:
+        try:
+            return compile_format(template, null=null, terminal=terminal)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="'-f'") from None
+    value, end = compile_format("%s", null=null, terminal=terminal), decode_escapes(delimiter)
+    return lambda message: value(message) + end
+
+
+def _plan(
+    cluster: Cluster,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    span: Span,
+    *,
+    committed: bool,
+    exit_at_end: bool,
+) -> tuple[dict[PartitionName, PartitionSpan], dict[PartitionName, int]]:
+    """What to read of each partition, and where the reader must be placed to get it."""
+    names = partitions_of(cluster, topics)
+    if partitions:
+        chosen = [name for name in names if name.partition in partitions]
+        missing = set(partitions) - {name.partition for name in chosen}
+        if missing:
+            raise NotFound(f"{', '.join(topics)} has no partition {min(missing)}; see 'ottla topic describe'")
+        names = chosen
+    firsts = cluster.find_offsets(names, "earliest")
+    lasts = cluster.find_offsets(names, "latest", committed=committed)
+    bounds = {name: LogBounds(firsts[name].offset or 0, lasts[name].offset or 0) for name in names}
+
+    def offsets_at(time_ms: int) -> dict[PartitionName, int | None]:
+        return {name: found.offset for name, found in cluster.find_offsets(names, time_ms).items()}
+
+    spans = resolve_span(span, bounds, offsets_at)
+    if exit_at_end:
+        spans = {name: _bound(one, bounds[name].end) for name, one in spans.items()}
+    # An offset that does not exist yet is waited for at the end; the broker would refuse to read there.
+    starts = {name: min(spans[name].start, bounds[name].end) for name in names}
+    return spans, starts
+
+
+def _bound(span: PartitionSpan, log_end: int) -> PartitionSpan:
+    return replace(span, end=log_end if span.end is None else min(span.end, log_end))

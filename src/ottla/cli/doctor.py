@@ -1,0 +1,265 @@
+"""`ottla doctor`: is this machine fit for a broker, and does the broker answer as it should?
+
+Every check looks at one thing and returns a verdict with what to do. None changes anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import click
+
+from ottla.cli.connection import Connection, connection_options, split_addresses
+from ottla.cli.failure import FAILED
+from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
+
+OK: Literal["ok"] = "ok"
+WARN: Literal["warn"] = "warn"
+FAIL: Literal["fail"] = "fail"
+
+PYTHON_MIN = (3, 11)
+#: a broker holds a descriptor per open segment and per connection
+OPEN_FILES_MIN = 1024
+OPEN_FILES_GOOD = 16384
+FREE_BYTES_MIN = 1 << 30
+#: 2026-01-01: nobody's clock is right and shows less
+CLOCK_FLOOR_S = 1_767_225_600
+CLOCK_AHEAD_S_MAX = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One verdict line; `remedy` says what to do when it is not ok."""
+
+    name: str
+    verdict: Literal["ok", "warn", "fail"]
+    detail: str
+    remedy: str = ""
+
+
+@click.command("doctor")
+@click.option("--data", metavar="DIR", type=click.Path(), help="Also check this data directory.")
+@connection_options
+@output_option(TABLE, JSON, YAML)
+def command(data: str | None, connection: Connection, output: str) -> None:
+    """Check this machine and the broker.
+
+    Looks at Python, limits, the data directory, the clock, the address and the broker behind it. One line
+    per check: ok, warn or fail, and what to do. Exits with 1 when anything fails.
+    """
+    checks = list(run_checks(data, connection))
+    if output == TABLE:
+        for check in checks:
+            remedy = f"; {check.remedy}" if check.remedy else ""
+            click.echo(f"{check.verdict:<4}  {check.name}: {check.detail}{remedy}")
+    else:
+        print_data([asdict(check) for check in checks], output)
+    if any(check.verdict == FAIL for check in checks):
+        sys.exit(FAILED)
+
+
+def run_checks(data: str | None, connection: Connection) -> Iterator[Check]:
+    yield check_python(sys.version_info[:3], sys.flags.optimize)
+    yield check_event_loop()
+    yield check_crc()
+    yield check_open_files(_open_file_limit())
+    if data is not None:
+        yield from check_data(data)
+    yield check_clock(time.time(), data)
+    yield from check_cluster(connection)
+    yield check_java()
+    yield check_kcat()
+
+
+# The machine
+
+
+def check_python(version: tuple[int, ...], optimize: int) -> Check:
+    text = ".".join(map(str, version))
+    if version[:2] < PYTHON_MIN:
+        return Check("python", FAIL, f"{text} is too old", "use Python 3.11 or newer")
+    if optimize:
+        return Check("python", FAIL, f"{text} runs with -O, without assertions", "drop -O and unset PYTHONOPTIMIZE")
+    return Check("python", OK, text)
+
+
+def check_event_loop() -> Check:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return Check("uvloop", OK, version("uvloop"))
+    except PackageNotFoundError:
+        return Check("uvloop", WARN, "not installed, the broker runs slower", "pip install uvloop")
+
+
+def check_crc() -> Check:
+    try:
+        import crc32c
+    except ImportError:
+        return Check("crc32c", FAIL, "not installed", "pip install crc32c")
+    if not crc32c.hardware_based:
+        return Check("crc32c", WARN, "in software, which costs throughput", "use a CPU with SSE 4.2 or ARMv8 CRC")
+    return Check("crc32c", OK, "in hardware")
+
+
+def check_open_files(limit: int) -> Check:
+    """The hard limit counts: the broker raises its soft one to that."""
+    detail = f"limit is {limit}"
+    if limit < OPEN_FILES_MIN:
+        return Check("open files", FAIL, detail, f"raise it to {OPEN_FILES_GOOD}, as with LimitNOFILE= in systemd")
+    if limit < OPEN_FILES_GOOD:
+        return Check("open files", WARN, detail, f"for many partitions raise it to {OPEN_FILES_GOOD}")
+    return Check("open files", OK, detail)
+
+
+def check_clock(now_s: float, data: str | None) -> Check:
+    shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
+    if now_s < CLOCK_FLOOR_S:
+        return Check("clock", FAIL, f"it shows {shown}", "set it, or start NTP: retention goes by this clock")
+    newest_s = _newest_segment_time(data) if data is not None else None
+    if newest_s is not None and newest_s > now_s + CLOCK_AHEAD_S_MAX:
+        ahead_s = round(newest_s - now_s)
+        return Check(
+            "clock",
+            WARN,
+            f"segments were written {ahead_s} s ahead of {shown}",
+            "check NTP: the clock went back",
+        )
+    return Check("clock", OK, shown)
+
+
+def check_java() -> Check:
+    home = os.environ.get("JAVA_HOME", "")
+    java = shutil.which("java", path=os.path.join(home, "bin")) if home else None
+    java = java or shutil.which("java")
+    return Check("java", OK, java or "none; only Spark and ZooKeeper need one")
+
+
+def check_kcat() -> Check:
+    return Check("kcat", OK, shutil.which("kcat") or "none; it is optional")
+
+
+# The data directory
+
+
+def check_data(path: str) -> Iterator[Check]:
+    if not os.path.isdir(path):
+        parent = _nearest_directory(path)
+        if os.path.exists(path) or not os.access(parent, os.W_OK | os.X_OK):
+            yield Check("data", FAIL, f"{path} cannot be created", f"make it, or allow writing in {parent}")
+            return
+        yield Check("data", OK, f"{path} does not exist yet; the broker will create it")
+        yield _check_free_space(parent)
+        return
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        yield Check("data", FAIL, f"{path} is not writable", "change its owner or mode")
+        return
+    yield Check("data", OK, f"{path} is writable")
+    yield _check_free_space(path)
+    yield from _check_stop(path)
+
+
+def _check_free_space(path: str) -> Check:
+    free = shutil.disk_usage(path).free
+    text = f"{free / (1 << 30):.1f} GiB free"
+    if free < FREE_BYTES_MIN:
+        return Check("disk", FAIL, text, "free some, or shorten retention.ms and retention.bytes")
+    return Check("disk", OK, text)
+
+
+def _check_stop(path: str) -> Iterator[Check]:
+    from ottla.log.store import CLEAN_STOP, LOCK, META
+
+    if _is_locked(os.path.join(path, LOCK)):
+        yield Check("lock", OK, "a running broker holds this directory")
+    elif os.path.exists(os.path.join(path, CLEAN_STOP)):
+        yield Check("last stop", OK, "clean")
+    elif os.path.exists(os.path.join(path, META)):
+        yield Check("last stop", WARN, "not clean", "nothing to do: the next start checks every log and takes longer")
+    else:
+        yield Check("last stop", OK, "never used")
+
+
+def _is_locked(path: str) -> bool:
+    import fcntl
+
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Ottla locks with flock, Apache Kafka with fcntl: neither sees the other's.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _nearest_directory(path: str) -> str:
+    path = os.path.abspath(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _newest_segment_time(data: str) -> float | None:
+    times = []
+    for folder, _, names in os.walk(data):
+        times += [os.stat(os.path.join(folder, name)).st_mtime for name in names if name.endswith(".log")]
+    return max(times, default=None)
+
+
+def _open_file_limit() -> int:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return hard if hard >= 0 else 1 << 62
+
+
+# The cluster
+
+
+def check_cluster(connection: Connection) -> Iterator[Check]:
+    """Is somebody at the address, is it a Kafka broker, and can clients reach where it sends them?"""
+    from ottla.cli.cluster import connect, refusal
+    from ottla.cli.listeners import who_listens
+
+    refusals = {
+        f"{host}:{port}": refusal(host, port, connection.timeout_s)
+        for host, port in split_addresses(connection.bootstrap)
+    }
+    for address, reason in refusals.items():
+        if reason is None:
+            listener = who_listens(int(address.rpartition(":")[2]))
+            yield Check("address", OK, f"{address} accepts connections{f' ({listener})' if listener else ''}")
+        elif connection.bootstrap_named:
+            yield Check("address", FAIL, f"{address}: {reason}", "start a broker there with 'ottla broker', or fix -b")
+        else:
+            yield Check("address", OK, f"{address} is free, 'ottla broker' can start there")
+    if all(refusals.values()):
+        return
+    try:
+        brokers = connect(connection).brokers()
+    except click.ClickException as error:
+        yield Check("protocol", FAIL, f"no Kafka broker answers: {error.message}", "see what listens there")
+        return
+    yield Check("protocol", OK, f"{len(brokers)} broker{'s' if len(brokers) != 1 else ''} in the metadata")
+    for node in brokers:
+        reason = refusal(node.host, node.port, connection.timeout_s)
+        where = f"broker {node.broker_id} at {node.host}:{node.port}"
+        if reason is None:
+            yield Check("advertised", OK, f"{where} is reachable from here")
+        else:
+            yield Check(
+                "advertised", FAIL, f"{where}: {reason}",
+                "set advertised.listeners to an address that clients can reach",
+            )  # fmt: skip

@@ -1,0 +1,88 @@
+"""The root of the command line: which nouns there are, and how every command ends.
+
+Each noun is a module with a `command` in it, imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+import ottla
+from ottla.cli.failure import FAILED, INTERRUPTED, USAGE
+
+_NOUNS = ("broker", "config", "consume", "doctor", "log", "offsets", "perf", "produce", "topic")
+
+
+class CommandLine(click.Group):
+    """A group that loads its commands late and reports every failure as one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*_NOUNS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = super().get_command(ctx, cmd_name)
+        if known is not None or cmd_name not in _NOUNS:
+            return known
+        module = importlib.import_module(f"ottla.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def main(
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **extra: Any
+    ) -> NoReturn:
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(args, prog_name, *rest, **extra)
+        except click.UsageError as error:
+            _report_misuse(error)
+            raise SystemExit(USAGE) from None
+        except click.ClickException as error:
+            error.show()
+            raise SystemExit(error.exit_code) from None
+        except click.Abort:
+            raise SystemExit(INTERRUPTED) from None
+        except OSError as error:
+            click.echo(f"error: {_describe_os_error(error)}", err=True)
+            raise SystemExit(FAILED) from None
+        raise SystemExit(code if isinstance(code, int) else 0)
+
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@click.group(cls=CommandLine, context_settings=_CONTEXT)
+@click.version_option(ottla.__version__, "-V", "--version", prog_name="ottla", message="%(prog)s %(version)s")
+def main() -> None:
+    """An event-streaming broker that speaks the Apache Kafka protocol, and tools for any Kafka cluster.
+
+    Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 not reachable or not healthy in time.
+    """
+
+
+@main.command("version")
+def version() -> None:
+    """Print the versions of Ottla and what it runs on."""
+    from ottla.cli.cluster import client_version
+
+    click.echo(f"ottla {ottla.__version__}")
+    click.echo(f"python {platform.python_version()}")
+    click.echo(f"librdkafka {client_version()}")
+
+
+def _report_misuse(error: click.UsageError) -> None:
+    # A group without a verb is a question, not a mistake: click answers it with the group's help.
+    if type(error).__name__ == "NoArgsIsHelpError" or error.ctx is None:
+        error.show()
+        return
+    message = error.format_message().rstrip(".")
+    click.echo(f"error: {message}; see '{error.ctx.command_path} --help'", err=True)
+
+
+def _describe_os_error(error: OSError) -> str:
+    name = f"{error.filename}: " if error.filename is not None else ""
+    return f"{name}{error.strerror or error}"

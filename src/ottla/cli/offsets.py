@@ -1,0 +1,98 @@
+"""`ottla offsets`: where the partitions of a topic stand."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from ottla.cli.connection import Connection, connection_options
+from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
+from ottla.cli.position import parse_time_ms
+from ottla.cli.topic_name import TOPIC_NAME
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import Cluster, PartitionName
+
+Moment = Literal["earliest", "latest", "max-timestamp"] | int
+
+_COLUMNS = (
+    Column("TOPIC", "topic_name"),
+    Column("PARTITION", "partition_id"),
+    Column("OFFSET", "offset"),
+    Column("TIMESTAMP", "timestamp"),
+    Column("EPOCH", "leader_epoch"),
+)
+#: the numbers that Kafka's own tool takes for these words
+_WORDS: dict[str, Moment] = {
+    "earliest": "earliest",
+    "-2": "earliest",
+    "latest": "latest",
+    "-1": "latest",
+    "max-timestamp": "max-timestamp",
+    "-3": "max-timestamp",
+}
+
+
+class MomentType(click.ParamType):  # type: ignore[type-arg]
+    """A word, or a point in time with or without an @."""
+
+    name = "moment"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Moment:
+        text = str(value)
+        if text in _WORDS:
+            return _WORDS[text]
+        try:
+            return parse_time_ms(re.sub("^@", "", text), time.time_ns() // 1_000_000)
+        except ValueError as error:
+            self.fail(f"{error}, or earliest, latest, max-timestamp", param, ctx)
+
+
+@click.command("offsets")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, type=TOPIC_NAME)
+@click.option(
+    "--time",
+    "moment",
+    metavar="WHEN",
+    type=MomentType(),
+    default="latest",
+    show_default=True,
+    help="earliest, latest, max-timestamp, @MS, @ISO8601, or a span before now such as @-90m.",
+)
+@connection_options
+@output_option(TABLE, JSON, YAML)
+def command(topics: tuple[str, ...], moment: Moment, connection: Connection, output: str) -> None:
+    """Print where each partition ends or starts.
+
+    Or, with a time, the first record at or after it. A dash means that there is no such record.
+    """
+    from ottla.cli.cluster import connect
+
+    cluster = connect(connection)
+    found = cluster.find_offsets(partitions_of(cluster, topics), moment)
+    rows = [
+        {
+            "topic_name": name.topic,
+            "partition_id": name.partition,
+            "offset": at.offset,
+            "timestamp": at.timestamp,
+            "leader_epoch": at.leader_epoch,
+        }
+        for name, at in found.items()
+    ]
+    print_rows(rows, _COLUMNS, output)
+
+
+def partitions_of(cluster: Cluster, topics: tuple[str, ...]) -> list[PartitionName]:
+    """Every partition of these topics; raises `NotFound` for a topic that does not exist."""
+    from ottla.cli.cluster import PartitionName
+
+    known = cluster.topics()
+    names = []
+    for topic in dict.fromkeys(topics):
+        state = known.get(topic) or cluster.topic(topic)
+        names += [PartitionName(topic, partition.partition) for partition in state.partitions]
+    return names

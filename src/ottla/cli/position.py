@@ -1,0 +1,163 @@
+"""Where to read in a partition, as people write it: kcat's words, rpk's words, and points in time.
+
+    beginning start    the first record              end          behind the last record
+    N                  that offset                   -N           N records before the end
+    @TIME s@TIME       first record at or after      e@TIME       stop before the first record at or after
+    FROM:TO            from one to another, either may be left out
+
+TIME is milliseconds since 1970, ISO 8601 (UTC unless it says otherwise), or a span before now such as -90m.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, TypeVar
+
+#: whatever names a partition; only a key here
+Name = TypeVar("Name")
+Kind = Literal["beginning", "end", "offset", "before-end", "time"]
+
+_SPANS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in every partition; `value` is an offset, a count of records or a time in ms."""
+
+    kind: Kind
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What to read: from `start` up to, not including, `end`; without an end, on and on."""
+
+    start: Position
+    end: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpan:
+    """What to read of one partition, in offsets."""
+
+    start: int
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """The first offset of a partition and the one behind its last."""
+
+    start: int
+    end: int
+
+
+def parse_span(texts: tuple[str, ...], now_ms: int) -> Span:
+    """Read one or more positions; kcat writes start and end as two. Raises ValueError with what is wrong."""
+    start: Position | None = None
+    end: Position | None = None
+    for text in texts:
+        one_start, one_end = _parse_one(text.strip(), now_ms)
+        if (one_start and start) or (one_end and end):
+            raise ValueError(f"{text!r} names a {'start' if one_start and start else 'stop'} that was named before")
+        start, end = start or one_start, end or one_end
+    return Span(start or Position("beginning"), end)
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """Read a point in time. Raises ValueError with the forms that are understood."""
+    if re.fullmatch(r"\d{1,16}", text):
+        return int(text)
+    span = re.fullmatch(r"-(\d{1,9})(ms|s|m|h|d)", text)
+    if span is not None:
+        return now_ms - int(span[1]) * _SPANS_MS[span[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time: write milliseconds, ISO 8601 such as 2026-01-31T12:00:00Z, or -90m"
+        ) from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def resolve_span(
+    span: Span,
+    bounds: Mapping[Name, LogBounds],
+    offsets_at: Callable[[int], Mapping[Name, int | None]],
+) -> dict[Name, PartitionSpan]:
+    """Turn a span into offsets. `offsets_at` finds the first offset at or after a time, or None."""
+    starts = _resolve(span.start, bounds, offsets_at)
+    ends = _resolve(span.end, bounds, offsets_at) if span.end is not None else dict.fromkeys(bounds)
+    return {name: PartitionSpan(starts[name], ends[name]) for name in bounds}
+
+
+def _resolve(
+    position: Position,
+    bounds: Mapping[Name, LogBounds],
+    offsets_at: Callable[[int], Mapping[Name, int | None]],
+) -> dict[Name, int]:
+    match position.kind:
+        case "beginning":
+            return {name: log.start for name, log in bounds.items()}
+        case "end":
+            return {name: log.end for name, log in bounds.items()}
+        case "offset":
+            return {name: max(position.value, log.start) for name, log in bounds.items()}
+        case "before-end":
+            return {name: max(log.end - position.value, log.start) for name, log in bounds.items()}
+        case "time":
+            found = offsets_at(position.value)
+            # No record is that new: the place where the next one will be.
+            return {name: log.end if (at := found[name]) is None else at for name, log in bounds.items()}
+
+
+def _parse_one(text: str, now_ms: int) -> tuple[Position | None, Position | None]:
+    if text.startswith("s@"):
+        return _time(text[2:], now_ms), None
+    if text.startswith("e@"):
+        return None, _time(text[2:], now_ms)
+    if text.startswith("@"):
+        return _parse_times(text[1:], now_ms)
+    first, colon, second = text.partition(":")
+    if not colon:
+        return _parse_place(first), None
+    if second.startswith("@"):
+        return _parse_place(first) if first else None, _time(second[1:], now_ms)
+    return _parse_place(first) if first else None, _parse_place(second) if second else None
+
+
+def _parse_times(text: str, now_ms: int) -> tuple[Position | None, Position | None]:
+    # An ISO time has colons of its own, so every colon is tried as the one between start and end.
+    cuts = [match.start() for match in re.finditer(":", text)]
+    for cut in (len(text), *cuts):
+        first, second = text[:cut], text[cut + 1 :]
+        try:
+            start = _time(first, now_ms) if first else None
+            if second in ("end", "start", "beginning"):
+                end: Position | None = _parse_place(second)
+            else:
+                end = _time(second.removeprefix("@"), now_ms) if second else None
+        except ValueError:
+            continue
+        if start or end:
+            return start, end
+    return _time(text, now_ms), None
+
+
+def _time(text: str, now_ms: int) -> Position:
+    return Position("time", parse_time_ms(text, now_ms))
+
+
+def _parse_place(text: str) -> Position:
+    if text in ("beginning", "start"):
+        return Position("beginning")
+    if text == "end":
+        return Position("end")
+    if re.fullmatch(r"\d{1,19}", text):
+        return Position("offset", int(text))
+    if re.fullmatch(r"-\d{1,19}", text):
+        return Position("before-end", -int(text))
+    raise ValueError(f"{text!r} is no position: write beginning, end, N, -N, @TIME, s@TIME, e@TIME or FROM:TO")

@@ -1,0 +1,278 @@
+"""`ottla produce`: send lines or files as records."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import click
+
+from ottla.cli.connection import Connection, connection_options
+from ottla.cli.failure import Failure
+from ottla.cli.output import JSON, TEXT, output_option, print_json_line
+from ottla.cli.position import parse_time_ms
+from ottla.cli.record_format import decode_escapes
+from ottla.cli.topic_name import TOPIC_NAME
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import KafkaError, Message, Writer
+
+_CHUNK_BYTES = 1 << 16
+#: the largest message.max.bytes that librdkafka accepts: no longer record can be sent
+_RECORD_BYTES_MAX = 1_000_000_000
+_IDLE_S = 0.1
+
+Header = tuple[str, str | bytes | None]
+
+
+class Piece(NamedTuple):
+    """One record as it was read."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+@click.command("produce")
+@click.argument("topic", metavar="TOPIC", type=TOPIC_NAME)
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False))
+@click.option("-l", "--lines", is_flag=True, help="Each line of the files is a record; without it, each file is one.")
+@click.option(
+    "-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help="What stands between records."
+)
+@click.option("-K", "--key-delimiter", metavar="TEXT", help="What stands between key and value of a record.")
+@click.option("-k", "--key", metavar="TEXT", help="Give every record this key.")
+@click.option(
+    "-H",
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Give every record this header; without = its value is null. Repeatable.",
+)
+@click.option("-Z", "--null", is_flag=True, help="Send an empty value or key as null.")
+@click.option("-p", "--partition", metavar="N", type=click.IntRange(min=0), help="Send to this partition only.")
+@click.option(
+    "-z",
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="How to compress batches.",
+)
+@click.option(
+    "--acks",
+    type=click.Choice(["all", "1", "0", "-1"]),
+    default="all",
+    show_default=True,
+    help="Whose word is enough; all also keeps retries from storing a record twice.",
+)
+@click.option("--timestamp", metavar="TIME", help="Give every record this time: milliseconds, ISO 8601 or -90m.")
+@click.option("--allow-auto-topic-creation", is_flag=True, help="Let the broker create a topic that does not exist.")
+@connection_options
+@output_option(TEXT, JSON, default=TEXT)
+def command(
+    topic: str,
+    files: tuple[str, ...],
+    lines: bool,
+    delimiter: str,
+    key_delimiter: str | None,
+    key: str | None,
+    headers: tuple[str, ...],
+    null: bool,
+    partition: int | None,
+    compression: str,
+    acks: str,
+    timestamp: str | None,
+    allow_auto_topic_creation: bool,
+    connection: Connection,
+    output: str,
+) -> None:
+    """Send lines or files as records.
+
+    Reads standard input, or the files named. A summary goes to standard error; -o json prints one line per
+    record that was stored. Keys choose partitions as Java producers do.
+    """
+    if key is not None and key_delimiter is not None:
+        raise click.UsageError("-k and -K exclude each other")
+    timestamp_ms = _parse_timestamp(timestamp)
+    from ottla.cli.cluster import connect
+
+    cluster = connect(connection)
+    if not allow_auto_topic_creation:
+        cluster.topic(topic)
+    writer = cluster.writer(
+        {
+            "acks": acks,
+            "enable.idempotence": acks in ("all", "-1"),
+            "compression.type": compression,
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "message.timeout.ms": 120_000,
+        }
+    )
+    deliveries = Deliveries(topic, each_as_json=output == JSON)
+    pieces = _read_pieces(files, lines, decode_escapes(delimiter), lambda: writer.poll(0))
+    split = _make_split(key, key_delimiter, null)
+    fixed_headers = [_parse_header(header) for header in headers]
+    try:
+        send_all(writer, map(split, pieces), deliveries, topic, partition, timestamp_ms, fixed_headers)
+    except KeyboardInterrupt:
+        # What was read is still sent; a second Ctrl-C gives up.
+        pass
+    while writer.flush(_IDLE_S):
+        pass
+    deliveries.finish()
+
+
+def send_all(
+    writer: Writer,
+    pieces: Iterable[Piece],
+    deliveries: Deliveries,
+    topic: str,
+    partition: int | None,
+    timestamp_ms: int,
+    headers: list[Header],
+) -> None:
+    for piece in pieces:
+        try:
+            writer.send(
+                topic,
+                piece.value,
+                piece.key,
+                partition=-1 if partition is None else partition,
+                timestamp=timestamp_ms,
+                headers=headers or None,
+                on_delivery=deliveries.on_delivery,
+            )
+        except Failure as failure:
+            deliveries.on_refusal(failure)
+
+
+class Deliveries:
+    """What became of the records."""
+
+    def __init__(self, topic: str, *, each_as_json: bool) -> None:
+        self._topic = topic
+        self._each_as_json = each_as_json
+        self._stored: Counter[int] = Counter()
+        self._error_count = 0
+        self._first_error = ""
+
+    def on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._note_error(error.str())
+            return
+        self._stored[message.partition() or 0] += 1
+        if self._each_as_json:
+            key, value = message.key(), message.value()
+            print_json_line(
+                {
+                    "topic": message.topic(),
+                    "partition": message.partition(),
+                    "offset": message.offset(),
+                    "ts": message.timestamp()[1],
+                    "key": None if key is None else key.decode(errors="backslashreplace"),
+                    "size": None if value is None else len(value),
+                }
+            )
+
+    def on_refusal(self, failure: Failure) -> None:
+        self._note_error(failure.message)
+
+    def finish(self) -> None:
+        """Say how many records went where; raises `Failure` when some went nowhere."""
+        where = ", ".join(f"{partition} ({count})" for partition, count in sorted(self._stored.items()))
+        total = sum(self._stored.values())
+        click.echo(
+            f"{total} records to {self._topic}, partitions {where or '-'}, {self._error_count} errors",
+            err=True,
+        )
+        if self._error_count:
+            raise Failure(f"{self._error_count} records were not stored; the first: {self._first_error}")
+
+    def _note_error(self, text: str) -> None:
+        self._error_count += 1
+        self._first_error = self._first_error or text
+
+
+def split_records(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
+    """Cut a stream at each delimiter; what stands behind the last one counts if it is not empty."""
+    rest = bytearray()
+    for chunk in chunks:
+        # A delimiter may begin in one chunk and end in the next; before that there is none.
+        searched = max(0, len(rest) - len(delimiter) + 1)
+        rest += chunk
+        if rest.find(delimiter, searched) >= 0:
+            *whole, tail = bytes(rest).split(delimiter)
+            yield from whole
+            rest = bytearray(tail)
+        elif len(rest) > _RECORD_BYTES_MAX:
+            raise Failure(f"{_RECORD_BYTES_MAX} bytes without a delimiter; name the right one with -D")
+    if rest:
+        yield bytes(rest)
+
+
+def _read_pieces(files: tuple[str, ...], lines: bool, delimiter: bytes, idle: Callable[[], None]) -> Iterator[bytes]:
+    if not delimiter:
+        raise click.BadParameter("a delimiter must not be empty", param_hint="'-D'")
+    if not files:
+        yield from split_records(_read_chunks(sys.stdin.buffer, idle), delimiter)
+    for path in files:
+        with open(path, "rb") as file:
+            if lines:
+                yield from split_records(_read_chunks(file, idle), delimiter)
+            else:
+                yield file.read()
+
+
+def _read_chunks(stream: IO[bytes], idle: Callable[[], None]) -> Iterator[bytes]:
+    """Read what is there; while nothing is, `idle` runs, so that a slow source still sees its deliveries."""
+    try:
+        fd = stream.fileno()
+    except OSError:
+        # A stream in memory never blocks.
+        yield stream.read()
+        return
+    while True:
+        if select.select([fd], [], [], _IDLE_S)[0]:
+            chunk = os.read(fd, _CHUNK_BYTES)
+            if not chunk:
+                return
+            yield chunk
+        idle()
+
+
+def _make_split(key: str | None, key_delimiter: str | None, null: bool) -> Callable[[bytes], Piece]:
+    fixed = None if key is None else key.encode()
+    separator = None if key_delimiter is None else decode_escapes(key_delimiter)
+    if separator == b"":
+        raise click.BadParameter("a delimiter must not be empty", param_hint="'-K'")
+
+    def split(record: bytes) -> Piece:
+        own, value = fixed, record
+        if separator is not None:
+            head, found, tail = record.partition(separator)
+            # A line without the delimiter is a value without a key.
+            own, value = (head, tail) if found else (None, record)
+        return Piece((own or None) if null else own, (value or None) if null else value)
+
+    return split
+
+
+def _parse_header(text: str) -> Header:
+    name, equals, value = text.partition("=")
+    return name, value.encode() if equals else None
+
+
+def _parse_timestamp(text: str | None) -> int:
+    if text is None:
+        return 0
+    try:
+        return parse_time_ms(text.removeprefix("@"), time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--timestamp'") from None

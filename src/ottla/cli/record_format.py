@@ -1,0 +1,147 @@
+"""How `ottla consume` writes a record: kcat's tokens, rpk's encodings, and kcat's JSON envelope.
+
+    %t topic   %p partition    %o offset          %T timestamp in ms   %h headers as k=v,k=v
+    %k key     %K its length   %s or %v value     %S its length        %% a percent sign
+
+%k, %s and %v may be followed by {hex} or {base64}. \\n \\t \\r \\\\ and \\xNN are as usual.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from ottla.cli.output import escape_controls
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import Message
+
+Render = Callable[["Message"], bytes]
+
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+_ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "hex": lambda data: data.hex().encode(),
+    "base64": base64.b64encode,
+}
+_LITERAL = r"\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.)|[^%\\]+|."
+_LITERALS = re.compile(_LITERAL, re.DOTALL)
+_PIECES = re.compile(r"%(?P<token>.)(?:\{(?P<encoding>[^}]*)\})?|" + _LITERAL, re.DOTALL)
+#: kcat's names for where a timestamp comes from, by the client's number
+_TIMESTAMP_TYPES = ("unknown", "create", "logappend")
+
+
+def compile_format(text: str, *, null: bytes = b"", terminal: bool = False) -> Render:
+    """Make a renderer of a format string. Raises ValueError for a token that does not exist.
+
+    `null` stands for an absent key or value. For a terminal, control characters in the data are escaped.
+    """
+    show = _show_on_terminal if terminal else bytes
+    parts: list[Render] = []
+    for piece in _PIECES.finditer(text):
+        if piece["token"] is not None:
+            parts.append(_compile_token(piece["token"], piece["encoding"], null, show))
+        else:
+            parts.append(_literal(_decode_literal(piece)))
+    if len(parts) == 1:
+        return parts[0]
+    return lambda message: b"".join([part(message) for part in parts])
+
+
+def decode_escapes(text: str) -> bytes:
+    """Read a delimiter: text with \\n, \\t, \\xNN.
+
+    >>> decode_escapes(r"a\\x00\\n")
+    b'a\\x00\\n'
+    """
+    return b"".join(_decode_literal(piece) for piece in _LITERALS.finditer(text))
+
+
+def render_envelope(message: Message) -> bytes:
+    """One line of JSON as kcat -J writes it; bytes that are no text are base64, and a field says so."""
+    kind, timestamp = message.timestamp()
+    envelope: dict[str, Any] = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "tstype": _TIMESTAMP_TYPES[kind] if 0 <= kind < len(_TIMESTAMP_TYPES) else "unknown",
+        "ts": timestamp,
+        "headers": [],
+    }
+    for name, value in _headers(message):
+        # kcat writes names and values as one flat list.
+        envelope["headers"] += [name, _as_json_text(value)[0]]
+    for field, data in (("key", message.key()), ("payload", message.value())):
+        envelope[field], encoding = _as_json_text(data)
+        if encoding is not None:
+            envelope[f"{field}_encoding"] = encoding
+    return json.dumps(envelope, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _compile_token(token: str, encoding: str | None, null: bytes, show: Callable[[bytes], bytes]) -> Render:
+    if encoding is not None:
+        if token not in "ksv" or encoding not in _ENCODINGS:
+            raise ValueError(f"%{token}{{{encoding}}} is no token: only %k, %s and %v take {{hex}} or {{base64}}")
+        show = _ENCODINGS[encoding]
+    match token:
+        case "t":
+            return lambda message: str(message.topic()).encode()
+        case "p":
+            return lambda message: b"%d" % _number(message.partition())
+        case "o":
+            return lambda message: b"%d" % _number(message.offset())
+        case "T":
+            return lambda message: b"%d" % message.timestamp()[1]
+        case "k":
+            return lambda message: null if (key := message.key()) is None else show(key)
+        case "s" | "v":
+            return lambda message: null if (value := message.value()) is None else show(value)
+        case "K":
+            return lambda message: b"%d" % (-1 if (key := message.key()) is None else len(key))
+        case "S":
+            return lambda message: b"%d" % (-1 if (value := message.value()) is None else len(value))
+        case "h":
+            return lambda message: show(_join_headers(message))
+        case "%":
+            return _literal(b"%")
+    raise ValueError(f"%{token} is no token; there are %t %p %o %k %s %v %h %T %S %K and %%")
+
+
+def _literal(data: bytes) -> Render:
+    return lambda _: data
+
+
+def _decode_literal(piece: re.Match[str]) -> bytes:
+    if piece["hex"] is not None:
+        return bytes.fromhex(piece["hex"])
+    if piece["escape"] is not None:
+        return _ESCAPES.get(piece["escape"], piece[0].encode())
+    return piece[0].encode()
+
+
+def _join_headers(message: Message) -> bytes:
+    return b",".join(name.encode() + b"=" + (value or b"") for name, value in _headers(message))
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    # The client takes headers in several shapes but hands them out in this one.
+    return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+
+
+def _show_on_terminal(data: bytes) -> bytes:
+    return escape_controls(data.decode("utf-8", "backslashreplace")).encode()
+
+
+def _as_json_text(data: bytes | None) -> tuple[str | None, str | None]:
+    if data is None:
+        return None, None
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), "base64"
+
+
+def _number(value: int | None) -> int:
+    return -1 if value is None else value

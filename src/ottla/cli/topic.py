@@ -1,0 +1,333 @@
+"""`ottla topic`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla.cli.connection import Connection, connection_options, parse_pairs
+from ottla.cli.failure import NotFound
+from ottla.cli.output import (
+    JSON,
+    NAME,
+    TABLE,
+    YAML,
+    Column,
+    format_table,
+    output_option,
+    print_data,
+    print_rows,
+)
+from ottla.cli.topic_name import TOPIC_NAME
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import Cluster, Outcome, TopicState
+
+#: CreateTopics: the broker's own num.partitions and default.replication.factor
+_BROKER_DEFAULT = -1
+
+_LIST_COLUMNS = (
+    Column("NAME", "topic_name"),
+    Column("PARTITIONS", "partitions_count"),
+    Column("REPLICAS", "replication_factor"),
+)
+_PARTITION_COLUMNS = (
+    Column("PARTITION", "partition_id"),
+    Column("LEADER", "leader"),
+    Column("EPOCH", "leader_epoch"),
+    Column("REPLICAS", "replicas"),
+    Column("ISR", "isr"),
+    Column("START", "log_start_offset"),
+    Column("END", "log_end_offset"),
+)
+_CONFIG_COLUMNS = (Column("KEY", "name"), Column("VALUE", "value"), Column("SOURCE", "source"))
+
+_config_option = click.option(
+    "--config",
+    "-c",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=parse_pairs,
+    help="Set a topic setting. Repeatable.",
+)
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Ask the cluster whether it would work; change nothing.")
+
+
+@click.group("topic")
+def command() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+@command.command("create")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option(
+    "--partitions",
+    "-p",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Number of partitions.  [default: the broker's num.partitions]",
+)
+@click.option(
+    "--replication-factor",
+    "-r",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Number of replicas.  [default: the broker's default.replication.factor]",
+)
+@_config_option
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists already is fine.")
+@_dry_run_option
+@connection_options
+@output_option()
+def create(
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    config: dict[str, str],
+    if_not_exists: bool,
+    dry_run: bool,
+    connection: Connection,
+    output: str,
+) -> None:
+    """Create topics."""
+    from ottla.cli.cluster import connect
+
+    cluster = connect(connection)
+    existing = set(cluster.topics()) & set(names) if if_not_exists else set()
+    wanted = [name for name in dict.fromkeys(names) if name not in existing]
+    outcomes = (
+        cluster.create_topics(
+            wanted,
+            partitions or _BROKER_DEFAULT,
+            replication_factor or _BROKER_DEFAULT,
+            config,
+            dry_run=dry_run,
+        )
+        if wanted
+        else []
+    )
+    for name in sorted(existing):
+        click.echo(f"topic {name} exists already", err=True)
+    _report(outcomes, "would create" if dry_run else "created", output)
+
+
+@command.command("list")
+@click.argument("patterns", metavar="[NAME]...", nargs=-1, type=TOPIC_NAME)
+@click.option("--regex", "-r", is_flag=True, help="Take the names as regular expressions.")
+@click.option("--exclude-internal", is_flag=True, help="Leave out topics that the cluster keeps for itself.")
+@connection_options
+@output_option()
+def list_topics(
+    patterns: tuple[str, ...], regex: bool, exclude_internal: bool, connection: Connection, output: str
+) -> None:
+    """List topics.
+
+    All of them, those named, or with -r those that match.
+    """
+    matches = _matcher(patterns, regex)
+    from ottla.cli.cluster import connect
+
+    known = connect(connection).topics()
+    missing = [] if regex else [name for name in patterns if name not in known]
+    if missing:
+        raise NotFound(f"topic {', '.join(missing)} does not exist; 'ottla topic list' shows all")
+    topics = [topic for topic in known.values() if matches(topic.name)]
+    rows = [_summary(topic) for topic in topics if not (exclude_internal and topic.internal)]
+    print_rows(rows, _LIST_COLUMNS, output, "topic_name")
+
+
+@command.command("describe")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, type=TOPIC_NAME)
+@click.option("--summary", "-s", "with_summary", is_flag=True, help="Show id, counts and replication factor.")
+@click.option("--configs", "-c", "with_configs", is_flag=True, help="Show settings and where they come from.")
+@click.option("--partitions", "-p", "with_partitions", is_flag=True, help="Show leaders, replicas and offsets.")
+@connection_options
+@output_option()
+def describe(
+    names: tuple[str, ...],
+    with_summary: bool,
+    with_configs: bool,
+    with_partitions: bool,
+    connection: Connection,
+    output: str,
+) -> None:
+    """Describe topics. Without -s, -c or -p: summary and partitions."""
+    from ottla.cli.cluster import connect
+
+    if not (with_summary or with_configs or with_partitions):
+        with_summary = with_partitions = True
+    cluster = connect(connection)
+    described = []
+    for topic in cluster.describe_topics(list(dict.fromkeys(names))):
+        row = {**_summary(topic), "topic_id": topic.topic_id}
+        if with_partitions:
+            row["partitions"] = _partition_rows(cluster, topic)
+        if with_configs:
+            row["configs"] = [
+                {
+                    "name": entry.name,
+                    "value": entry.value,
+                    "source": entry.source,
+                    "is_default": entry.is_default,
+                }
+                for entry in cluster.describe_config("topic", topic.name)
+            ]
+        described.append(row)
+    if output == NAME:
+        print_rows(described, (), output, "topic_name")
+    elif output in (JSON, YAML):
+        print_data(described, output)
+    else:
+        click.echo("\n\n".join(_format_description(row, with_summary) for row in described))
+
+
+@command.command("alter")
+@click.argument("name", metavar="NAME", type=TOPIC_NAME)
+@click.option("--partitions", "-p", metavar="N", type=click.IntRange(min=1), help="Raise the partition count to N.")
+@_config_option
+@click.option("--delete-config", metavar="KEY", multiple=True, help="Return a setting to its default. Repeatable.")
+@_dry_run_option
+@connection_options
+@output_option()
+def alter(
+    name: str,
+    partitions: int | None,
+    config: dict[str, str],
+    delete_config: tuple[str, ...],
+    dry_run: bool,
+    connection: Connection,
+    output: str,
+) -> None:
+    """Add partitions to a topic, or change its settings."""
+    if partitions is None and not config and not delete_config:
+        raise click.UsageError("nothing to alter: give --partitions, --config or --delete-config")
+    from ottla.cli.cluster import Outcome, connect
+
+    cluster = connect(connection)
+    cluster.topic(name)
+    if config or delete_config:
+        cluster.alter_config("topic", name, config, delete_config, dry_run=dry_run)
+    if partitions is not None:
+        cluster.create_partitions(name, partitions, dry_run=dry_run)
+    _report([Outcome(name=name, failure=None)], "would alter" if dry_run else "altered", output)
+
+
+@command.command("delete")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, type=TOPIC_NAME)
+@click.option("--if-exists", is_flag=True, help="A topic that does not exist is fine.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@connection_options
+@output_option()
+def delete(
+    names: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool, connection: Connection, output: str
+) -> None:
+    """Delete topics and everything in them."""
+    from ottla.cli.cluster import Outcome, connect
+
+    cluster = connect(connection)
+    known = cluster.topics()
+    missing = [name for name in dict.fromkeys(names) if name not in known]
+    found = [name for name in dict.fromkeys(names) if name in known]
+    if missing and not if_exists:
+        raise NotFound(f"topic {', '.join(missing)} does not exist; nothing was deleted, see 'ottla topic list'")
+    if dry_run:
+        _report([Outcome(name=name, failure=None) for name in found], "would delete", output)
+        return
+    if found and not yes:
+        _ask_before_deletion(found)
+    _report(cluster.delete_topics(found) if found else [], "deleted", output)
+
+
+def _ask_before_deletion(names: list[str]) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("deleting topics needs --yes when nobody can be asked")
+    click.confirm(f"Delete {', '.join(names)} and all records in it?", abort=True, err=True)
+
+
+def _report(outcomes: Sequence[Outcome], done: str, output: str) -> None:
+    """Print what was done, one failure per line, and leave with the first failure's exit code."""
+    succeeded = [outcome.name for outcome in outcomes if outcome.failure is None]
+    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    if output == TABLE:
+        for name in succeeded:
+            click.echo(f"{done} topic {name}")
+    else:
+        print_rows([{"topic_name": name, "result": done} for name in succeeded], (), output, "topic_name")
+    for failure in failures:
+        failure.show()
+    if failures:
+        sys.exit(failures[0].exit_code)
+
+
+def _matcher(patterns: tuple[str, ...], regex: bool) -> Any:
+    if not patterns:
+        if regex:
+            raise click.UsageError("-r needs at least one regular expression")
+        return lambda name: True
+    if not regex:
+        return set(patterns).__contains__
+    try:
+        compiled = [re.compile(pattern) for pattern in patterns]
+    except re.error as error:
+        raise click.UsageError(f"{error.pattern!r} is no regular expression: {error}") from None
+    return lambda name: any(pattern.search(name) for pattern in compiled)
+
+
+def _summary(topic: TopicState) -> dict[str, Any]:
+    return {
+        "topic_name": topic.name,
+        "is_internal": topic.internal,
+        "partitions_count": len(topic.partitions),
+        "replication_factor": topic.replication_factor,
+    }
+
+
+def _partition_rows(cluster: Cluster, topic: TopicState) -> list[dict[str, Any]]:
+    from ottla.cli.cluster import PartitionName
+
+    # A partition without a leader cannot be asked; its row still says who should have it.
+    led = [PartitionName(topic.name, p.partition) for p in topic.partitions if p.leader is not None]
+    starts, ends = cluster.find_offsets(led, "earliest"), cluster.find_offsets(led, "latest")
+    rows = []
+    for partition in topic.partitions:
+        name = PartitionName(topic.name, partition.partition)
+        start, end = starts.get(name), ends.get(name)
+        rows.append(
+            {
+                "partition_id": partition.partition,
+                "leader": partition.leader,
+                "leader_epoch": end.leader_epoch if end else None,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+                "log_start_offset": start.offset if start else None,
+                "log_end_offset": end.offset if end else None,
+            }
+        )
+    return rows
+
+
+def _format_description(row: dict[str, Any], with_summary: bool) -> str:
+    blocks = []
+    if with_summary:
+        pairs = {
+            "NAME": row["topic_name"],
+            "ID": row["topic_id"],
+            "INTERNAL": "yes" if row["is_internal"] else "no",
+            "PARTITIONS": row["partitions_count"],
+            "REPLICAS": row["replication_factor"],
+        }
+        blocks.append("\n".join(f"{key:<10}  {value}" for key, value in pairs.items()))
+    else:
+        blocks.append(f"NAME  {row['topic_name']}")
+    if "configs" in row:
+        blocks.append(format_table(_CONFIG_COLUMNS, row["configs"]))
+    if "partitions" in row:
+        blocks.append(format_table(_PARTITION_COLUMNS, row["partitions"]))
+    return "\n\n".join(blocks)

@@ -1,0 +1,147 @@
+"""What the controller decides. Pure: a request and the view in, a plan and its store writes out, or a KafkaError."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ottla.cluster.schema import state_path, topic_config_path, topic_path
+from ottla.cluster.store import Create, Delete, Op, Put
+from ottla.cluster.view import ClusterView, PartitionView, TopicView
+from ottla.model.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    PolicyViolation,
+    TopicAlreadyExists,
+)
+
+NAME_LENGTH_MAX = 249
+#: Kafka's own bound on what one call may create
+PARTITIONS_PER_CALL_MAX = 10_000
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """What a client asks for; -1 stands for the broker's default."""
+
+    name: str
+    partition_count: int
+    replication_factor: int
+    assignments: Mapping[int, Sequence[int]]
+    config: Mapping[str, str]
+
+
+def check_topic_name(name: str) -> None:
+    """Raise InvalidTopic for a name that cannot be a topic's, and so can be no directory's either."""
+    if not name or name in (".", ".."):
+        raise InvalidTopic(f"topic name {name!r} is not allowed; use letters, digits, '.', '_' and '-'")
+    if len(name) > NAME_LENGTH_MAX:
+        raise InvalidTopic(f"topic name is longer than {NAME_LENGTH_MAX} characters")
+    if not _NAME.fullmatch(name):
+        raise InvalidTopic(f"topic name {name[:40]!r} has characters other than letters, digits, '.', '_' and '-'")
+
+
+def plan_create_topic(
+    view: ClusterView, brokers: Sequence[int], wanted: NewTopic, *, topic_id: bytes,
+    default_partitions: int, default_replication_factor: int, leader_epoch: int = 0,
+) -> TopicView:  # fmt: skip
+    """The topic as it will be. Its settings were checked by the caller, who knows the tables."""
+    check_topic_name(wanted.name)
+    if wanted.name in view.topics:
+        raise TopicAlreadyExists(f"topic {wanted.name!r} already exists")
+    # Metrics turn dots into underscores, so that Kafka takes names that differ only there for the same.
+    alike = wanted.name.replace(".", "_")
+    for other in view.topics if "." in wanted.name or "_" in wanted.name else ():
+        if other.replace(".", "_") == alike:
+            raise InvalidTopic(f"topic {wanted.name!r} collides with topic {other!r}")
+    if wanted.assignments:
+        replicas = _check_assignments(wanted, brokers)
+    else:
+        count = default_partitions if wanted.partition_count == -1 else wanted.partition_count
+        factor = default_replication_factor if wanted.replication_factor == -1 else wanted.replication_factor
+        if count <= 0:
+            raise InvalidPartitions("number of partitions must be larger than 0, or -1 for the default")
+        if count > PARTITIONS_PER_CALL_MAX:
+            raise PolicyViolation(f"one call may create {PARTITIONS_PER_CALL_MAX} partitions at most")
+        if factor <= 0:
+            raise InvalidReplicationFactor("replication factor must be larger than 0, or -1 for the default")
+        if factor > len(brokers):
+            raise InvalidReplicationFactor(f"replication factor {factor} needs more than {len(brokers)} brokers")
+        replicas = place_replicas(brokers, count, factor)
+    partitions = tuple(PartitionView(ids[0], leader_epoch, ids, ids) for ids in replicas)
+    return TopicView(name=wanted.name, topic_id=topic_id, partitions=partitions, config=dict(wanted.config))
+
+
+def _check_assignments(wanted: NewTopic, brokers: Sequence[int]) -> list[tuple[int, ...]]:
+    if wanted.partition_count != -1 or wanted.replication_factor != -1:
+        raise InvalidRequest("with a manual assignment, partitions and replication factor must both be -1")
+    numbers = sorted(wanted.assignments)
+    if numbers != list(range(len(numbers))):
+        raise InvalidReplicaAssignment("partitions of a manual assignment must be numbered from 0 without gaps")
+    return check_replica_lists([tuple(wanted.assignments[number]) for number in numbers], brokers)
+
+
+def check_replica_lists(lists: list[tuple[int, ...]], brokers: Sequence[int]) -> list[tuple[int, ...]]:
+    for ids in lists:
+        if not ids or len(set(ids)) != len(ids):
+            raise InvalidReplicaAssignment(f"replicas {list(ids)} are empty or name a broker twice")
+        if len(ids) != len(lists[0]):
+            raise InvalidReplicaAssignment("every partition must have the same number of replicas")
+        if unknown := set(ids) - set(brokers):
+            raise InvalidReplicaAssignment(f"broker {min(unknown)} does not exist")
+    return lists
+
+
+def place_replicas(brokers: Sequence[int], count: int, factor: int, start: int = 0) -> list[tuple[int, ...]]:
+    """Replicas round robin over the brokers, leaders spread evenly."""
+    total = len(brokers)
+    return [tuple(brokers[(start + number + replica) % total] for replica in range(factor)) for number in range(count)]
+
+
+def ops_create_topic(topic: TopicView) -> list[Op]:
+    return [
+        Create(topic_path(topic.name), topic.assignment_json()),
+        Create(state_path(topic.name), topic.state_json()),
+        Create(topic_config_path(topic.name), topic.config_json()),
+    ]
+
+
+def ops_delete_topic(topic: TopicView) -> list[Op]:
+    return [Delete(state_path(topic.name)), Delete(topic_path(topic.name)), Delete(topic_config_path(topic.name))]
+
+
+def plan_create_partitions(
+    topic: TopicView, brokers: Sequence[int], count: int, assignments: Sequence[Sequence[int]] | None
+) -> TopicView:
+    """The topic with more partitions."""
+    now = len(topic.partitions)
+    if count <= now:
+        raise InvalidPartitions(f"topic {topic.name!r} has {now} partitions; {count} is not more")
+    if count - now > PARTITIONS_PER_CALL_MAX:
+        raise PolicyViolation(f"one call may create {PARTITIONS_PER_CALL_MAX} partitions at most")
+    factor = len(topic.partitions[0].replicas)
+    if assignments is not None:
+        if len(assignments) != count - now:
+            raise InvalidReplicaAssignment(f"{len(assignments)} assignments for {count - now} new partitions")
+        replicas = check_replica_lists([tuple(ids) for ids in assignments], brokers)
+        if len(replicas[0]) != factor:
+            raise InvalidReplicaAssignment(f"the topic's partitions have {factor} replicas each")
+    else:
+        start = brokers.index(topic.partitions[0].replicas[0]) if topic.partitions[0].replicas[0] in brokers else 0
+        replicas = place_replicas(brokers, count - now, factor, start + now)
+    added = tuple(PartitionView(ids[0], 0, ids, ids) for ids in replicas)
+    return replace(topic, partitions=topic.partitions + added)
+
+
+def ops_update_topic(topic: TopicView) -> list[Op]:
+    return [Put(topic_path(topic.name), topic.assignment_json()), Put(state_path(topic.name), topic.state_json())]
+
+
+def bump_leader_epochs(topic: TopicView) -> TopicView:
+    """After a stop that was not clean: readers must be able to see that history may have been cut."""
+    return replace(topic, partitions=tuple(replace(p, leader_epoch=p.leader_epoch + 1) for p in topic.partitions))

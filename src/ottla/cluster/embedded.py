@@ -1,0 +1,367 @@
+"""The metadata store of a single broker: one SQLite file in the data directory.
+
+All SQL runs in one thread. Calls that arrive while it is busy wait together and then share one transaction,
+in which every multi has its own savepoint: a refused one is rolled back alone, and all the others cost one
+sync of the disk. Changes and answers go back to the event loop after the commit, in the order of the calls:
+
+    _submit          each call becomes a job and waits
+    _run_group       in the thread: BEGIN, the work of each job, COMMIT
+    _finish_group    on the loop: watchers, then callers, then the next group
+
+A committed multi survives a power cut: SQLite syncs its write-ahead log with every commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ottla.cluster.store import (
+    ROOT,
+    Changed,
+    Conflict,
+    Create,
+    Delete,
+    EphemeralParent,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    Put,
+    StoreClosed,
+    StoreError,
+    UnusableStore,
+    VersionConflict,
+    Watcher,
+    check_ops,
+    check_path,
+    check_prefix,
+    is_below,
+    parent_of,
+)
+
+FILE_NAME = "metadata.db"
+
+#: marks the file as ours for ``file`` and for ourselves: "Ottl"
+_APPLICATION_ID = 0x4F74746C
+_SCHEMA_VERSION = 1
+_SCHEMA = (
+    """
+    CREATE TABLE node (
+        path TEXT PRIMARY KEY,
+        parent TEXT NOT NULL,
+        value BLOB NOT NULL,
+        version INTEGER NOT NULL,
+        ephemeral INTEGER NOT NULL
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX node_parent ON node (parent)",
+    f"PRAGMA application_id = {_APPLICATION_ID}",
+    f"PRAGMA user_version = {_SCHEMA_VERSION}",
+)
+#: how many calls share a transaction at most, so that the first does not wait for an endless queue
+_GROUP_MAX = 1000
+#: another process may hold the file for a moment while it ends
+_LOCK_WAIT_SECONDS = 0.2
+
+
+class EmbeddedStore:
+    """A MetadataStore in a file that this process alone has open."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
+        self._watches: list[_Watch] = []
+        #: calls that go into the next transaction
+        self._waiting: list[_Job] = []
+        #: a transaction is running or about to start
+        self._busy = False
+        self._closed = False
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> EmbeddedStore:
+        """Open the file or create it; needs no event loop. Raises UnusableStore."""
+        return cls(_open_connection(Path(path)))
+
+    async def get(self, path: str) -> Node | None:
+        check_path(path)
+        node: Node | None = await self._submit(partial(_get, path=path))
+        return node
+
+    async def children(self, path: str) -> tuple[str, ...]:
+        check_prefix(path)
+        names: tuple[str, ...] = await self._submit(partial(_children, path=path))
+        return names
+
+    async def load(self, prefix: str) -> dict[str, Node]:
+        check_prefix(prefix)
+        nodes: dict[str, Node] = await self._submit(partial(_load, prefix=prefix))
+        return nodes
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        check_ops(ops)
+        await self._submit(partial(_multi, ops=tuple(ops)), writes=True)
+
+    async def watch(self, prefix: str, watcher: Watcher) -> None:
+        check_prefix(prefix)
+        await self._submit(partial(_load, prefix=prefix), watch=_Watch(prefix, watcher))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        last = self._submit(_delete_ephemerals)
+        self._closed = True
+        try:
+            await last
+        finally:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
+            self._thread.shutdown(wait=False)
+
+    def _submit(self, work: _Work, *, writes: bool = False, watch: _Watch | None = None) -> asyncio.Future[Any]:
+        if self._closed:
+            raise StoreClosed
+        loop = asyncio.get_running_loop()
+        job = _Job(work, loop.create_future(), writes, watch)
+        self._waiting.append(job)
+        if not self._busy:
+            self._busy = True
+            # Not at once: whatever else this turn of the loop asks for joins the same transaction.
+            loop.call_soon(self._start_group)
+        return job.future
+
+    def _start_group(self) -> None:
+        group, self._waiting = self._waiting[:_GROUP_MAX], self._waiting[_GROUP_MAX:]
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._thread, _run_group, self._connection, group)
+        running.add_done_callback(partial(self._finish_group, group))
+
+    def _finish_group(self, group: list[_Job], running: asyncio.Future[None]) -> None:
+        # 1 tell the watchers  2 answer the callers  3 start what came in meanwhile. Watchers and callers run
+        # after this, in the order in which they are told here.
+        defect = running.exception()
+        changes: list[Changed] = []
+        for job in group:
+            job.error = job.error or defect
+            if job.error is not None:
+                continue
+            if job.writes:
+                changes += job.result
+            elif job.watch is not None:
+                # It has seen what was committed before it, and must not be told again.
+                self._tell_watchers(changes)
+                changes = []
+                self._watches.append(job.watch)
+                job.watch.tell([Changed(path, node) for path, node in job.result.items()])
+        self._tell_watchers(changes)
+        for job in group:
+            job.answer()
+        if self._waiting:
+            self._start_group()
+        else:
+            self._busy = False
+
+    def _tell_watchers(self, changes: list[Changed]) -> None:
+        for watch in self._watches:
+            watch.tell(changes)
+
+
+_Work = Callable[[sqlite3.Connection], Any]
+
+
+class _Watch(NamedTuple):
+    prefix: str
+    watcher: Watcher
+
+    def tell(self, changes: list[Changed]) -> None:
+        mine = [change for change in changes if is_below(self.prefix, change.path)]
+        if mine:
+            # In a turn of its own, so that a watcher that raises harms neither the others nor the callers.
+            asyncio.get_running_loop().call_soon(self.watcher, mine)
+
+
+class _Job:
+    """One call on its way through the thread."""
+
+    __slots__ = ("error", "future", "result", "watch", "work", "writes")
+
+    def __init__(self, work: _Work, future: asyncio.Future[Any], writes: bool, watch: _Watch | None) -> None:
+        self.work = work
+        self.future = future
+        #: the result is a list of changes
+        self.writes = writes
+        #: the result is what this watcher sees first
+        self.watch = watch
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def answer(self) -> None:
+        if self.future.done():  # the caller was cancelled
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(None if self.writes or self.watch else self.result)
+
+
+def _open_connection(path: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(path, timeout=_LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(path, connection)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from error
+    return connection
+
+
+def _prepare(path: Path, connection: sqlite3.Connection) -> None:
+    """Look before touching: a file that is not ours stays as it is."""
+    execute = connection.execute
+    execute("PRAGMA locking_mode = EXCLUSIVE")
+    (application_id,) = execute("PRAGMA application_id").fetchone()
+    (version,) = execute("PRAGMA user_version").fetchone()
+    empty = execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
+    if not empty and application_id != _APPLICATION_ID:
+        raise UnusableStore(f"{path} is a database of another program: move it away, or choose another data directory")
+    if version > _SCHEMA_VERSION:
+        raise UnusableStore(
+            f"{path} was written by a newer Ottla (format {version}, this one knows {_SCHEMA_VERSION}): "
+            "start the newer version again"
+        )
+    (finding,) = execute("PRAGMA quick_check(1)").fetchone()
+    if finding != "ok":
+        raise _damaged(path, finding)
+    execute("PRAGMA journal_mode = WAL")
+    execute("PRAGMA synchronous = FULL")
+    execute("BEGIN IMMEDIATE")
+    if empty:
+        for statement in _SCHEMA:
+            execute(statement)
+    _delete_ephemerals(connection)
+    execute("COMMIT")
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> UnusableStore:
+    code = error.sqlite_errorcode & 0xFF
+    if code == sqlite3.SQLITE_BUSY:
+        return UnusableStore(f"{path} is in use: stop the other broker, or choose another data directory")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(path, str(error))
+    return UnusableStore(
+        f"{path} cannot be opened ({error}): check that its directory exists, may be written and has room"
+    )
+
+
+def _damaged(path: Path, finding: str) -> UnusableStore:
+    return UnusableStore(
+        f"{path} is damaged or no metadata store ({finding}): restore it from a backup, "
+        "or move it away to start without topics and settings"
+    )
+
+
+def _run_group(connection: sqlite3.Connection, group: list[_Job]) -> None:
+    """The thread's part: give every job its result or its error, after the commit of all."""
+    try:
+        connection.execute("BEGIN")
+        for job in group:
+            try:
+                job.result = job.work(connection)
+            except Conflict as conflict:
+                job.error = conflict
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        # A full or failing disk ends the whole transaction, and nobody has been answered yet.
+        for job in group:
+            job.error = StoreError(f"the metadata store failed: {error}")
+    finally:
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+
+
+def _get(connection: sqlite3.Connection, path: str) -> Node | None:
+    row = connection.execute("SELECT value, version FROM node WHERE path = ?", (path,)).fetchone()
+    return Node(*row) if row else None
+
+
+def _children(connection: sqlite3.Connection, path: str) -> tuple[str, ...]:
+    rows = connection.execute("SELECT path FROM node WHERE parent = ? ORDER BY path", (path,))
+    return tuple(child.rpartition("/")[2] for (child,) in rows)
+
+
+def _load(connection: sqlite3.Connection, prefix: str) -> dict[str, Node]:
+    # "0" follows "/", so this range is everything that begins with the prefix and a slash.
+    below = "" if prefix == ROOT else prefix
+    rows = connection.execute(
+        "SELECT path, value, version FROM node WHERE path = ? OR (path > ? AND path < ?) ORDER BY path",
+        (prefix, below + "/", below + "0"),
+    )
+    return {path: Node(value, version) for path, value, version in rows}
+
+
+def _multi(connection: sqlite3.Connection, ops: tuple[Op, ...]) -> list[Changed]:
+    changes = []
+    connection.execute("SAVEPOINT multi")
+    try:
+        for op in ops:
+            changed = _apply(connection, op)
+            if changed is not None:
+                changes.append(changed)
+    except Conflict:
+        connection.execute("ROLLBACK TO multi")
+        connection.execute("RELEASE multi")
+        raise
+    connection.execute("RELEASE multi")
+    return changes
+
+
+def _apply(connection: sqlite3.Connection, op: Op) -> Changed | None:
+    path = op.path
+    if isinstance(op, Create):
+        _apply_create(connection, op)
+        return Changed(path, Node(op.value, 0))
+    row = connection.execute("SELECT version FROM node WHERE path = ?", (path,)).fetchone()
+    if row is None:
+        raise NoNode(path)
+    (version,) = row
+    if op.version not in (None, version):
+        raise VersionConflict(path)
+    if isinstance(op, Put):
+        connection.execute("UPDATE node SET value = ?, version = version + 1 WHERE path = ?", (op.value, path))
+        return Changed(path, Node(op.value, version + 1))
+    if isinstance(op, Delete):
+        if connection.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
+            raise NotEmpty(path)
+        connection.execute("DELETE FROM node WHERE path = ?", (path,))
+        return Changed(path, None)
+    return None
+
+
+def _apply_create(connection: sqlite3.Connection, op: Create) -> None:
+    parent = parent_of(op.path)
+    if parent != ROOT:
+        row = connection.execute("SELECT ephemeral FROM node WHERE path = ?", (parent,)).fetchone()
+        if row is None:
+            raise NoNode(parent)
+        if row[0]:
+            raise EphemeralParent(parent)
+    inserted = connection.execute(
+        "INSERT OR IGNORE INTO node (path, parent, value, version, ephemeral) VALUES (?, ?, ?, 0, ?)",
+        (op.path, parent, op.value, op.ephemeral),
+    )
+    if not inserted.rowcount:
+        raise NodeExists(op.path)
+
+
+def _delete_ephemerals(connection: sqlite3.Connection) -> None:
+    connection.execute("DELETE FROM node WHERE ephemeral")

@@ -1,0 +1,61 @@
+"""The nodes of the metadata tree: Kafka's names, with one state node per topic.
+
+    /cluster/id                    {"version": 1, "id": "..."}
+    /brokers/topics/T              {"version": 3, "topic_id": "...", "partitions": {"0": [1, 2, 3]}}
+    /brokers/topics/T/state        {"version": 1, "partitions": [[leader, leader_epoch, [isr...]], ...]}
+    /config/topics/T               {"version": 1, "config": {"retention.ms": "1000"}}
+    /config/brokers/N, <default>   the same
+    /latest_producer_id_block      {"version": 1, "broker": 1, "block_start": "0", "block_end": "999"}
+
+Kafka keeps a state node per partition. One per topic lets ten thousand partitions change their leader in as many writes
+as there are topics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.cluster.store import Create, Op
+
+CLUSTER_ID = "/cluster/id"
+TOPICS = "/brokers/topics"
+TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+BROKER_DEFAULT = "<default>"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+
+#: what a new tree starts with, parents first
+SKELETON: tuple[Op, ...] = tuple(
+    Create(path) for path in ("/cluster", "/brokers", TOPICS, "/config", TOPIC_CONFIGS, BROKER_CONFIGS)
+)
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def state_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def broker_config_path(broker: str) -> str:
+    return f"{BROKER_CONFIGS}/{broker or BROKER_DEFAULT}"
+
+
+def to_json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def config_json(config: Mapping[str, str]) -> bytes:
+    return to_json({"version": 1, "config": dict(config)})
+
+
+def config_of(value: bytes) -> dict[str, str]:
+    config: dict[str, str] = json.loads(value)["config"]
+    return config

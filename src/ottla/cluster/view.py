@@ -1,0 +1,144 @@
+"""A broker's picture of the cluster, kept true by applying the store's changes in order.
+
+Topics in it are immutable: a change makes a new one, so a handler never sees half of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ottla.cluster.schema import (
+    BROKER_CONFIGS,
+    BROKER_DEFAULT,
+    TOPIC_CONFIGS,
+    TOPICS,
+    config_json,
+    config_of,
+    to_json,
+)
+from ottla.cluster.store import Changed
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """Who holds a partition and who leads it."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A topic as the store has it."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[PartitionView, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+    def assignment_json(self) -> bytes:
+        return to_json(
+            {
+                "version": 3,
+                "topic_id": id_text(self.topic_id),
+                "partitions": {str(number): list(p.replicas) for number, p in enumerate(self.partitions)},
+            }
+        )
+
+    def state_json(self) -> bytes:
+        rows = [[p.leader, p.leader_epoch, list(p.isr)] for p in self.partitions]
+        return to_json({"version": 1, "partitions": rows})
+
+    def config_json(self) -> bytes:
+        return config_json(self.config)
+
+
+def id_text(topic_id: bytes) -> str:
+    """A topic id as Kafka prints it: 22 characters that are safe in a URL."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def id_bytes(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "==")
+
+
+class ClusterView:
+    """Topics and settings, by name."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicView] = {}
+        self.topics_by_id: dict[bytes, TopicView] = {}
+        #: overrides by broker id as text; the default for all brokers under "<default>"
+        self.broker_configs: dict[str, dict[str, str]] = {}
+        #: goes up with every change; what was computed from an older one is stale
+        self.version = 0
+        self._assignments: dict[str, tuple[bytes, dict[int, tuple[int, ...]]]] = {}
+        self._states: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
+        self._configs: dict[str, dict[str, str]] = {}
+
+    def apply(self, changes: Iterable[Changed]) -> tuple[list[tuple[TopicView | None, TopicView | None]], bool]:
+        """Take the store's changes. Returns the topics that differ, old and new, and whether broker settings do."""
+        topics: dict[str, None] = {}
+        brokers_changed = False
+        for path, node in changes:
+            value = node.value if node is not None else None
+            if path.startswith(TOPICS + "/"):
+                topic, _, rest = path.removeprefix(TOPICS + "/").partition("/")
+                self._apply_topic(topic, rest, value)
+                topics[topic] = None
+            elif path.startswith(TOPIC_CONFIGS + "/"):
+                topic = path.removeprefix(TOPIC_CONFIGS + "/")
+                self._configs.pop(topic, None) if value is None else self._configs.update({topic: config_of(value)})
+                topics[topic] = None
+            elif path.startswith(BROKER_CONFIGS + "/"):
+                broker = path.removeprefix(BROKER_CONFIGS + "/")
+                self.broker_configs[broker] = config_of(value) if value is not None else {}
+                brokers_changed = True
+        self.version += 1
+        differing = [self._refresh(topic) for topic in topics]
+        return [pair for pair in differing if pair[0] != pair[1]], brokers_changed
+
+    def _apply_topic(self, topic: str, rest: str, value: bytes | None) -> None:
+        if rest == "state":
+            if value is None:
+                self._states.pop(topic, None)
+            else:
+                rows = json.loads(value)["partitions"]
+                self._states[topic] = [(leader, epoch, tuple(isr)) for leader, epoch, isr in rows]
+        elif value is None:
+            self._assignments.pop(topic, None)
+        else:
+            data = json.loads(value)
+            replicas = {int(number): tuple(ids) for number, ids in data["partitions"].items()}
+            self._assignments[topic] = id_bytes(data["topic_id"]), replicas
+
+    def _refresh(self, topic: str) -> tuple[TopicView | None, TopicView | None]:
+        """Rebuild one topic from its nodes; it is there once its assignment and its state are."""
+        old = self.topics.pop(topic, None)
+        if old is not None:
+            self.topics_by_id.pop(old.topic_id, None)
+        assignment, state = self._assignments.get(topic), self._states.get(topic)
+        if assignment is None or state is None:
+            return old, None
+        topic_id, replicas = assignment
+        partitions = tuple(
+            PartitionView(leader, epoch, replicas[number], isr) for number, (leader, epoch, isr) in enumerate(state)
+        )
+        new = TopicView(name=topic, topic_id=topic_id, partitions=partitions, config=self._configs.get(topic, {}))
+        self.topics[topic] = self.topics_by_id[topic_id] = new
+        return old, new
+
+    def dynamic_config(self, broker_id: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Broker settings changed at run time: for all brokers, and for this one."""
+        return self.broker_configs.get(BROKER_DEFAULT, {}), self.broker_configs.get(str(broker_id), {})

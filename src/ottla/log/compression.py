@@ -1,0 +1,107 @@
+"""The four codecs of a record batch, opened within a bound and written so that every client can read them.
+
+What clients send differs more than the codec's number tells: snappy comes as one raw block (Go, librdkafka)
+or in the xerial framing of Java's library, lz4 and zstd frames often do not say how much they hold, and gzip
+may consist of several members. All of that is read. Input that grows without end stops at ``max_bytes``.
+"""
+
+from __future__ import annotations
+
+import mmap
+from struct import Struct
+
+import cramjam
+
+from ottla.model.batch import CODECS
+from ottla.model.errors import InvalidRecord
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(len(CODECS))
+
+#: the levels that Kafka's gzip.level, lz4.level and zstd.level have when nobody sets them
+GZIP_LEVEL_DEFAULT = -1
+LZ4_LEVEL_DEFAULT = 9
+ZSTD_LEVEL_DEFAULT = 3
+
+_GZIP_LEVEL_OF_DEFAULT = 6
+_LZ4_LEVEL_FAST = 0
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+#: magic, the version of the framing, the oldest version that can read it
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_BLOCK_LENGTH = Struct(">i")
+
+
+def decompress(codec: int, data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
+    """The records section in the clear; InvalidRecord when it is damaged or larger than ``max_bytes``."""
+    assert max_bytes > 0, "an empty allowance opens nothing"
+    if codec == NONE:
+        if len(data) > max_bytes:
+            raise InvalidRecord(f"records take {len(data)} bytes, more than the {max_bytes} allowed")
+        return bytes(data)
+    # Pages of an anonymous map cost nothing until they are written: the whole allowance is reserved at once,
+    # and only what comes out of the codec takes memory. A bytearray of that size would be zeroed every time.
+    room = mmap.mmap(-1, max_bytes)
+    try:
+        if codec == GZIP:
+            size_bytes = cramjam.gzip.decompress_into(data, room)
+        elif codec == SNAPPY:
+            size_bytes = _decompress_snappy(memoryview(data), memoryview(room))
+        elif codec == LZ4:
+            size_bytes = cramjam.lz4.decompress_into(data, room)
+        elif codec == ZSTD:
+            size_bytes = cramjam.zstd.decompress_into(data, room)
+        else:
+            raise InvalidRecord(f"records are compressed with codec {codec}, which does not exist")
+    except cramjam.DecompressionError as error:
+        raise InvalidRecord(f"{CODECS[codec]} records are damaged or larger than {max_bytes} bytes: {error}") from None
+    return room[:size_bytes]
+
+
+def compress(codec: int, data: bytes | bytearray | memoryview, level: int | None = None) -> bytes:
+    """Compress a records section; ``level`` is Kafka's level for that codec, None its default."""
+    if codec == GZIP:
+        gzip_level = _GZIP_LEVEL_OF_DEFAULT if level in (None, GZIP_LEVEL_DEFAULT) else level
+        return bytes(cramjam.gzip.compress(data, level=gzip_level))
+    if codec == SNAPPY:
+        return _compress_snappy(memoryview(data))
+    if codec == LZ4:
+        # Kafka's level 9 is its fast compressor; every other level is the high compression one.
+        lz4_level = _LZ4_LEVEL_FAST if level in (None, LZ4_LEVEL_DEFAULT) else level
+        # Java refuses frames whose blocks refer to each other.
+        compressor = cramjam.lz4.Compressor(level=lz4_level, content_checksum=False, block_linked=False)
+        compressor.compress(bytes(data))
+        return bytes(compressor.finish())
+    if codec == ZSTD:
+        # This call writes the content size into the frame: kafka-python opens no more than 1 MiB without it.
+        return bytes(cramjam.zstd.compress(data, level=ZSTD_LEVEL_DEFAULT if level is None else level))
+    assert codec == NONE, f"codec {codec} does not exist"
+    return bytes(data)
+
+
+def _decompress_snappy(data: memoryview, room: memoryview) -> int:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return int(cramjam.snappy.decompress_raw_into(data, room))
+    position = size_bytes = 0
+    while position < len(data):
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            # Streams may be joined: a header can stand wherever a block could.
+            position += len(_XERIAL_HEADER)
+            continue
+        block = position + _BLOCK_LENGTH.size
+        length = _BLOCK_LENGTH.unpack_from(data, position)[0] if block <= len(data) else -1
+        position = block + length
+        if length < 0 or position > len(data):
+            break
+        size_bytes += cramjam.snappy.decompress_raw_into(data[block:position], room[size_bytes:])
+    if position != len(data):
+        raise InvalidRecord("snappy records end in the middle of a block")
+    return size_bytes
+
+
+def _compress_snappy(data: memoryview) -> bytes:
+    # The xerial framing is what Java writes, so every client has learnt to read it.
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_BLOCK_LENGTH.pack(len(block)), block)
+    return b"".join(parts)

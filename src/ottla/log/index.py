@@ -1,0 +1,112 @@
+"""The sparse indexes beside a segment, in memory as arrays and on disk as Kafka writes them.
+
+``.index``      int32 last offset of a batch, relative to the segment's base; int32 position of that batch
+``.timeindex``  int64 largest timestamp so far; int32 relative offset of the batch that has it
+
+An offset entry is one unsigned 64-bit number, relative offset in the high half, position in the low half. Read as
+big-endian bytes that number *is* Kafka's entry, and numbers in that form sort by offset, so ``bisect`` searches them.
+An index is a hint that saves scanning. It can always be rebuilt, and after a crash it always is.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from struct import Struct
+
+OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY = Struct(">qI")
+TIME_ENTRY_BYTES = TIME_ENTRY.size
+RELATIVE_OFFSET_MAX = (1 << 31) - 1
+_POSITION_MASK = (1 << 32) - 1
+_SWAP = sys.byteorder == "little"
+
+
+class OffsetIndex:
+    """Where in the file to start scanning for an offset."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: array[int] = array("Q")
+
+    def append(self, relative_offset: int, position: int) -> None:
+        self.entries.append(relative_offset << 32 | position)
+
+    def position_before(self, relative_offset: int) -> int:
+        """Position of a batch at or before the one that holds ``relative_offset``."""
+        # An entry carries its batch's *last* offset: the batch found ends at or before the wanted offset.
+        found = bisect_right(self.entries, relative_offset << 32 | _POSITION_MASK) - 1
+        return self.entries[found] & _POSITION_MASK if found >= 0 else 0
+
+    def position_at_most(self, position: int) -> int:
+        """Position of the last indexed batch that starts at or before ``position``."""
+        low, high = 0, len(self.entries)
+        while low < high:
+            middle = (low + high) // 2
+            if self.entries[middle] & _POSITION_MASK <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return self.entries[low - 1] & _POSITION_MASK if low else 0
+
+    def truncate(self, relative_offset: int) -> None:
+        """Drop the entries of batches that end at or behind ``relative_offset``."""
+        del self.entries[bisect_left(self.entries, relative_offset << 32) :]
+
+    def to_bytes(self) -> bytes:
+        entries = self.entries[:]
+        if _SWAP:
+            entries.byteswap()
+        return entries.tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> OffsetIndex:
+        """Load a file; a preallocated tail of zeros, as Kafka leaves behind after a crash, is cut off."""
+        index = cls()
+        index.entries.frombytes(data[: len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES])
+        if _SWAP:
+            index.entries.byteswap()
+        entries = index.entries
+        while len(entries) > 1 and entries[-1] <= entries[-2]:
+            entries.pop()
+        return index
+
+
+class TimeIndex:
+    """From which offset on a timestamp can occur."""
+
+    __slots__ = ("offsets", "timestamps")
+
+    def __init__(self) -> None:
+        self.timestamps: array[int] = array("q")
+        self.offsets: array[int] = array("I")
+
+    def maybe_append(self, timestamp: int, relative_offset: int) -> None:
+        """Both columns only grow; an entry that would not is of no use."""
+        if not self.timestamps or (timestamp > self.timestamps[-1] and relative_offset > self.offsets[-1]):
+            self.timestamps.append(timestamp)
+            self.offsets.append(relative_offset)
+
+    def offset_before(self, timestamp: int) -> int:
+        """Relative offset up to which every record is older than ``timestamp``; -1 when none is known to be."""
+        found = bisect_left(self.timestamps, timestamp) - 1
+        return self.offsets[found] if found >= 0 else -1
+
+    def truncate(self, relative_offset: int) -> None:
+        keep = bisect_left(self.offsets, relative_offset)
+        del self.offsets[keep:]
+        del self.timestamps[keep:]
+
+    def to_bytes(self) -> bytes:
+        pack = TIME_ENTRY.pack
+        return b"".join(map(pack, self.timestamps, self.offsets))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> TimeIndex:
+        index = cls()
+        whole = len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
+        for timestamp, offset in TIME_ENTRY.iter_unpack(data[:whole]):
+            index.maybe_append(timestamp, offset)
+        return index

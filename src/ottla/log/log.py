@@ -1,0 +1,551 @@
+"""A partition's log: batches in, file regions out.
+
+    append ──► pending ──write_pending──► file (page cache) ──sync──► disk
+               log_end_offset             written_end_offset          synced_end_offset
+
+Everything here runs on the event loop and takes its time per batch, never per record. ``append`` checks a batch,
+gives it offsets and puts its bytes aside; the broker then writes all pending batches of all logs once per turn of its
+loop, before any reply goes out, so that twenty small produces cost one system call. A batch too large for that is
+written at once, straight from the receive buffer.
+
+Invariants: log_start <= synced_end <= written_end <= log_end; offsets in the file are dense; what lies below
+``written_end_offset`` never changes unless ``truncate_to`` says so; ``append`` changes nothing when it raises.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable
+from struct import Struct
+
+from crc32c import crc32c
+
+from ottla.env.disk import Disk
+from ottla.log.epochs import LeaderEpochs
+from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
+from ottla.log.producers import ProducerEntry, Producers
+from ottla.log.records import find_timestamp, first_null_key, max_timestamp_record, recompress
+from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment
+from ottla.model.batch import (
+    CODEC_BY_NAME,
+    CODEC_MASK,
+    CONTROL,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_END,
+    LENGTH_MIN,
+    LOG_APPEND_TIME,
+    MAGIC,
+    PREFIX,
+    PREFIX_BYTES,
+)
+from ottla.model.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidTimestamp,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    RecordListTooLarge,
+)
+from ottla.model.settings import TopicSettings
+from ottla.model.types import TopicPartition
+
+Buffer = bytes | bytearray | memoryview
+
+#: a batch up to this size waits to be written with others; a larger one is written at once, uncopied
+PENDING_BATCH_BYTES_MAX = 32768
+#: pending bytes that are written without waiting for the end of the turn
+PENDING_BYTES_MAX = 1 << 20
+#: remembered (offset, position) pairs of readers that read on
+_HINTS_MAX = 64
+#: an opened batch may be this many times larger than the largest message; more is a bomb
+_INFLATE_MAX = 16
+
+_unpack_header = HEADER.unpack_from
+_pack_prefix = PREFIX.pack
+_ATTRIBUTES_AND_CRC = Struct(">Ih")
+_TIMESTAMP = Struct(">q")
+
+
+class Log:
+    """One partition's batches. The only entrance to its files."""
+
+    def __init__(
+        self, *, disk: Disk, directory: str, name: TopicPartition, settings: TopicSettings, segments: list[Segment],
+        log_start_offset: int, log_end_offset: int, epochs: LeaderEpochs, producers: Producers | None,
+    ) -> None:  # fmt: skip
+        # Shared
+        self._disk = disk
+        self.directory = directory
+        self.name = name
+        #: called with a segment that will not change any more
+        self.on_roll: Callable[[Log, Segment], None] = _nobody_rolled
+
+        # Contents
+        self.segments = segments
+        self.active = segments[-1]
+        self.epochs = epochs
+        #: None until first needed after a clean start: the snapshot at this offset is read then
+        self._producers = producers
+        self._producers_offset = log_end_offset
+
+        # Offsets
+        #: the first offset that readers may have
+        self.log_start_offset = log_start_offset
+        #: the offset that the next record gets
+        self.log_end_offset = log_end_offset
+        #: everything below is in the file
+        self.written_end_offset = log_end_offset
+        #: everything below survives a power cut; also Kafka's recovery point
+        self.synced_end_offset = log_end_offset
+        self.leader_epoch = max(epochs.latest, 0)
+
+        # Pending
+        self.pending: list[Buffer] = []
+        self.pending_bytes = 0
+        #: size of the active file without what is pending
+        self.written_bytes = self.active.size_bytes
+        self._hints: dict[int, tuple[Segment, int]] = {}
+        #: a batch with a newer timestamp goes into the next segment
+        self._roll_after_ms = 0
+        #: the first epoch entry of this leadership is written with its first batch
+        self._epoch_known = epochs.latest == self.leader_epoch
+        self.configure(settings)
+
+    # -- append ---------------------------------------------------------------------------------------------------
+
+    def append(self, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int) -> tuple[int, int]:
+        """Append the client's batch that fills ``buffer[start:end]``: its base offset and the offset behind it.
+
+        ``view`` looks at the same buffer, which is the caller's to give away: timestamps are patched in place. A batch
+        that an idempotent producer sent before gets the offsets it already has. Raises the KafkaError to answer with,
+        or OSError, and then nothing has changed.
+        """
+        size = end - start
+        if size < HEADER_BYTES:
+            raise InvalidRecord("no whole batch in the request")
+        (
+            base, length, _, magic, crc, attributes, delta, base_ts, max_ts, producer_id, producer_epoch, sequence,
+            count,
+        ) = _unpack_header(buffer, start)  # fmt: skip
+        if (
+            length + LENGTH_END != size or magic != MAGIC or base or delta + 1 != count or count <= 0
+            or attributes & CONTROL or (producer_id >= 0 and sequence < 0) or size > self._max_message_bytes
+        ):  # fmt: skip
+            self._refuse(size, base, length, magic, attributes, delta, count)
+        if crc32c(view[start + CRC_FROM : end]) != crc:
+            raise CorruptMessage("the batch's checksum does not match its bytes")
+        if not self._plain:
+            buffer, view, start, end, max_ts = self._transform(buffer, view, start, end, now_ms)
+            size = end - start
+            length = size - LENGTH_END
+        if max_ts - now_ms > self._after_max_ms:
+            raise InvalidTimestamp(f"timestamp {max_ts} is too far ahead of the broker's clock")
+        if now_ms - base_ts > self._before_max_ms and base_ts >= 0:
+            raise InvalidTimestamp(f"timestamp {base_ts} is too far behind the broker's clock")
+
+        entry: ProducerEntry | None = None
+        if producer_id >= 0:
+            producers = self._producers or self.producers
+            entry = producers.entries.get(producer_id)
+            if entry is None or entry.epoch != producer_epoch or entry.next_sequence != sequence:
+                entry, repeated = producers.check(producer_id, producer_epoch, sequence, delta)
+                if repeated is not None:
+                    return repeated.base_offset, repeated.last_offset + 1
+
+        segment = self.active
+        base = self.log_end_offset
+        last = base + delta
+        if (
+            segment.size_bytes + size > self._segment_bytes
+            or max_ts > self._roll_after_ms
+            or last - segment.base_offset > RELATIVE_OFFSET_MAX
+            or len(segment.offset_index.entries) >= self._index_entries_max
+        ) and segment.size_bytes:
+            segment = self.roll()
+        if not self._epoch_known:
+            self._note_epoch(base)
+
+        if size <= PENDING_BATCH_BYTES_MAX:
+            self.pending.append(_pack_prefix(base, length, self.leader_epoch))
+            self.pending.append(buffer[start + PREFIX_BYTES : end])
+            self.pending_bytes += size
+        else:
+            if self.pending_bytes:
+                self.write_pending()
+            head = _pack_prefix(base, length, self.leader_epoch)
+            self._disk.pwritev(segment.file.fd, [head, view[start + PREFIX_BYTES : end]], self.written_bytes)
+            self.written_bytes += size
+        if not segment.size_bytes:
+            segment.first_timestamp = max_ts
+            self._roll_after_ms = self._roll_deadline()
+        segment.note_append(last, size, max_ts, self._index_interval_bytes)
+        if entry is not None:
+            if entry.next_sequence < 0:
+                self.producers.entries[producer_id] = entry
+            entry.note(sequence, delta, base, max_ts)
+        self.log_end_offset = last + 1
+        if self.pending_bytes > PENDING_BYTES_MAX:
+            self.write_pending()
+        return base, last + 1
+
+    def _refuse(self, size: int, base: int, length: int, magic: int, attributes: int, delta: int, count: int) -> None:
+        """Say what is wrong with a batch, in the order in which Kafka looks (LogValidator, DefaultRecordBatch)."""
+        if length < LENGTH_MIN or not 0 <= magic <= MAGIC:
+            raise CorruptMessage(f"batch length {length} or magic {magic} cannot be")
+        if length + LENGTH_END > size:
+            raise InvalidRecord("no whole batch in the request")
+        if magic != MAGIC:
+            raise InvalidRecord(f"message format {magic} is not accepted any more; use a client that sends format 2")
+        if length + LENGTH_END != size:
+            raise InvalidRecord("a produce request must carry exactly one batch per partition")
+        if base:
+            raise InvalidRecord(f"the batch's base offset must be 0, not {base}")
+        if attributes & CONTROL:
+            raise InvalidRecord("clients may not write control records")
+        if count <= 0 or delta + 1 != count:
+            raise InvalidRecord(f"record count {count} does not fit last offset delta {delta}")
+        if size > self.settings.max_message_bytes:
+            raise MessageTooLarge(f"batch of {size} bytes is larger than max.message.bytes")
+        raise InvalidRecord("an idempotent producer's batch needs a sequence")
+
+    def _transform(
+        self, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int
+    ) -> tuple[bytearray, memoryview, int, int, int]:
+        """What some topics want done to a batch: keys checked, codec changed, the broker's time written in."""
+        settings = self.settings
+        header = HEADER.unpack_from(buffer, start)
+        attributes, max_ts = header[5], header[8]
+        inflate_max = settings.max_message_bytes * _INFLATE_MAX
+        if settings.compact and (index := first_null_key(view[start:end], max_bytes=inflate_max)) is not None:
+            raise InvalidRecord("a compacted topic takes no record without a key", index)
+        codec = CODEC_BY_NAME.get(settings.compression_type)
+        if codec is not None and codec != attributes & CODEC_MASK:
+            buffer = bytearray(recompress(view[start:end], codec, self._compression_level(), max_bytes=inflate_max))
+            view, start, end = memoryview(buffer), 0, len(buffer)
+            attributes = attributes & ~CODEC_MASK | codec
+        if end - start > settings.segment_bytes:
+            raise RecordListTooLarge("the batch is larger than segment.bytes")
+        if settings.log_append_time:
+            # Base timestamp stays: readers take the largest for every record when the bit is set.
+            max_ts = now_ms
+            _TIMESTAMP.pack_into(buffer, start + 35, max_ts)
+            _ATTRIBUTES_AND_CRC.pack_into(buffer, start + 17, 0, attributes | LOG_APPEND_TIME)
+            crc = crc32c(view[start + CRC_FROM : end])
+            _ATTRIBUTES_AND_CRC.pack_into(buffer, start + 17, crc, attributes | LOG_APPEND_TIME)
+        return buffer, view, start, end, max_ts
+
+    def _compression_level(self) -> int | None:
+        name = self.settings.compression_type
+        return int(self.settings.value_of(f"compression.{name}.level")) if name in ("gzip", "lz4", "zstd") else None
+
+    def write_pending(self) -> None:
+        """Write everything that is pending with one call. On OSError the log is as if it had never been appended."""
+        if self.pending:
+            try:
+                self._disk.pwrite(self.active.file.fd, b"".join(self.pending), self.written_bytes)
+            except OSError:
+                self.truncate_to(self.written_end_offset)
+                raise
+            self.pending.clear()
+            self.written_bytes += self.pending_bytes
+            self.pending_bytes = 0
+        self.written_end_offset = self.log_end_offset
+
+    def become_leader(self, epoch: int) -> None:
+        """From now on batches carry ``epoch``; it enters the history with the first of them."""
+        self.leader_epoch = epoch
+        self._epoch_known = self.epochs.latest == epoch
+
+    def _note_epoch(self, offset: int) -> None:
+        if self.epochs.assign(self.leader_epoch, offset):
+            self.write_epochs()
+        self._epoch_known = True
+
+    def write_epochs(self) -> None:
+        path = os.path.join(self.directory, "leader-epoch-checkpoint")
+        self._disk.write_file(path, self.epochs.to_text().encode(), sync=False)
+
+    # -- segments -------------------------------------------------------------------------------------------------
+
+    def roll(self) -> Segment:
+        """Close the active segment and start the next at the log's end."""
+        self.write_pending()
+        sealed = self.active
+        self.write_snapshot()
+        segment = Segment(self._disk, self.directory, self.log_end_offset)
+        self.segments.append(segment)
+        self.active = segment
+        self.written_bytes = 0
+        self._roll_after_ms = self._roll_deadline()
+        self.on_roll(self, sealed)
+        return segment
+
+    def _roll_deadline(self) -> int:
+        first = self.active.first_timestamp
+        if first == NO_TIMESTAMP:
+            first = self.active.load_first_timestamp() if self.active.size_bytes else NO_TIMESTAMP
+        if first == NO_TIMESTAMP:
+            return (1 << 63) - 1
+        return first + self.settings.segment_ms - self.settings.segment_jitter_ms
+
+    def configure(self, settings: TopicSettings) -> None:
+        """Take changed topic settings; they hold from the next batch on."""
+        self.settings = settings
+        # What every append looks at, one attribute away.
+        self._max_message_bytes = settings.max_message_bytes
+        self._segment_bytes = settings.segment_bytes
+        self._index_interval_bytes = settings.index_interval_bytes
+        self._index_entries_max = settings.segment_index_bytes // OFFSET_ENTRY_BYTES
+        self.flush_acks_all = settings.flush_acks_all
+        self.flush_messages = settings.flush_messages
+        self._after_max_ms = (1 << 62) if settings.log_append_time else settings.message_timestamp_after_max_ms
+        self._before_max_ms = (1 << 62) if settings.log_append_time else settings.message_timestamp_before_max_ms
+        #: nothing about a batch has to be looked at or changed beyond its header
+        self._plain = (
+            not settings.compact
+            and not settings.log_append_time
+            and settings.compression_type == "producer"
+            and settings.segment_bytes >= settings.max_message_bytes
+        )
+        self._roll_after_ms = self._roll_deadline()
+
+    def advance_log_start(self, offset: int) -> list[Segment]:
+        """Move the log's start forward; returns the segments that lie before it, no longer part of the log."""
+        if offset <= self.log_start_offset:
+            return []
+        self.log_start_offset = offset
+        if offset >= self.log_end_offset and self.active.size_bytes:
+            self.roll()
+        keep = bisect_right(self.segments, offset, key=_base_offset) - 1
+        dropped, self.segments = self.segments[:keep], self.segments[keep:]
+        if dropped:
+            self._hints.clear()
+            self.epochs.truncate_from_start(offset)
+            self.write_epochs()
+        return dropped
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    # -- read -----------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, size_bytes_max: int, end_offset: int, *, at_least_one: bool) -> FileRegion | None:
+        """Whole batches from the one that holds ``offset`` on, all below ``end_offset``; None when there are none.
+
+        ``end_offset`` is the high watermark or the last stable offset. Everything comes from one segment. With
+        ``at_least_one`` the first batch is returned even when it alone is larger than the maximum.
+        """
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise OffsetOutOfRange(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
+        if offset >= end_offset:
+            return None
+        hint = self._hints.pop(offset, None)
+        if hint is not None:
+            segment, position = hint
+        else:
+            segment = self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
+            position = segment.position_of(offset)
+        end = self.written_bytes if segment is self.active else segment.size_bytes
+        if end_offset < self.written_end_offset:
+            end = min(end, segment.position_of(end_offset))
+        if position >= end:
+            return self._read_next_segment(segment, size_bytes_max, end_offset, at_least_one=at_least_one)
+        size = segment.whole_batches(position, end, size_bytes_max, at_least_one=at_least_one)
+        if size <= 0:
+            return None
+        if position + size == end and segment is self.active and end_offset >= self.written_end_offset:
+            # A reader that follows the log comes back with this offset.
+            if len(self._hints) >= _HINTS_MAX:
+                self._hints.clear()
+            self._hints[self.written_end_offset] = segment, end
+        return FileRegion(self._disk, segment.file, position, size)
+
+    def _read_next_segment(
+        self, segment: Segment, size_bytes_max: int, end_offset: int, *, at_least_one: bool
+    ) -> FileRegion | None:
+        """Compaction can leave nothing behind ``offset`` in its segment; the next batch is then in a later one."""
+        following = bisect_right(self.segments, segment.base_offset, key=_base_offset)
+        if following >= len(self.segments):
+            return None
+        return self.read(self.segments[following].base_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
+
+    def bytes_between(self, offset: int, end_offset: int) -> int:
+        """Roughly how many bytes a reader at ``offset`` has before it: exact within the active segment's scan."""
+        if offset >= end_offset:
+            return 0
+        segment = self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
+        end = self.written_bytes if segment is self.active else segment.size_bytes
+        return max(end - segment.position_of(offset), 0)
+
+    def offset_for_timestamp(self, timestamp: int, end_offset: int) -> tuple[int, int] | None:
+        """The first record at or after ``timestamp``: its offset and its own timestamp. May open one batch."""
+        inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
+        for segment in list(self.segments):
+            segment.load_times()
+            if segment.max_timestamp < timestamp:
+                continue
+            start = segment.time_index.offset_before(timestamp) + 1 + segment.base_offset
+            for position, header in segment.headers(segment.position_of(max(start, self.log_start_offset))):
+                if header.base_offset >= end_offset:
+                    return None
+                if header.max_timestamp < timestamp:
+                    continue
+                batch = segment.batch(position, header)
+                found = find_timestamp(batch, timestamp, starting_offset=self.log_start_offset, max_bytes=inflate_max)
+                if found is not None:
+                    return found if found[0] < end_offset else None
+        return None
+
+    def newest_timestamp(self) -> tuple[int, int] | None:
+        """The record with the largest timestamp of all: its offset and its timestamp. Opens one batch."""
+        newest: Segment | None = None
+        for segment in list(self.segments):
+            segment.load_times()
+            if segment.max_timestamp > (NO_TIMESTAMP if newest is None else newest.max_timestamp):
+                newest = segment
+        if newest is None:
+            return None
+        inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
+        for position, header in newest.headers(newest.position_of(newest.max_timestamp_offset)):
+            if header.max_timestamp == newest.max_timestamp:
+                return max_timestamp_record(newest.batch(position, header), max_bytes=inflate_max)
+        return None
+
+    # -- sync -----------------------------------------------------------------------------------------------------
+
+    def unsynced(self) -> list[tuple[Segment, int]]:
+        """The segments that hold what a power cut would take, each with the size that is to be synced."""
+        first = max(bisect_right(self.segments, self.synced_end_offset, key=_base_offset) - 1, 0)
+        sizes = [(s, self.written_bytes if s is self.active else s.size_bytes) for s in self.segments[first:]]
+        return [(segment, size) for segment, size in sizes if size and segment.synced_bytes < size]
+
+    def note_synced(self, segments: list[tuple[Segment, int]], end_offset: int | None = None) -> None:
+        """These segments are on disk up to these sizes; with ``end_offset``, so is everything below it."""
+        for segment, size in segments:
+            segment.synced_bytes = max(segment.synced_bytes, size)
+        if end_offset is not None:
+            self.synced_end_offset = max(self.synced_end_offset, min(end_offset, self.log_end_offset))
+        number = max(bisect_right(self.segments, self.synced_end_offset, key=_base_offset) - 1, 0)
+        while self.segments[number] is not self.active and (
+            self.segments[number].synced_bytes >= self.segments[number].size_bytes
+        ):
+            number += 1
+            self.synced_end_offset = max(self.synced_end_offset, self.segments[number].base_offset)
+
+    # -- producers ------------------------------------------------------------------------------------------------
+
+    @property
+    def producers(self) -> Producers:
+        if self._producers is None:
+            data = self._disk.read_file(self._snapshot_path(self._producers_offset))
+            self._producers = Producers.from_snapshot(data) if data else Producers()
+        return self._producers
+
+    def _snapshot_path(self, offset: int) -> str:
+        return os.path.join(self.directory, f"{offset:020d}.snapshot")
+
+    def write_snapshot(self) -> None:
+        """Write what is known of producers at the log's end. Replay after a crash starts from the newest."""
+        if self._producers is None and self._producers_offset == self.log_end_offset:
+            return  # the snapshot that would be written is the one that is there
+        path = self._snapshot_path(self.log_end_offset)
+        self._disk.write_file(path, self.producers.to_snapshot(), sync=False)
+
+    def load_producers(self, end_offset: int) -> None:
+        """Rebuild producer state up to ``end_offset``: the newest readable snapshot below it, then the batches."""
+        producers, replay_from = load_snapshot(self._disk, self.directory, end_offset)
+        for segment in self.segments[max(bisect_right(self.segments, replay_from, key=_base_offset) - 1, 0) :]:
+            for _, header in segment.headers():
+                if header.base_offset < replay_from or header.producer_id < 0 or header.base_offset >= end_offset:
+                    continue
+                if not header.attributes & CONTROL:
+                    producers.note(
+                        header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
+                        header.base_offset, header.max_timestamp,
+                    )  # fmt: skip
+        self._producers = producers
+
+    # -- truncate -------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget every batch that reaches ``offset`` or beyond. Also undoes appends that could not be written."""
+        self.pending.clear()
+        self.pending_bytes = 0
+        self._hints.clear()
+        if offset >= self.log_end_offset:
+            return
+        while len(self.segments) > 1 and self.segments[-1].base_offset >= offset:
+            self.segments.pop().delete_files()
+        self.active = segment = self.segments[-1]
+        if segment.base_offset >= offset:
+            segment.delete_files()
+            self.active = segment = self.segments[-1] = Segment(self._disk, self.directory, offset)
+        else:
+            was_active_size = self._disk.size(segment.file.fd)
+            segment.size_bytes = min(segment.size_bytes, was_active_size)
+            position = segment.position_of(offset)
+            segment.truncate(position, offset)
+        end_offset = self._end_of(segment)
+        self.written_bytes = segment.size_bytes
+        self.log_end_offset = self.written_end_offset = end_offset
+        self.synced_end_offset = min(self.synced_end_offset, end_offset)
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.epochs.truncate_from_end(end_offset)
+        self._epoch_known = self.epochs.latest == self.leader_epoch
+        self.write_epochs()
+        self._remove_snapshots_behind(end_offset)
+        self.load_producers(end_offset)
+        self._roll_after_ms = self._roll_deadline()
+
+    def _end_of(self, segment: Segment) -> int:
+        end = segment.base_offset
+        for _, header in segment.headers(segment.offset_index.position_at_most(segment.size_bytes)):
+            end = header.next_offset
+        return end
+
+    def _remove_snapshots_behind(self, end_offset: int) -> None:
+        for name in self._disk.listdir(self.directory):
+            if name.endswith(".snapshot") and int(name.removesuffix(".snapshot")) > end_offset:
+                self._disk.remove(os.path.join(self.directory, name))
+
+    def flush_files(self) -> None:
+        """Clean stop: indexes, producers and epochs go to their files, the data to the disk."""
+        self.write_pending()
+        unsynced = self.unsynced()
+        for segment, _ in unsynced:
+            segment.sync()
+        self.note_synced(unsynced, self.log_end_offset)
+        if self.active.size_bytes and self._disk.size(self.active.file.fd) > self.active.size_bytes:
+            self._disk.truncate(self.active.file.fd, self.active.size_bytes)
+        self.active.write_indexes()
+        self.write_snapshot()
+
+
+def load_snapshot(disk: Disk, directory: str, end_offset: int) -> tuple[Producers, int]:
+    """The newest undamaged snapshot at or below ``end_offset``, and the offset it stands for."""
+    offsets = sorted(
+        (int(n.removesuffix(".snapshot")) for n in disk.listdir(directory) if n.endswith(".snapshot")), reverse=True
+    )
+    for offset in offsets:
+        if offset <= end_offset:
+            try:
+                data = disk.read_file(os.path.join(directory, f"{offset:020d}.snapshot"))
+                return Producers.from_snapshot(data or b""), offset
+            except ValueError:
+                continue
+    return Producers(), 0
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _nobody_rolled(log: Log, segment: Segment) -> None:
+    pass
+
+
+__all__ = ["Log", "load_snapshot"]

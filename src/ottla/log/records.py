@@ -1,0 +1,335 @@
+"""Opening a record batch: the one place where the broker looks behind the header, record by record.
+
+Plain produce and fetch never come here. Looking up a time inside a batch, refusing records without a key on a
+compacted topic, ``compression.type`` and tools do. A record, its numbers zigzag varints but the attributes:
+
+    length   attributes (1 byte)   timestamp delta   offset delta   key length, key   value length, value
+    header count, then for each header   key length, key   value length, value
+
+Length -1 stands for null. Whatever the bytes are, the readers raise InvalidRecord and nothing else, and hold
+no more than the batch and ``max_bytes``. They do not verify the checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from ottla.log.compression import NONE, compress, decompress
+from ottla.model.batch import (
+    CODEC_MASK,
+    CONTROL,
+    CRC_POSITION,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHeader,
+    checksum,
+    read_header,
+)
+from ottla.model.errors import InvalidRecord
+
+#: what a batch may grow to when it is opened: sixteen times the default of max.message.bytes
+DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
+
+Bytes = bytes | bytearray | memoryview
+
+#: a record with null key, null value and no headers, without and with its length
+_BODY_BYTES_MIN = 6
+_RECORD_BYTES_MIN = 7
+#: key length, value length and header count take at least a byte each
+_FIELDS_BYTES_MIN = 3
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class Record:
+    """One record. ``offset`` and ``offset_delta`` are -1 until a batch gives it a place."""
+
+    offset: int = -1
+    timestamp: int = -1
+    key: bytes | None = None
+    value: bytes | None = None
+    #: in the order of the producer, names may repeat; bytes that are not UTF-8 survive as surrogate escapes
+    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
+    #: distance to the batch's base offset; compaction leaves gaps
+    offset_delta: int = -1
+
+
+def iterate_records(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
+    """Every record of one whole batch. When one is damaged, those before it have been yielded already."""
+    header, data, start = _open_batch(batch, max_bytes)
+    base_offset = header.base_offset
+    index = 0
+    try:
+        for index, (position, end, timestamp, offset_delta) in enumerate(_frames(header, data, start)):
+            key, position = _read_bytes(data, position)
+            value, position = _read_bytes(data, position)
+            headers: list[tuple[str, bytes | None]] = []
+            if data[position]:
+                headers, position = _read_headers(data, position)
+            else:
+                position += 1
+            # One comparison covers every length above: none moves backwards, so a wrong one ends elsewhere.
+            if position != end:
+                raise InvalidRecord(f"record {index} does not end where its length says", index)
+            yield Record(base_offset + offset_delta, timestamp, key, value, headers, offset_delta)
+    except IndexError:
+        raise InvalidRecord(f"the batch ends in the middle of record {index}", index) from None
+
+
+def record_timestamps(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[tuple[int, int]]:
+    """(offset, timestamp) of every record, without reading its key, value and headers."""
+    header, data, start = _open_batch(batch, max_bytes)
+    base_offset = header.base_offset
+    for _, _, timestamp, offset_delta in _frames(header, data, start):
+        yield base_offset + offset_delta, timestamp
+
+
+def find_timestamp(
+    batch: Bytes, timestamp: int, *, starting_offset: int = 0, max_bytes: int = DECOMPRESSED_BYTES_MAX
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record from ``starting_offset`` on that is as new as ``timestamp``."""
+    for offset, record_timestamp in record_timestamps(batch, max_bytes=max_bytes):
+        if record_timestamp >= timestamp and offset >= starting_offset:
+            return offset, record_timestamp
+    return None
+
+
+def max_timestamp_record(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first of the newest records; None when compaction left the batch empty."""
+    return max(record_timestamps(batch, max_bytes=max_bytes), key=itemgetter(1), default=None)
+
+
+def first_null_key(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> int | None:
+    """Index of the first record without a key, None when all have one."""
+    header, data, start = _open_batch(batch, max_bytes)
+    index = 0
+    try:
+        for index, (position, end, _, _) in enumerate(_frames(header, data, start)):
+            length, position = _read_varint(data, position)
+            if length == -1:
+                return index
+            # The length of the value and the number of headers still have to follow.
+            if not 0 <= length <= end - position - 2:
+                raise InvalidRecord(f"record {index} has an impossible key of {length} bytes", index)
+    except IndexError:
+        raise InvalidRecord(f"the batch ends in the middle of record {index}", index) from None
+    return None
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    codec: int = NONE,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    timestamp_type: int = 0,
+) -> bytes:
+    """One batch of at least one record. A record without an offset delta gets the next one."""
+    section = bytearray()
+    count, offset_delta, base_timestamp, max_timestamp = 0, -1, -1, -1
+    for record in records:
+        if not count:
+            base_timestamp = max_timestamp = record.timestamp
+        assert not 0 <= record.offset_delta <= offset_delta, "offset deltas must rise"
+        offset_delta = record.offset_delta if record.offset_delta >= 0 else offset_delta + 1
+        max_timestamp = max(max_timestamp, record.timestamp)
+        count += 1
+        _write_record(section, record, record.timestamp - base_timestamp, offset_delta)
+    assert count, "a batch holds at least one record"
+    attributes = (
+        codec
+        | (LOG_APPEND_TIME if timestamp_type else 0)
+        | (TRANSACTIONAL if transactional else 0)
+        | (CONTROL if control else 0)
+    )
+    header = BatchHeader(
+        base_offset=base_offset,
+        length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=count,
+    )
+    return _seal(header, compress(codec, section))
+
+
+def recompress(batch: Bytes, codec: int, level: int | None = None, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The same batch under another codec: the records and every other header field stay as they are."""
+    header, data, start = _open_batch(batch, max_bytes)
+    attributes = header.attributes & ~CODEC_MASK | codec
+    return _seal(header._replace(attributes=attributes), compress(codec, memoryview(data)[start:], level))
+
+
+def _open_batch(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes, int]:
+    """The header, bytes that hold the records in the clear, and the position of the first record in them."""
+    if len(batch) < HEADER_BYTES:
+        raise InvalidRecord(f"{len(batch)} bytes are too few for a batch header of {HEADER_BYTES}")
+    header = read_header(batch)
+    if header.magic != MAGIC:
+        raise InvalidRecord(f"magic is {header.magic}, only batches of magic {MAGIC} are supported")
+    if header.size_bytes != len(batch):
+        raise InvalidRecord(f"the header promises {header.size_bytes} bytes, the batch has {len(batch)}")
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        raise InvalidRecord(f"{header.record_count} records cannot have offset deltas up to {header.last_offset_delta}")
+    if header.last_offset > _INT64_MAX:
+        raise InvalidRecord(f"base offset {header.base_offset} leaves no room for the batch")
+    codec = header.attributes & CODEC_MASK
+    if codec != NONE and len(batch) > HEADER_BYTES:
+        data, start = decompress(codec, memoryview(batch)[HEADER_BYTES:], max_bytes), 0
+    else:
+        data, start = bytes(batch), HEADER_BYTES
+    # A count that the bytes cannot hold is refused before anybody loops over it.
+    if header.record_count * _RECORD_BYTES_MIN > len(data) - start:
+        raise InvalidRecord(f"{header.record_count} records do not fit into {len(data) - start} bytes")
+    return header, data, start
+
+
+def _frames(header: BatchHeader, data: bytes, position: int) -> Iterator[tuple[int, int, int, int]]:
+    """Of every record: position of its key length, its end, timestamp, offset delta."""
+    size_bytes, last_offset_delta, base_timestamp = len(data), header.last_offset_delta, header.base_timestamp
+    # Under LogAppendTime the deltas stay what the producer wrote and mean nothing.
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    previous = -1
+    index = 0
+    try:
+        for index in range(header.record_count):
+            number = data[position]
+            if number < 0x80:
+                length, position = number >> 1 ^ -(number & 1), position + 1
+            else:
+                length, position = _read_varint(data, position)
+            end = position + length
+            if length < _BODY_BYTES_MIN or end > size_bytes:
+                raise InvalidRecord(f"record {index} has an impossible length of {length} bytes", index)
+            position += 1
+            number = data[position]
+            if number < 0x80:
+                timestamp_delta, position = number >> 1 ^ -(number & 1), position + 1
+            else:
+                timestamp_delta, position = _read_varint(data, position, bits=64)
+            number = data[position]
+            if number < 0x80:
+                offset_delta, position = number >> 1 ^ -(number & 1), position + 1
+            else:
+                offset_delta, position = _read_varint(data, position)
+            if not previous < offset_delta <= last_offset_delta:
+                raise InvalidRecord(f"record {index} has offset delta {offset_delta} after {previous}", index)
+            timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+            if not _INT64_MIN <= timestamp <= _INT64_MAX:
+                raise InvalidRecord(f"record {index} has a timestamp beyond 64 bits", index)
+            if position + _FIELDS_BYTES_MIN > end:
+                raise InvalidRecord(f"record {index} is too short for its fields", index)
+            yield position, end, timestamp, offset_delta
+            previous, position = offset_delta, end
+    except IndexError:
+        raise InvalidRecord(f"the batch ends in the middle of record {index}", index) from None
+    if position != size_bytes:
+        raise InvalidRecord(f"{size_bytes - position} bytes follow the last record")
+
+
+def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    number = data[position]
+    if number < 0x80:
+        length, position = number >> 1 ^ -(number & 1), position + 1
+    else:
+        length, position = _read_varint(data, position)
+    if length >= 0:
+        end = position + length
+        return data[position:end], end
+    if length != -1:
+        raise InvalidRecord(f"a record has a field of {length} bytes")
+    return None, position
+
+
+def _read_headers(data: bytes, position: int) -> tuple[list[tuple[str, bytes | None]], int]:
+    count, position = _read_varint(data, position)
+    if count < 0:
+        raise InvalidRecord(f"a record has {count} headers")
+    headers = []
+    # A count too large is harmless: every header takes bytes, and behind the last there is an IndexError.
+    for _ in range(count):
+        key, position = _read_bytes(data, position)
+        value, position = _read_bytes(data, position)
+        if key is None:
+            raise InvalidRecord("a record has a header without a key")
+        # Kafka takes keys that are not UTF-8, and refusing them here would make their topics unreadable.
+        headers.append((key.decode("utf-8", "surrogateescape"), value))
+    return headers, position
+
+
+def _read_varint(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
+    # Most numbers take one or two bytes, so the loop begins at the third.
+    result = data[position]
+    if result < 0x80:
+        return result >> 1 ^ -(result & 1), position + 1
+    number = data[position + 1]
+    if number < 0x80:
+        result += (number << 7) - 0x80
+        return result >> 1 ^ -(result & 1), position + 2
+    result += (number << 7) - 0x4080
+    for shift in range(14, bits, 7):
+        number = data[position + 2]
+        if number < 0x80:
+            result |= number << shift
+            if result >> bits:
+                break
+            return result >> 1 ^ -(result & 1), position + 3
+        result |= (number & 0x7F) << shift
+        position += 1
+    raise InvalidRecord(f"a varint does not fit into {bits} bits")
+
+
+def _write_record(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
+    body = bytearray(1)
+    _write_varint(body, timestamp_delta)
+    _write_varint(body, offset_delta)
+    _write_bytes(body, record.key)
+    _write_bytes(body, record.value)
+    _write_varint(body, len(record.headers))
+    for key, value in record.headers:
+        _write_bytes(body, key.encode("utf-8", "surrogateescape"))
+        _write_bytes(body, value)
+    _write_varint(out, len(body))
+    out += body
+
+
+def _write_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(1)
+        return
+    _write_varint(out, len(value))
+    out += value
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    value = value << 1 ^ value >> 63
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _seal(header: BatchHeader, section: bytes) -> bytes:
+    """The batch's bytes, with the length and the checksum that fit."""
+    batch = bytearray(HEADER.pack(*header._replace(length=HEADER_BYTES - LENGTH_END + len(section), crc=0)))
+    batch += section
+    batch[CRC_POSITION : CRC_POSITION + 4] = checksum(batch).to_bytes(4, "big")
+    return bytes(batch)

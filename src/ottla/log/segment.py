@@ -1,0 +1,236 @@
+"""One ``.log`` file with its two indexes.
+
+The size of a segment is what it will have once everything appended is written; the log writes in groups. A segment
+that is not the last one never changes again. Files open when first used, so that a thousand quiet partitions cost
+neither descriptors nor time at start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from struct import Struct
+
+from ottla.env.disk import Disk
+from ottla.log.index import OffsetIndex, TimeIndex
+from ottla.model.batch import HEADER_BYTES, LENGTH_END, LENGTH_MIN, BatchHeader, read_header
+
+NO_TIMESTAMP = -1
+#: how much of the file one look at batch headers reads
+_SCAN_BYTES = 16384
+_LENGTHS = Struct(">qi")
+_OFFSETS = Struct(">qi11xi")
+
+
+class SegmentFile:
+    """An open file. Replies that are still being sent keep it open after the segment was deleted."""
+
+    __slots__ = ("_disk", "fd")
+
+    def __init__(self, disk: Disk, fd: int) -> None:
+        self._disk = disk
+        self.fd = fd
+
+    def __del__(self) -> None:
+        self._disk.close(self.fd)
+
+
+class FileRegion:
+    """Bytes of a file that nobody has read yet: what a fetch returns."""
+
+    __slots__ = ("disk", "file", "position", "size_bytes")
+
+    def __init__(self, disk: Disk, file: SegmentFile, position: int, size_bytes: int) -> None:
+        self.disk = disk
+        self.file = file
+        self.position = position
+        self.size_bytes = size_bytes
+
+    def read(self) -> bytes:
+        return self.disk.pread(self.file.fd, self.size_bytes, self.position)
+
+
+class Segment:
+    """The batches from ``base_offset`` up to the next segment's."""
+
+    __slots__ = (
+        "_disk", "_file", "_offset_index", "_time_index", "base_offset", "bytes_since_index", "directory",
+        "first_timestamp", "max_timestamp", "max_timestamp_offset", "size_bytes", "synced_bytes",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, size_bytes: int = 0) -> None:
+        self._disk = disk
+        self._file: SegmentFile | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        #: how much of the file is known to be on disk; a new file's name is not, so it starts below zero
+        self.synced_bytes = -1
+        self.bytes_since_index = 0
+        #: the first batch's largest timestamp: rolling by time counts from here
+        self.first_timestamp = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = -1
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def path(self, suffix: str) -> str:
+        return os.path.join(self.directory, f"{self.base_offset:020d}{suffix}")
+
+    @property
+    def file(self) -> SegmentFile:
+        file = self._file
+        if file is None:
+            file = self._file = SegmentFile(self._disk, self._disk.open(self.path(".log"), create=True))
+        return file
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            data = self._disk.read_file(self.path(".index")) if self.size_bytes else None
+            self._offset_index = OffsetIndex.from_bytes(data or b"")
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            data = self._disk.read_file(self.path(".timeindex")) if self.size_bytes else None
+            self._time_index = TimeIndex.from_bytes(data or b"")
+        return self._time_index
+
+    def load_times(self) -> None:
+        """After a clean start: the time index's last entry is the segment's newest timestamp."""
+        if self.max_timestamp == NO_TIMESTAMP and self.size_bytes and self.time_index.timestamps:
+            self.max_timestamp = self.time_index.timestamps[-1]
+            self.max_timestamp_offset = self.base_offset + self.time_index.offsets[-1]
+
+    def load_first_timestamp(self) -> int:
+        if self.first_timestamp == NO_TIMESTAMP and self.size_bytes:
+            header = self._disk.pread(self.file.fd, HEADER_BYTES, 0)
+            self.first_timestamp = read_header(header).max_timestamp
+        return self.first_timestamp
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to date. The last time entry is the newest timestamp of all."""
+        if self._offset_index is None and self._time_index is None:
+            return  # never touched since it was loaded
+        if self.max_timestamp != NO_TIMESTAMP:
+            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        self._disk.write_file(self.path(".index"), self.offset_index.to_bytes(), sync=False)
+        self._disk.write_file(self.path(".timeindex"), self.time_index.to_bytes(), sync=False)
+
+    def sync(self) -> None:
+        """Put the file on disk, and its name the first time. Runs in a thread; the caller notes the result."""
+        self._disk.fdatasync(self.file.fd)
+        if self.synced_bytes < 0:
+            self._disk.fsync_dir(self.directory)
+
+    def delete_files(self) -> None:
+        for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
+            self._disk.remove(self.path(suffix))
+
+    # -- appending ------------------------------------------------------------------------------------------------
+
+    def note_append(self, last_offset: int, size_bytes: int, max_timestamp: int, index_interval_bytes: int) -> None:
+        """Account for a batch that goes to the end of the file."""
+        if self.bytes_since_index > index_interval_bytes:
+            self.offset_index.append(last_offset - self.base_offset, self.size_bytes)
+            if self.max_timestamp != NO_TIMESTAMP:
+                self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self.bytes_since_index = 0
+        if not self.size_bytes:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        self.size_bytes += size_bytes
+        self.bytes_since_index += size_bytes
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def position_of(self, offset: int) -> int:
+        """Position of the first batch that ends at or behind ``offset``, or where it would stand."""
+        position = self.offset_index.position_before(offset - self.base_offset)
+        pread, fd, size = self._disk.pread, self.file.fd, self.size_bytes
+        while position < size:
+            chunk = pread(fd, _SCAN_BYTES, position)
+            at, usable = 0, len(chunk) - HEADER_BYTES
+            while at <= usable:
+                base, length, delta = _OFFSETS.unpack_from(chunk, at)
+                if base + delta >= offset:
+                    return position + at
+                at += length + LENGTH_END
+            if not at:
+                break  # fewer bytes than a header are left: nothing whole starts here
+            position += at
+        return position
+
+    def whole_batches(self, position: int, end: int, size_bytes_max: int, *, at_least_one: bool) -> int:
+        """How many bytes from ``position`` on hold whole batches, within ``end`` and, if they can, the maximum."""
+        if end - position <= size_bytes_max:
+            return end - position
+        limit = position + size_bytes_max
+        at = max(self.offset_index.position_at_most(limit), position)
+        pread, fd = self._disk.pread, self.file.fd
+        while at < end:
+            chunk = pread(fd, _SCAN_BYTES, at)
+            inner, usable = 0, len(chunk) - LENGTH_END
+            while inner <= usable:
+                _, length = _LENGTHS.unpack_from(chunk, inner)
+                following: int = at + inner + length + LENGTH_END
+                if following > limit:
+                    if at + inner == position and at_least_one:
+                        return following - position
+                    return at + inner - position
+                inner += length + LENGTH_END
+            if not inner:
+                break
+            at += inner
+        return end - position
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Every batch header from ``position`` on, with its position. Stops where no whole header follows."""
+        pread, fd, size = self._disk.pread, self.file.fd, self.size_bytes
+        while position + HEADER_BYTES <= size:
+            chunk = pread(fd, _SCAN_BYTES, position)
+            at, usable = 0, min(len(chunk), size - position) - HEADER_BYTES
+            while at <= usable:
+                header = read_header(chunk, at)
+                if header.length < LENGTH_MIN:
+                    return
+                yield position + at, header
+                at += header.size_bytes
+            if not at:
+                return
+            position += at
+
+    def batch(self, position: int, header: BatchHeader) -> bytes:
+        return self._disk.pread(self.file.fd, header.size_bytes, position)
+
+    # -- cutting --------------------------------------------------------------------------------------------------
+
+    def truncate(self, position: int, offset: int) -> None:
+        """Cut the file at ``position``, where ``offset`` would stand, and forget what the indexes say behind it."""
+        self._disk.truncate(self.file.fd, position)
+        self.size_bytes = position
+        self.synced_bytes = min(self.synced_bytes, position)
+        self.offset_index.truncate(offset - self.base_offset)
+        self.time_index.truncate(offset - self.base_offset)
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, -1
+        self.bytes_since_index = 0
+        last = self.time_index.offsets[-1] + self.base_offset if self.time_index.offsets else self.base_offset
+        self.load_times()
+        for _, header in self.headers(self.position_of(last)):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+        if not position:
+            self.first_timestamp = NO_TIMESTAMP
+
+    def reset_indexes(self) -> None:
+        """Start both indexes from nothing: recovery is about to rebuild them."""
+        self._offset_index, self._time_index = OffsetIndex(), TimeIndex()
+        self.bytes_since_index = 0
+        self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = -1

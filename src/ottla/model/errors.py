@@ -1,0 +1,205 @@
+"""What can go wrong, in Kafka's own numbers.
+
+    OttlaError                     anything this package raises on purpose
+    ├── KafkaError                 has a Kafka error code; a handler turns it into a reply
+    │   └── (one class per code that is raised, below)
+    ├── StartError                 the broker cannot start; the text says what to do, nothing was touched
+    └── LogDirFailed               a disk refused to write or sync; the directory goes offline
+
+Only ``broker/dispatch.py`` turns exceptions into codes. Failures of one partition among many are values, not raised.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """Kafka's error codes, those that this broker sends."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    TOPIC_DELETION_DISABLED = 73
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
+    UNSUPPORTED_ENDPOINT_TYPE = 115
+
+
+class OttlaError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class StartError(OttlaError):
+    """The broker cannot start. The text is for a person and says what to do next."""
+
+
+class LogDirFailed(OttlaError):
+    """A log directory refused to write or sync; what it holds is offline until a restart."""
+
+    def __init__(self, path: str, cause: OSError) -> None:
+        super().__init__(f"log directory {path} failed: {cause}")
+        self.path = path
+        self.cause = cause
+
+
+class KafkaError(OttlaError):
+    """An error that a client gets to see as a code, with a text where the protocol has room for one."""
+
+    code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class OffsetOutOfRange(KafkaError):
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class CorruptMessage(KafkaError):
+    code = ErrorCode.CORRUPT_MESSAGE
+
+
+class UnknownTopicOrPartition(KafkaError):
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class NotLeaderOrFollower(KafkaError):
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class RequestTimedOut(KafkaError):
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class MessageTooLarge(KafkaError):
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class InvalidTopic(KafkaError):
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+class RecordListTooLarge(KafkaError):
+    code = ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+class NotEnoughReplicas(KafkaError):
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class InvalidTimestamp(KafkaError):
+    code = ErrorCode.INVALID_TIMESTAMP
+
+
+class UnsupportedVersion(KafkaError):
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class TopicAlreadyExists(KafkaError):
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class InvalidPartitions(KafkaError):
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidReplicationFactor(KafkaError):
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class InvalidReplicaAssignment(KafkaError):
+    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+class InvalidConfig(KafkaError):
+    code = ErrorCode.INVALID_CONFIG
+
+
+class InvalidRequest(KafkaError):
+    code = ErrorCode.INVALID_REQUEST
+
+
+class PolicyViolation(KafkaError):
+    code = ErrorCode.POLICY_VIOLATION
+
+
+class OutOfOrderSequence(KafkaError):
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class InvalidProducerEpoch(KafkaError):
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class StorageError(KafkaError):
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class TopicDeletionDisabled(KafkaError):
+    code = ErrorCode.TOPIC_DELETION_DISABLED
+
+
+class FencedLeaderEpoch(KafkaError):
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpoch(KafkaError):
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class UnsupportedCompression(KafkaError):
+    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+class InvalidRecord(KafkaError):
+    """``record_index`` names the first record at fault, where it is known."""
+
+    code = ErrorCode.INVALID_RECORD
+
+    def __init__(self, text: str, record_index: int | None = None) -> None:
+        super().__init__(text)
+        self.record_index = record_index
+
+
+class UnknownTopicId(KafkaError):
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class Refused(KafkaError):
+    """A refusal whose code is chosen where it is raised; for codes that have no class of their own."""
+
+    def __init__(self, code: ErrorCode, text: str = "") -> None:
+        super().__init__(text)
+        self.code = code

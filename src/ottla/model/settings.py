@@ -1,0 +1,270 @@
+"""The settings of the broker and of topics: the one entrance to their tables and values.
+
+text of a file --parse_properties--> texts --BrokerSettings.parse--> BrokerSettings
+a topic's overrides + BrokerSettings --TopicSettings.resolve--> TopicSettings
+DescribeConfigs         describe_topic, describe_broker, describe_broker_defaults
+(Incremental)AlterConfigs   apply_incremental, then resolve or with_dynamic on the result
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from ottla.model.errors import InvalidRequest
+from ottla.model.setting_types import LIST, InvalidSettings, Setting, format_value, unknown_name
+from ottla.model.settings_broker import BROKER_SETTINGS, BrokerSettings
+from ottla.model.settings_topic import TOPIC_SETTINGS, TopicSettings, validate_topic_overrides
+
+__all__ = [
+    "BROKER_SETTINGS",
+    "TOPIC_SETTINGS",
+    "AlterOp",
+    "BrokerSettings",
+    "ConfigEntry",
+    "ConfigSource",
+    "ConfigSynonym",
+    "InvalidSettings",
+    "Setting",
+    "TopicSettings",
+    "apply_incremental",
+    "describe_broker",
+    "describe_broker_defaults",
+    "describe_topic",
+    "parse_properties",
+    "validate_topic_overrides",
+]
+
+
+# Properties files
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The names and texts of a Java properties file; a name given twice keeps its last text."""
+    properties: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        # The name ends at the first separator that no backslash protects; one "=" or ":" may follow it.
+        match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
+        assert match is not None, "every part of the pattern may be empty"
+        properties[_unescape(match[1], number)] = _unescape(match[2], number)
+    return properties
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with continuations joined, without comments and blank ones, numbered by where they begin."""
+    parts: list[str] = []
+    first = 0
+    lines = re.split(r"\r\n|\r|\n", text)
+    for number, natural in enumerate(lines, start=1):
+        line = natural.lstrip(" \t\f")
+        if not parts:
+            first = number
+            if not line or line[0] in "#!":
+                continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2 and number < len(lines):
+            parts.append(line[:-1])
+            continue
+        yield first, "".join([*parts, line])
+        parts.clear()
+
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str, line: int) -> str:
+    def replace(match: re.Match[str]) -> str:
+        escaped = match[1]
+        if len(escaped) == 5:
+            return chr(int(escaped[1:], 16))
+        if escaped == "u":
+            raise InvalidSettings([f"line {line}: \\u must be followed by four hexadecimal digits"])
+        return _ESCAPES.get(escaped, escaped)
+
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", replace, text, flags=re.DOTALL)
+
+
+# DescribeConfigs
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, in DescribeConfigs' numbers; a smaller one wins."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigSynonym(NamedTuple):
+    name: str
+    value: str | None
+    source_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One setting as DescribeConfigs answers it. `synonyms` starts with the effective one."""
+
+    name: str
+    value: str | None
+    type_id: int
+    source_id: int
+    read_only: bool
+    sensitive: bool
+    synonyms: tuple[ConfigSynonym, ...]
+    documentation: str
+
+
+def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list[ConfigEntry]:
+    """Every topic setting: Connect, Streams and tools that compare topics rely on the complete set."""
+    settings = TopicSettings.resolve(overrides, broker)
+    entries = []
+    for row in TOPIC_SETTINGS.values():
+        value = format_value(settings.value_of(row.name))
+        synonyms = _broker_synonyms([synonym.name for synonym in row.synonyms], broker)
+        if row.name in overrides:
+            synonyms = (ConfigSynonym(row.name, value, ConfigSource.TOPIC), *synonyms)
+        entries.append(_entry(row, value, synonyms))
+    return entries
+
+
+def describe_broker(settings: BrokerSettings) -> list[ConfigEntry]:
+    """Every setting of this broker."""
+    return [
+        _entry(
+            row,
+            format_value(settings.value_of(row.name)),
+            _broker_synonyms(_UNITS.get(row.name, (row.name,)), settings),
+        )
+        for row in BROKER_SETTINGS.values()
+    ]
+
+
+def describe_broker_defaults(settings: BrokerSettings) -> list[ConfigEntry]:
+    """The dynamic defaults of the whole cluster: what a broker resource without a name asks for."""
+    entries = []
+    for name, text in settings.dynamic_defaults.items():
+        synonym = ConfigSynonym(name, text.strip(), ConfigSource.DYNAMIC_DEFAULT_BROKER)
+        entries.append(_entry(BROKER_SETTINGS[name], synonym.value, (synonym,)))
+    return entries
+
+
+def _units() -> dict[str, tuple[str, ...]]:
+    units: dict[str, tuple[str, ...]] = {}
+    for row in TOPIC_SETTINGS.values():
+        names = tuple(synonym.name for synonym in row.synonyms)
+        for position, synonym in enumerate(row.synonyms):
+            # log.flush.scheduler.interval.ms lends its value to log.flush.interval.ms but is another setting.
+            if position == 0 or synonym.factor != 1:
+                units[synonym.name] = names
+    return units
+
+
+#: broker settings that say the same thing in different units, by each of their names, in order of precedence
+_UNITS = _units()
+
+
+def _broker_synonyms(names: Iterable[str], settings: BrokerSettings) -> tuple[ConfigSynonym, ...]:
+    names = list(names)
+    layers = (
+        (settings.dynamic_own, ConfigSource.DYNAMIC_BROKER),
+        (settings.dynamic_defaults, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (settings.explicit, ConfigSource.STATIC_BROKER),
+    )
+    synonyms = [
+        ConfigSynonym(name, layer[name].strip(), source) for layer, source in layers for name in names if name in layer
+    ]
+    for name in names:
+        if (default := format_value(BROKER_SETTINGS[name].default)) is not None:
+            synonyms.append(ConfigSynonym(name, default, ConfigSource.DEFAULT))
+    return tuple(synonyms)
+
+
+def _entry(row: Setting[Any], value: str | None, synonyms: tuple[ConfigSynonym, ...]) -> ConfigEntry:
+    if row.sensitive:
+        value = None
+        synonyms = tuple(synonym._replace(value=None) for synonym in synonyms)
+    return ConfigEntry(
+        name=row.name,
+        value=value,
+        type_id=row.type.id,
+        source_id=synonyms[0].source_id if synonyms else ConfigSource.DEFAULT,
+        read_only=not row.dynamic,
+        sensitive=row.sensitive,
+        synonyms=synonyms,
+        documentation=row.documentation,
+    )
+
+
+# AlterConfigs
+
+
+class AlterOp(IntEnum):
+    """The operations of IncrementalAlterConfigs."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def apply_incremental(
+    current: Mapping[str, str],
+    ops: Iterable[tuple[str, int, str | None]],
+    table: Mapping[str, Setting[Any]],
+) -> dict[str, str]:
+    """`current` after `ops` of (name, operation, text); the table is BROKER_SETTINGS or TOPIC_SETTINGS.
+
+    Legacy AlterConfigs is the same with nothing in `current` and SET alone. Raises InvalidRequest for a
+    request that makes no sense, InvalidSettings (INVALID_CONFIG) for a name or value that is not allowed.
+    Settings that contradict each other are found when the result is resolved.
+    """
+    ops = list(ops)
+    names = [name for name, _, _ in ops]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidRequest(f"each setting may be altered once per request; given twice: {', '.join(twice)}")
+    changed = dict(current)
+    problems: list[str] = []
+    for name, operation, text in ops:
+        try:
+            _apply(changed, name, operation, text, table)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise InvalidSettings(problems)
+    return changed
+
+
+def _apply(
+    changed: dict[str, str], name: str, operation: int, text: str | None, table: Mapping[str, Setting[Any]]
+) -> None:
+    if operation not in AlterOp.__members__.values():
+        raise InvalidRequest(f"operation {operation} on {name} is unknown; use 0 to 3")
+    if operation == AlterOp.DELETE:
+        # An unknown name may go as well: a later version may have left it behind.
+        changed.pop(name, None)
+        return
+    if text is None:
+        raise InvalidRequest(f"{name} has no value; use operation 1 (delete) to go back to the default")
+    row = table.get(name)
+    if row is None:
+        raise ValueError(unknown_name(name, table))
+    if not row.dynamic:
+        raise InvalidRequest(f"{name} cannot change while the broker runs; set it at start instead")
+    if operation != AlterOp.SET:
+        text = _append_or_subtract(row, changed.get(name), operation, text)
+    row.parse(text)
+    changed[name] = text
+
+
+def _append_or_subtract(row: Setting[Any], current: str | None, operation: int, text: str) -> str:
+    if row.type is not LIST:
+        raise ValueError(f"{row.name} is no list; only lists can be appended to or subtracted from")
+    items: tuple[str, ...] = row.parse_type(current) if current is not None else row.default or ()
+    given = row.parse_type(text)
+    if operation == AlterOp.APPEND:
+        return ",".join(dict.fromkeys((*items, *given)))
+    return ",".join(item for item in items if item not in given)

@@ -1,0 +1,442 @@
+"""The broker's settings: the table, and the values made from server.properties and dynamic changes.
+
+Names, types and defaults are Kafka's (4.3) wherever the setting means something on one node; where Ottla
+differs the help says so. A value comes from the first of: this broker's dynamic value, the cluster's dynamic
+default, what the broker was started with, the row's default.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Self
+
+from ottla.model.setting_types import (
+    ANY,
+    BOOL,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    STRING,
+    Check,
+    InvalidSettings,
+    Setting,
+    at_least,
+    one_of,
+    or_else,
+    unknown_name,
+)
+from ottla.model.settings_coordinator import CoordinatorSettings
+from ottla.model.settings_foreign import is_ignored, refusal_of
+from ottla.model.settings_log import LogSettings
+from ottla.model.types import Endpoint, parse_endpoint
+
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
+def _is_endpoint(text: str) -> bool:
+    try:
+        return bool(parse_endpoint(text))
+    except ValueError:
+        return False
+
+
+ENDPOINTS = Check(
+    "NAME://HOST:PORT, several joined by commas; an IPv6 host stands in square brackets",
+    lambda values: all(map(_is_endpoint, values)),
+)
+HTTP_ENDPOINT = Check(
+    "nothing, or HTTP://HOST:PORT",
+    lambda value: not value or (value.upper().startswith("HTTP://") and _is_endpoint(value)),
+)
+
+
+class BrokerSettings(LogSettings, CoordinatorSettings):
+    """The values one broker runs with. Made by `parse`; `with_dynamic` makes the next one."""
+
+    # Identity and storage
+
+    broker_id = Setting(
+        "broker.id", INT, 0, at_least(0), "This broker's id. `node.id` means the same.", aliases=("node.id",)
+    )
+    broker_rack = Setting("broker.rack", STRING, None, ANY, "Rack of this broker, shown to clients in Metadata.")
+    log_dirs = Setting("log.dirs", LIST, None, ANY, "Directories that hold the partitions. Wins over `log.dir`.")
+    log_dir = Setting(
+        "log.dir", STRING, "ottla-data", ANY, "Directory of the partitions, used when `log.dirs` is not set."
+    )
+    log_dir_free_bytes_min = Setting(
+        "log.dir.free.bytes.min",
+        LONG,
+        104_857_600,
+        at_least(0),
+        "Ottla's own. With less free space in a log directory, produces to it are refused with "
+        "KAFKA_STORAGE_ERROR until space is back. 0 never refuses.",
+        dynamic=True,
+    )
+    num_recovery_threads_per_data_dir = Setting(
+        "num.recovery.threads.per.data.dir",
+        INT,
+        2,
+        at_least(1),
+        "Partitions of one log directory that are recovered at the same time after an unclean stop.",
+    )
+
+    # Network
+
+    listeners = Setting(
+        "listeners",
+        LIST,
+        ("PLAINTEXT://127.0.0.1:9092",),
+        ENDPOINTS,
+        "Addresses to listen on. The default is reachable from this machine alone; an empty host means all "
+        "interfaces, port 0 any free port.",
+    )
+    advertised_listeners = Setting(
+        "advertised.listeners",
+        LIST,
+        (),
+        ENDPOINTS,
+        "Addresses that clients are told to use. Empty: each client is told the address it dialled.",
+    )
+    listener_security_protocol_map = Setting(
+        "listener.security.protocol.map",
+        LIST,
+        ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
+        Check("a list of NAME:PROTOCOL", lambda pairs: all(pair.count(":") == 1 for pair in pairs)),
+        "Security protocol of each listener name. Only PLAINTEXT listeners can be opened so far.",
+    )
+    controller_listener_names = Setting(
+        "controller.listener.names",
+        LIST,
+        (),
+        ANY,
+        "Listeners of `listeners` that are not opened: Ottla has no controller port.",
+    )
+    max_connections = Setting(
+        "max.connections", INT, INT_MAX, at_least(0), "Most connections open at once.", dynamic=True
+    )
+    max_connections_per_ip = Setting(
+        "max.connections.per.ip",
+        INT,
+        INT_MAX,
+        at_least(0),
+        "Most connections open at once from one address.",
+        dynamic=True,
+    )
+    connections_max_idle_ms = Setting(
+        "connections.max.idle.ms", LONG, 600_000, ANY, "A connection silent for this long is closed."
+    )
+    socket_request_max_bytes = Setting(
+        "socket.request.max.bytes",
+        INT,
+        104_857_600,
+        at_least(1),
+        "Largest request; a larger one closes the connection.",
+    )
+    socket_send_buffer_bytes = Setting(
+        "socket.send.buffer.bytes",
+        INT,
+        102_400,
+        or_else(at_least(1), -1, "the system's own size"),
+        "Send buffer (SO_SNDBUF) of each connection.",
+    )
+    socket_receive_buffer_bytes = Setting(
+        "socket.receive.buffer.bytes",
+        INT,
+        102_400,
+        or_else(at_least(1), -1, "the system's own size"),
+        "Receive buffer (SO_RCVBUF) of each connection.",
+    )
+    socket_listen_backlog_size = Setting(
+        "socket.listen.backlog.size",
+        INT,
+        50,
+        at_least(1),
+        "Connections the system may hold before they are accepted.",
+    )
+    queued_max_requests = Setting(
+        "queued.max.requests",
+        INT,
+        500,
+        at_least(1),
+        "Requests of one connection that may wait for their answer; at this many the broker stops reading "
+        "the connection. Kafka bounds one queue for all connections; Ottla has no such queue.",
+    )
+    fetch_max_bytes = Setting(
+        "fetch.max.bytes", INT, 57_671_680, at_least(1024), "Most bytes of records in one Fetch answer."
+    )
+    max_incremental_fetch_session_cache_slots = Setting(
+        "max.incremental.fetch.session.cache.slots",
+        INT,
+        1000,
+        at_least(0),
+        "Incremental fetch sessions kept; clients without one send full fetch requests.",
+    )
+    request_timeout_ms = Setting(
+        "request.timeout.ms",
+        INT,
+        30_000,
+        at_least(1),
+        "Time to wait for another broker's answer.",
+        used=False,
+    )
+
+    # Topics
+
+    auto_create_topics_enable = Setting(
+        "auto.create.topics.enable",
+        BOOL,
+        True,
+        ANY,
+        "Create a topic when a client asks for one that is missing.",
+    )
+    delete_topic_enable = Setting("delete.topic.enable", BOOL, True, ANY, "Allow topics to be deleted.")
+    num_partitions = Setting(
+        "num.partitions", INT, 1, at_least(1), "Partitions of a topic created without a number of its own."
+    )
+    default_replication_factor = Setting(
+        "default.replication.factor",
+        INT,
+        1,
+        at_least(1),
+        "Replicas of a topic created without a number of its own.",
+    )
+    min_insync_replicas = Setting(
+        "min.insync.replicas",
+        INT,
+        1,
+        at_least(1),
+        "Replicas that must hold a record before acks=all is answered.",
+        dynamic=True,
+    )
+    unclean_leader_election_enable = Setting(
+        "unclean.leader.election.enable",
+        BOOL,
+        False,
+        ANY,
+        "Let a replica that is not in sync lead when no other is left, losing records.",
+        dynamic=True,
+        used=False,
+    )
+
+    # Replication: a single node has no follower, so these describe it without effect
+
+    replica_lag_time_max_ms = Setting(
+        "replica.lag.time.max.ms",
+        LONG,
+        30_000,
+        at_least(1),
+        "Silence after which a follower is out of sync.",
+        used=False,
+    )
+    replica_fetch_max_bytes = Setting(
+        "replica.fetch.max.bytes",
+        INT,
+        1_048_576,
+        at_least(0),
+        "Bytes a follower asks for per partition.",
+        used=False,
+    )
+    replica_fetch_response_max_bytes = Setting(
+        "replica.fetch.response.max.bytes",
+        INT,
+        10_485_760,
+        at_least(0),
+        "Bytes a follower asks for at once.",
+        used=False,
+    )
+    replica_fetch_wait_max_ms = Setting(
+        "replica.fetch.wait.max.ms", INT, 500, at_least(0), "Time a follower's fetch may wait.", used=False
+    )
+    replica_fetch_min_bytes = Setting(
+        "replica.fetch.min.bytes", INT, 1, at_least(0), "Bytes a follower's fetch waits for.", used=False
+    )
+    replica_high_watermark_checkpoint_interval_ms = Setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        LONG,
+        5000,
+        at_least(1),
+        "How often high watermarks are written down.",
+    )
+    num_replica_fetchers = Setting(
+        "num.replica.fetchers",
+        INT,
+        1,
+        at_least(1),
+        "Connections a follower opens to each leader.",
+        used=False,
+    )
+    background_threads = Setting(
+        "background.threads",
+        INT,
+        10,
+        at_least(1),
+        "Kafka's background threads. Ottla works in one event loop and has none.",
+        used=False,
+    )
+
+    # Operations
+
+    metrics_listener = Setting(
+        "metrics.listener",
+        STRING,
+        "",
+        HTTP_ENDPOINT,
+        "Ottla's own. Address of the metrics page, such as HTTP://127.0.0.1:9464. Empty: off.",
+    )
+    log_level = Setting(
+        "log.level",
+        STRING,
+        "INFO",
+        one_of("DEBUG", "INFO", "WARNING", "ERROR"),
+        "Ottla's own. How much the broker tells.",
+    )
+
+    # What the values were made from; the texts are those given, by canonical name
+
+    #: set at start (server.properties, command line)
+    explicit: Mapping[str, str]
+    #: dynamic values for every broker of the cluster
+    dynamic_defaults: Mapping[str, str]
+    #: dynamic values for this broker
+    dynamic_own: Mapping[str, str]
+    #: Kafka's settings that were given and have no meaning here; worth a warning at start
+    ignored: tuple[str, ...]
+
+    def __init__(
+        self,
+        *,
+        explicit: Mapping[str, str] = NO_SETTINGS,
+        dynamic_defaults: Mapping[str, str] = NO_SETTINGS,
+        dynamic_own: Mapping[str, str] = NO_SETTINGS,
+        ignored: tuple[str, ...] = (),
+    ) -> None:
+        effective = {**explicit, **dynamic_defaults, **dynamic_own}
+        problems: list[str] = []
+        for row in BROKER_SETTINGS.values():
+            value = row.default
+            if row.name in effective:
+                try:
+                    value = row.parse(effective[row.name])
+                except ValueError as error:
+                    problems.append(str(error))
+            vars(self)[row.attribute] = value
+        if not problems:
+            problems.extend(self._conflicts())
+        if problems:
+            raise InvalidSettings(problems)
+        vars(self).update(
+            explicit=MappingProxyType(dict(explicit)),
+            dynamic_defaults=MappingProxyType(dict(dynamic_defaults)),
+            dynamic_own=MappingProxyType(dict(dynamic_own)),
+            ignored=ignored,
+        )
+
+    @classmethod
+    def parse(cls, properties: Mapping[str, str] = NO_SETTINGS) -> Self:
+        """Settings from the texts of a server.properties; InvalidSettings has one line for every problem."""
+        explicit: dict[str, str] = {}
+        ignored: list[str] = []
+        problems: list[str] = []
+        for given, text in properties.items():
+            name = ALIASES.get(given, given)
+            if name in BROKER_SETTINGS:
+                if explicit.setdefault(name, text).strip() != text.strip():
+                    problems.append(f"{name} and its other name {given} differ; keep one of them")
+            elif refusal := refusal_of(given, text):
+                problems.append(refusal)
+            elif is_ignored(given):
+                ignored.append(given)
+            else:
+                problems.append(unknown_name(given, [*BROKER_SETTINGS, *ALIASES]))
+        try:
+            settings = cls(explicit=explicit, ignored=tuple(ignored))
+        except InvalidSettings as error:
+            raise InvalidSettings([*problems, *error.problems]) from None
+        if problems:
+            raise InvalidSettings(problems)
+        return settings
+
+    def with_dynamic(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> Self:
+        """The next snapshot: the same start settings under new dynamic ones (own over defaults)."""
+        problems = [problem for name in {**defaults, **own} if (problem := _not_dynamic(name))]
+        if problems:
+            raise InvalidSettings(problems)
+        return type(self)(explicit=self.explicit, dynamic_defaults=defaults, dynamic_own=own, ignored=self.ignored)
+
+    @property
+    def data_dirs(self) -> tuple[str, ...]:
+        """The log directories, whichever of the two names they were given under."""
+        return self.log_dirs or (self.log_dir,)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where to listen."""
+        return self._without_controller(self.listeners)
+
+    @property
+    def metrics_endpoint(self) -> Endpoint | None:
+        """Where to serve metrics, None for nowhere."""
+        return parse_endpoint(self.metrics_listener) if self.metrics_listener else None
+
+    @property
+    def advertised_endpoints(self) -> tuple[Endpoint, ...]:
+        """What clients are told; empty when each is told the address it dialled."""
+        return self._without_controller(self.advertised_listeners)
+
+    def _without_controller(self, listeners: tuple[str, ...]) -> tuple[Endpoint, ...]:
+        hidden = {name.upper() for name in self.controller_listener_names}
+        return tuple(endpoint for endpoint in map(parse_endpoint, listeners) if endpoint.name not in hidden)
+
+    def _conflicts(self) -> Iterator[str]:
+        yield from self._conflicts_of_listeners()
+        for low, value, high in _ORDERED:
+            low_value, high_value = self.value_of(low), self.value_of(high)
+            if not low_value <= self.value_of(value) <= high_value:
+                yield f"{value} must lie between {low} ({low_value}) and {high} ({high_value})"
+
+    def _conflicts_of_listeners(self) -> Iterator[str]:
+        protocols = dict(pair.upper().split(":") for pair in self.listener_security_protocol_map)
+        names = [endpoint.name for endpoint in self.endpoints]
+        if not names:
+            yield "listeners is empty; give at least one, such as PLAINTEXT://127.0.0.1:9092"
+        for name in sorted(set(names)):
+            if names.count(name) > 1:
+                yield f"listeners has {name} more than once; each listener needs a name of its own"
+            protocol = protocols.get(name)
+            if protocol is None:
+                yield f"listener {name} is missing in listener.security.protocol.map; add {name}:PLAINTEXT"
+            elif protocol != "PLAINTEXT":
+                yield f"listener {name} uses {protocol}, which is not supported yet; use PLAINTEXT"
+        for endpoint in self.advertised_endpoints:
+            if endpoint.name not in names:
+                yield f"advertised.listeners names {endpoint.name}, which listeners does not have"
+            if endpoint.host in ("", "0.0.0.0", "::"):
+                yield f"advertised.listeners has {endpoint}, which no client can dial; give a host name"
+
+
+BROKER_SETTINGS = BrokerSettings.rows()
+ALIASES = {alias: row.name for row in BROKER_SETTINGS.values() for alias in row.aliases}
+
+#: (lowest, value, highest): settings that bound one another
+_ORDERED = (
+    ("group.min.session.timeout.ms", "group.max.session.timeout.ms", "group.max.session.timeout.ms"),
+    (
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+    ),
+    (
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+)
+
+
+def _not_dynamic(name: str) -> str | None:
+    row = BROKER_SETTINGS.get(name)
+    if row is None:
+        return unknown_name(name, BROKER_SETTINGS)
+    if not row.dynamic:
+        return f"{name} cannot change while the broker runs; set it in server.properties and restart"
+    return None

@@ -1,0 +1,281 @@
+"""The broker's settings of the group and transaction coordinators.
+
+The internal topics have one replica by default, as one node can hold no more.
+"""
+
+from ottla.model.setting_types import (
+    ANY,
+    BOOL,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    SHORT,
+    STRING,
+    Setting,
+    SettingsSnapshot,
+    at_least,
+    between,
+    list_of,
+    one_of,
+)
+
+
+class CoordinatorSettings(SettingsSnapshot):
+    """The coordinators' part of the broker's table."""
+
+    # Groups and offsets
+
+    group_min_session_timeout_ms = Setting(
+        "group.min.session.timeout.ms",
+        INT,
+        6000,
+        at_least(1),
+        "Shortest session timeout a member may ask for.",
+        used=False,
+    )
+    group_max_session_timeout_ms = Setting(
+        "group.max.session.timeout.ms",
+        INT,
+        1_800_000,
+        at_least(1),
+        "Longest session timeout a member may ask for.",
+        used=False,
+    )
+    group_initial_rebalance_delay_ms = Setting(
+        "group.initial.rebalance.delay.ms",
+        INT,
+        3000,
+        at_least(0),
+        "Time an empty group waits for more members before its first rebalance.",
+        used=False,
+    )
+    group_max_size = Setting("group.max.size", INT, INT_MAX, at_least(1), "Most members of a group.", used=False)
+    group_consumer_session_timeout_ms = Setting(
+        "group.consumer.session.timeout.ms",
+        INT,
+        45_000,
+        at_least(1),
+        "Session timeout under the consumer protocol.",
+        used=False,
+    )
+    group_consumer_min_session_timeout_ms = Setting(
+        "group.consumer.min.session.timeout.ms",
+        INT,
+        45_000,
+        at_least(1),
+        "Shortest session timeout of a group.",
+        used=False,
+    )
+    group_consumer_max_session_timeout_ms = Setting(
+        "group.consumer.max.session.timeout.ms",
+        INT,
+        60_000,
+        at_least(1),
+        "Longest session timeout of a group.",
+        used=False,
+    )
+    group_consumer_heartbeat_interval_ms = Setting(
+        "group.consumer.heartbeat.interval.ms",
+        INT,
+        5000,
+        at_least(1),
+        "Heartbeat interval under the consumer protocol.",
+        used=False,
+    )
+    group_consumer_min_heartbeat_interval_ms = Setting(
+        "group.consumer.min.heartbeat.interval.ms",
+        INT,
+        5000,
+        at_least(1),
+        "Shortest heartbeat interval of a group.",
+        used=False,
+    )
+    group_consumer_max_heartbeat_interval_ms = Setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        INT,
+        15_000,
+        at_least(1),
+        "Longest heartbeat interval of a group.",
+        used=False,
+    )
+    group_consumer_max_size = Setting(
+        "group.consumer.max.size",
+        INT,
+        INT_MAX,
+        at_least(1),
+        "Most members under the consumer protocol.",
+        used=False,
+    )
+    group_consumer_assignors = Setting(
+        "group.consumer.assignors",
+        LIST,
+        ("uniform", "range"),
+        list_of("uniform", "range"),
+        "Assignors of the consumer protocol, the first is the default.",
+        used=False,
+    )
+    group_consumer_migration_policy = Setting(
+        "group.consumer.migration.policy",
+        STRING,
+        "bidirectional",
+        one_of("bidirectional", "upgrade", "downgrade", "disabled"),
+        "Which way a group may change between the classic and the consumer protocol.",
+        used=False,
+    )
+    offsets_topic_num_partitions = Setting(
+        "offsets.topic.num.partitions",
+        INT,
+        50,
+        at_least(1),
+        "Partitions of `__consumer_offsets`.",
+        used=False,
+    )
+    offsets_topic_replication_factor = Setting(
+        "offsets.topic.replication.factor",
+        SHORT,
+        1,
+        at_least(1),
+        "Replicas of `__consumer_offsets` (Kafka: 3).",
+        used=False,
+    )
+    offsets_topic_segment_bytes = Setting(
+        "offsets.topic.segment.bytes",
+        INT,
+        104_857_600,
+        at_least(1),
+        "Segment size of `__consumer_offsets`.",
+        used=False,
+    )
+    offsets_topic_compression_codec = Setting(
+        "offsets.topic.compression.codec",
+        INT,
+        0,
+        between(0, 4),
+        "Compression of `__consumer_offsets`: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        used=False,
+    )
+    offsets_retention_minutes = Setting(
+        "offsets.retention.minutes",
+        INT,
+        10_080,
+        at_least(1),
+        "Time that offsets of an empty group are kept.",
+        used=False,
+    )
+    offsets_retention_check_interval_ms = Setting(
+        "offsets.retention.check.interval.ms",
+        LONG,
+        600_000,
+        at_least(1),
+        "How often offsets are checked for expiry.",
+        used=False,
+    )
+    offsets_commit_timeout_ms = Setting(
+        "offsets.commit.timeout.ms",
+        INT,
+        5000,
+        at_least(1),
+        "Time a commit may wait for the replicas.",
+        used=False,
+    )
+    offset_metadata_max_bytes = Setting(
+        "offset.metadata.max.bytes",
+        INT,
+        4096,
+        at_least(0),
+        "Longest text a consumer may keep with an offset.",
+        used=False,
+    )
+    offsets_load_buffer_size = Setting(
+        "offsets.load.buffer.size",
+        INT,
+        5_242_880,
+        at_least(1),
+        "Bytes read at once when offsets are loaded.",
+        used=False,
+    )
+
+    # Transactions
+
+    transaction_state_log_num_partitions = Setting(
+        "transaction.state.log.num.partitions",
+        INT,
+        50,
+        at_least(1),
+        "Partitions of `__transaction_state`.",
+        used=False,
+    )
+    transaction_state_log_replication_factor = Setting(
+        "transaction.state.log.replication.factor",
+        SHORT,
+        1,
+        at_least(1),
+        "Replicas of `__transaction_state` (Kafka: 3).",
+        used=False,
+    )
+    transaction_state_log_min_isr = Setting(
+        "transaction.state.log.min.isr",
+        INT,
+        1,
+        at_least(1),
+        "In-sync replicas that `__transaction_state` needs (Kafka: 2).",
+        used=False,
+    )
+    transaction_state_log_segment_bytes = Setting(
+        "transaction.state.log.segment.bytes",
+        INT,
+        104_857_600,
+        at_least(1),
+        "Segment size of `__transaction_state`.",
+        used=False,
+    )
+    transaction_state_log_load_buffer_size = Setting(
+        "transaction.state.log.load.buffer.size",
+        INT,
+        5_242_880,
+        at_least(1),
+        "Bytes read at once when transactions are loaded.",
+        used=False,
+    )
+    transaction_max_timeout_ms = Setting(
+        "transaction.max.timeout.ms",
+        INT,
+        900_000,
+        at_least(1),
+        "Longest transaction timeout a producer may ask for.",
+        used=False,
+    )
+    transactional_id_expiration_ms = Setting(
+        "transactional.id.expiration.ms",
+        INT,
+        604_800_000,
+        at_least(1),
+        "Silence after which a transactional id is forgotten.",
+        used=False,
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms = Setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        INT,
+        10_000,
+        at_least(1),
+        "How often timed-out transactions are aborted.",
+        used=False,
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms = Setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        INT,
+        3_600_000,
+        at_least(1),
+        "How often expired transactional ids are removed.",
+        used=False,
+    )
+    transaction_partition_verification_enable = Setting(
+        "transaction.partition.verification.enable",
+        BOOL,
+        True,
+        ANY,
+        "Check that a partition was added to a transaction before its records are accepted.",
+        dynamic=True,
+        used=False,
+    )

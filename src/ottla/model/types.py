@@ -1,0 +1,51 @@
+"""The words that every room uses."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+
+Offset = NewType("Offset", int)  # logical position of a record in a partition
+Position = NewType("Position", int)  # byte position in one file
+
+UNKNOWN_OFFSET = -1
+NO_LEADER_EPOCH = -1
+NO_PRODUCER_ID = -1
+
+
+class TopicPartition(NamedTuple):
+    """A partition's name; its text form is also the name of its directory."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Endpoint(NamedTuple):
+    """Where a listener binds, or where clients are told to find it."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Parse ``NAME://host:port``; the host may be empty (all interfaces) or a bracketed IPv6 address.
+
+    >>> parse_endpoint("PLAINTEXT://127.0.0.1:9092")
+    Endpoint(name='PLAINTEXT', host='127.0.0.1', port=9092)
+    """
+    name, separator, address = text.strip().partition("://")
+    host, colon, port_text = address.rpartition(":")
+    if not separator or not colon or not name.replace("_", "").replace("-", "").isalnum():
+        raise ValueError(f"listener {text!r} is not of the form PLAINTEXT://HOST:PORT")
+    if not port_text.isdigit() or int(port_text) > 65535:
+        raise ValueError(f"listener {text!r} needs a port between 0 and 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return Endpoint(name.upper(), host, int(port_text))

@@ -1,0 +1,406 @@
+"""One client: whole frames in, replies out in the order of the requests.
+
+This is the first of the hot modules. What makes it fast, each point measured:
+
+* One receive buffer for the whole process. The loop reads into it and ``buffer_updated`` runs at once, so no two
+  connections ever use it together; five thousand clients cost no five thousand buffers, and small frames are handled
+  where they lie. Only a frame that is not whole yet gets a buffer of its own, and the rest is received straight into
+  it.
+* No task, no future and no object per field: frames are handled synchronously, in a loop, by one function.
+* Replies are grouped. A turn is everything that the loop read in one go; at its end the broker writes its files once
+  and every connection that has something to say is written once.
+
+Order. Each request gets a ``Slot`` when it arrives; replies leave from the head of the queue as long as it is filled.
+A request that waits, for bytes or for a disk, leaves its slot empty and holds back only what this client asked later.
+
+Bounds. A frame larger than the maximum closes the connection before anything is allocated. A client that does not
+read its replies, has too much in flight, or waits for a request that must not be overtaken is not read from: what was
+already received is held (at most one buffer's worth) and the socket is paused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from ottla.net.server import Server
+
+RECEIVE_BYTES = 256 << 10
+#: a frame's own buffer starts at this size at most and grows with what really arrives
+_FRAME_ALLOCATE_BYTES = 4 << 20
+#: frame buffers that are kept for the next large frame, and how large they may be
+_SPARE_BUFFERS = 4
+_SPARE_BYTES_MAX = 2 << 20
+#: how much of a file one step towards a socket moves
+_REGION_CHUNK_BYTES = 1 << 20
+
+_receive = bytearray(RECEIVE_BYTES)
+_receive_view = memoryview(_receive)
+_spare: list[bytearray] = []
+_unpack_size = Struct(">i").unpack_from
+
+
+class Region(Protocol):
+    """A stretch of a file to be sent as it is."""
+
+    position: int
+    size_bytes: int
+
+    @property
+    def file(self) -> OpenFile: ...
+
+
+class OpenFile(Protocol):
+    fd: int
+
+
+Part = bytes | bytearray | Region
+Handler = Callable[["Connection", bytearray, memoryview, int, int], None]
+
+
+class Slot:
+    """The place of one reply."""
+
+    __slots__ = ("api_key", "connection", "data", "parts", "started")
+
+    def __init__(self, connection: Connection, api_key: int, started: float) -> None:
+        self.connection = connection
+        self.api_key = api_key
+        self.started = started
+        #: None until the reply is known
+        self.data: bytes | None = None
+        #: file regions and bytes that follow ``data``
+        self.parts: list[Part] | None = None
+
+    def fill(self, data: bytes, parts: list[Part] | None = None) -> None:
+        """Give the reply. It leaves at the end of this turn, or when those before it have left."""
+        self.parts = parts
+        self.data = data
+        self.connection.touch()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one accepted socket."""
+
+    __slots__ = (
+        "_closing", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held", "_in_flight_max",
+        "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket_fd", "_touched", "_write_paused", "cache",
+        "last_active", "local_address", "on_close", "peer_host", "transport",
+    )  # fmt: skip
+
+    def __init__(self, server: Server, handle: Handler) -> None:
+        # Shared
+        self._server = server
+        self._handle = handle
+        #: requests that may be unanswered; Kafka allows one, clients send five
+        self._in_flight_max = server.in_flight_max
+
+        # Per connection
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._socket_fd = -1
+        self.peer_host = ""
+        #: the address that the client dialled; told back to it when no other is advertised
+        self.local_address = ("", 0)
+        self.last_active = 0.0
+        #: the handler's own: what it remembers of this client's requests
+        self.cache: object = None
+        #: called once when the connection ends, with whatever is parked on it
+        self.on_close: dict[Callable[[], None], None] = {}
+
+        # Intake
+        self._leftover = b""  # a size prefix that is not whole yet
+        self._frame: bytearray | None = None  # a frame that is not whole yet
+        self._frame_view: memoryview | None = None
+        self._frame_bytes = 0
+        self._filled = 0
+        self._held = b""  # received, not looked at: intake is stopped
+        self._muted = 0
+        self._reading = True
+        self._closing = False
+
+        # Replies
+        self._replies: deque[Slot] = deque()
+        self._sending: deque[Part] = deque()
+        self._write_paused = False
+        self._touched = False
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport = cast(asyncio.Transport, transport)
+        # Writes go to the kernel at once, and we hear of it as soon as it takes no more.
+        transport.set_write_buffer_limits(high=0)
+        sock = transport.get_extra_info("socket")
+        self._socket_fd = sock.fileno()
+        self.local_address = transport.get_extra_info("sockname")[:2]
+        self.peer_host = str((transport.get_extra_info("peername") or ("?",))[0])
+        if not self._server.admit(self):
+            self._closing = True
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._server.forget(self)
+        self._release_frame()
+        self._held = b""
+        self._sending.clear()
+        for parked in list(self.on_close):
+            parked()
+        self.on_close.clear()
+        self._replies.clear()
+
+    def close(self) -> None:
+        """End the connection: what was filled before is still sent, nothing more is read."""
+        if not self._closing:
+            self._closing = True
+            self._pause()
+            if self.transport.get_write_buffer_size() or self._sending:
+                self.transport.close()
+            else:
+                self.transport.abort()
+
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._replies)
+
+    # -- intake ---------------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        frame = self._frame_view
+        if frame is not None:
+            return frame[self._filled :]
+        leftover = self._leftover
+        if leftover:
+            _receive[: len(leftover)] = leftover
+            return _receive_view[len(leftover) :]
+        return _receive_view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        server = self._server
+        if not server.in_turn:
+            server.begin_turn()
+        if self._frame is not None:
+            self._filled += nbytes
+            if self._filled == len(self._frame_view):  # type: ignore[arg-type]
+                self._frame_filled()
+            return
+        end = nbytes + len(self._leftover)
+        self._leftover = b""
+        self._intake(_receive, _receive_view, end)
+
+    def eof_received(self) -> bool:
+        # A client that closed its side may still read the replies it is owed; with none, close.
+        return bool(self._replies or self._sending)
+
+    def _intake(self, buffer: bytearray, view: memoryview, end: int) -> None:
+        """Handle every whole frame in ``buffer[:end]``; keep what follows the last one."""
+        handle = self._handle
+        frame_bytes_max = self._server.request_bytes_max
+        position = 0
+        while end - position >= 4:
+            (size,) = _unpack_size(buffer, position)
+            if size < 8 or size > frame_bytes_max:
+                self._server.refused_frames += 1
+                self.close()
+                return
+            following = position + 4 + size
+            if following > end:
+                self._begin_frame(view, position, end, size)
+                return
+            handle(self, buffer, view, position + 4, following)
+            position = following
+            if self._muted or self._write_paused or self._closing or len(self._replies) >= self._in_flight_max:
+                if not self._closing:
+                    self._held = bytes(view[position:end])
+                    self._pause()
+                return
+        if position < end:
+            self._leftover = bytes(view[position:end])
+
+    def _begin_frame(self, view: memoryview, position: int, end: int, size: int) -> None:
+        """The rest of this frame is received straight into a buffer of its own."""
+        total = size + 4
+        allocate = min(total, max(_FRAME_ALLOCATE_BYTES, end - position))
+        if _spare and len(_spare[-1]) >= total:
+            frame = _spare.pop()
+        else:
+            frame = bytearray(allocate)
+        self._frame = frame
+        self._frame_bytes = total
+        self._frame_view = memoryview(frame)[: min(total, len(frame))]
+        self._filled = end - position
+        self._frame_view[: self._filled] = view[position:end]
+
+    def _frame_filled(self) -> None:
+        """The buffer is full: either the frame is whole, or it turns out to be as large as it claims to be."""
+        frame, view = self._frame, self._frame_view
+        assert frame is not None and view is not None
+        if self._filled < self._frame_bytes:
+            larger = bytearray(min(self._frame_bytes, 2 * len(frame)))
+            larger[: self._filled] = view
+            self._frame, self._frame_view = larger, memoryview(larger)
+            return
+        self._frame = self._frame_view = None
+        self._handle(self, frame, view, 4, self._frame_bytes)
+        view.release()
+        if len(frame) <= _SPARE_BYTES_MAX and len(_spare) < _SPARE_BUFFERS:
+            _spare.append(frame)
+        if self._muted or self._write_paused or len(self._replies) >= self._in_flight_max:
+            self._pause()
+
+    def _release_frame(self) -> None:
+        self._frame = self._frame_view = None
+
+    # -- stop and go ----------------------------------------------------------------------------------------------
+
+    def mute(self) -> None:
+        """Take no further request until ``unmute``: this one must not be overtaken."""
+        self._muted += 1
+
+    def unmute(self) -> None:
+        self._muted -= 1
+        self._maybe_resume()
+
+    def _pause(self) -> None:
+        if self._reading:
+            self._reading = False
+            self.transport.pause_reading()
+
+    def _maybe_resume(self) -> None:
+        if self._reading or self._closing or self._muted or self._write_paused:
+            return
+        if len(self._replies) >= self._in_flight_max:
+            return
+        held = self._held
+        if held:
+            self._held = b""
+            buffer = bytearray(held)
+            if not self._server.in_turn:
+                self._server.begin_turn()
+            self._reading = True  # so that _intake may pause again
+            self._intake(buffer, memoryview(buffer), len(buffer))
+            if self._held or self._closing:
+                return
+            if self._muted or self._write_paused or len(self._replies) >= self._in_flight_max:
+                return
+        else:
+            self._reading = True
+        self.transport.resume_reading()
+
+    # -- replies --------------------------------------------------------------------------------------------------
+
+    def reserve(self, api_key: int) -> Slot:
+        """The place of the reply to the request at hand."""
+        server = self._server
+        slot = Slot(self, api_key, server.turn_started)
+        self._replies.append(slot)
+        if not self._touched:
+            self._touched = True
+            server.touched.append(self)
+        return slot
+
+    def touch(self) -> None:
+        """A slot was filled: look at it at the end of this turn."""
+        server = self._server
+        if not server.in_turn:
+            server.begin_turn()
+        if not self._touched:
+            self._touched = True
+            server.touched.append(self)
+
+    def flush(self) -> None:
+        """Send what is filled at the head of the queue. Called once per turn, after the files are written."""
+        self._touched = False
+        replies = self._replies
+        if self._closing or not replies:
+            return
+        out: list[bytes] = []
+        observe, now = self._server.observe, self._server.now
+        while replies:
+            slot = replies[0]
+            data = slot.data
+            if data is None:
+                break
+            replies.popleft()
+            observe(slot.api_key, now - slot.started)
+            if slot.parts is None:
+                out.append(data)
+            else:
+                if out:
+                    self._sending.append(b"".join(out))
+                    out = []
+                self._sending.append(data)
+                self._sending.extend(slot.parts)
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            if not self._sending and not self._write_paused:
+                if data:
+                    self.transport.write(data)
+            else:
+                self._sending.append(data)
+        if self._sending:
+            self._pump()
+        if not self._reading:
+            self._maybe_resume()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._pump()
+        if not self._reading:
+            self._maybe_resume()
+
+    def _pump(self) -> None:
+        """Move parts to the socket until the kernel takes no more; a slow reader costs one chunk, not its reply."""
+        sending, transport = self._sending, self.transport
+        while sending and not self._write_paused and not self._closing:
+            part = sending[0]
+            if isinstance(part, (bytes, bytearray)):
+                sending.popleft()
+                if part:
+                    transport.write(part)
+            elif self._send_region(part):
+                sending.popleft()
+
+    def _send_region(self, region: Region) -> bool:
+        """One step of a region; True when it is all on its way."""
+        if not self.transport.get_write_buffer_size():
+            try:
+                sent = os.sendfile(self._socket_fd, region.file.fd, region.position, region.size_bytes)
+            except BlockingIOError:
+                sent = -1
+            except OSError:
+                self.close()
+                return False
+            if sent == 0:
+                self._cut_short()
+                return False
+            if sent > 0:
+                region.position += sent
+                region.size_bytes -= sent
+                return region.size_bytes == 0
+        # The socket is full. Leave the loop a chunk to wait with; it says when there is room again.
+        chunk = os.pread(region.file.fd, min(region.size_bytes, _REGION_CHUNK_BYTES), region.position)
+        if not chunk:
+            self._cut_short()
+            return False
+        region.position += len(chunk)
+        region.size_bytes -= len(chunk)
+        self.transport.write(chunk)
+        return region.size_bytes == 0
+
+    def _cut_short(self) -> None:
+        # The file is shorter than what the reply's header promised: it was truncated. Nothing right can follow.
+        self._sending.clear()
+        self.close()

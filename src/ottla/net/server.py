@@ -1,0 +1,159 @@
+"""Listeners, limits on connections, and the turn.
+
+A turn begins with the first thing that happens in an iteration of the event loop and ends before the next wait: libuv
+runs all readable sockets first and ``call_soon`` callbacks after them. At its end, in this order: 1 files are written,
+2 replies leave. That order is a promise: nothing is acknowledged that is not in a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+
+from ottla.model.errors import StartError
+from ottla.model.types import Endpoint
+from ottla.net.connection import Connection, Handler
+
+log = logging.getLogger(__name__)
+
+#: how often idle connections are looked for
+_SWEEP_S = 5.0
+
+
+def bind(endpoint: Endpoint, *, backlog: int) -> socket.socket:
+    """A bound socket; raises StartError with what to do when the address cannot be had."""
+    host = endpoint.host or "0.0.0.0"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise StartError(f"listener {endpoint}: host is unknown ({error.strerror}); check --listener") from None
+    sock = socket.socket(family, kind, protocol)
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(address)
+        # Listening at once makes a second broker on this port fail now, before it touches any data.
+        sock.listen(backlog)
+    except OSError as error:
+        sock.close()
+        raise StartError(
+            f"cannot listen on {endpoint}: {os.strerror(error.errno or 0)}; stop what uses the port "
+            f"(`ss -ltnp 'sport = :{endpoint.port}'` shows it) or choose another with --listener"
+        ) from None
+    return sock
+
+
+class Server:
+    """All connections of this process."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, request_bytes_max: int, connections_max: int,
+        connections_max_per_ip: int, idle_ms_max: int, in_flight_max: int, before_replies: Callable[[], None],
+        observe: Callable[[int, float], None],
+    ) -> None:  # fmt: skip
+        # Settings
+        self._loop = loop
+        self.request_bytes_max = request_bytes_max
+        self.connections_max = connections_max
+        self.connections_max_per_ip = connections_max_per_ip
+        self.idle_s_max = idle_ms_max / 1000
+        self.in_flight_max = in_flight_max
+        self._before_replies = before_replies
+        #: told of every reply: API key and seconds since its request arrived
+        self.observe = observe
+
+        # Connections
+        self.connections: set[Connection] = set()
+        self._per_host: dict[str, int] = {}
+        self._servers: list[asyncio.Server] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.refused_connections = 0
+        self.refused_frames = 0
+
+        # The turn
+        self.in_turn = False
+        self.turn_started = self.now = loop.time()
+        self.touched: list[Connection] = []
+        self.draining = False
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self, sock: socket.socket, handle: Handler) -> None:
+        server = await self._loop.create_server(lambda: Connection(self, handle), sock=sock)
+        self._servers.append(server)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    async def stop(self, drain_s: float) -> None:
+        """1 accept no more  2 let requests in flight finish, for a while  3 close."""
+        for server in self._servers:
+            server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self.draining = True
+        deadline = self._loop.time() + drain_s
+        while any(connection.in_flight for connection in self.connections) and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                while self.connections:
+                    await asyncio.sleep(0.005)
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection; False when it is one too many."""
+        host = connection.peer_host
+        of_host = self._per_host.get(host, 0)
+        if len(self.connections) >= self.connections_max or of_host >= self.connections_max_per_ip:
+            self.refused_connections += 1
+            log.warning("connection refused peer=%s open=%d from_peer=%d", host, len(self.connections), of_host)
+            return False
+        self.connections.add(connection)
+        self._per_host[host] = of_host + 1
+        connection.last_active = self._loop.time()
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        if connection not in self.connections:
+            return
+        self.connections.discard(connection)
+        left = self._per_host.get(connection.peer_host, 1) - 1
+        if left:
+            self._per_host[connection.peer_host] = left
+        else:
+            self._per_host.pop(connection.peer_host, None)
+
+    def _sweep(self) -> None:
+        """Close connections that asked nothing for too long and wait for nothing."""
+        try:
+            oldest = self._loop.time() - self.idle_s_max
+            for connection in list(self.connections):
+                if connection.last_active < oldest and not connection.in_flight:
+                    connection.close()
+        finally:
+            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    # -- the turn -------------------------------------------------------------------------------------------------
+
+    def begin_turn(self) -> None:
+        self.in_turn = True
+        self.turn_started = self._loop.time()
+        self._loop.call_soon(self.end_turn)
+
+    def end_turn(self) -> None:
+        # 1 files
+        self._before_replies()
+        # 2 replies; flushing may read held requests, which belong to the next turn
+        self.in_turn = False
+        touched, self.touched = self.touched, []
+        now = self.now = self._loop.time()
+        for connection in touched:
+            connection.last_active = now
+            connection.flush()

@@ -1,0 +1,311 @@
+"""ReplicaManager: the partitions of this broker, the write at the end of a turn, and the group commit.
+
+    produce ──► Log.append ──► (end of turn) write_turn ──► high watermark moves ──► long polls wake, acks=1 leaves
+                                        └──► writers wait? one fdatasync per partition in flight ──► acks=all leaves
+
+Group commit: while a partition's sync runs, everything that arrives is written and waits; the next sync takes it all.
+A hundred producers then share one trip to the disk, and the loop never waits for it.
+
+A disk that fails to sync is never asked again: what it holds may be gone, so its directory goes offline. A disk that is
+full is only refused further writes, and taken back when it has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from ottla.env.disk import Disk
+from ottla.env.tasks import ThreadPool
+from ottla.log.log import Log
+from ottla.log.retention import retention_start_offset
+from ottla.log.segment import Segment
+from ottla.log.store import LogDir, LogStore, PartitionSpec
+from ottla.model.errors import ErrorCode, OffsetOutOfRange, PolicyViolation, StorageError
+from ottla.model.settings import TopicSettings
+from ottla.model.types import TopicPartition
+from ottla.replica.partition import Partition, Writer
+
+log = logging.getLogger(__name__)
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_LONG_MAX = (1 << 63) - 1
+
+
+class ReplicaManager:
+    """All partitions that this broker leads."""
+
+    def __init__(
+        self, *, loop: asyncio.AbstractEventLoop, disk: Disk, store: LogStore, threads: ThreadPool,
+        free_bytes_min: int, on_all_dirs_failed: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._loop = loop
+        self._disk = disk
+        self.store = store
+        self._threads = threads
+        self._free_bytes_min = free_bytes_min
+        self._on_all_dirs_failed = on_all_dirs_failed
+        store.on_dir_failed = self._dir_failed
+
+        #: by topic name, then by partition number
+        self.topics: dict[bytes, dict[int, Partition]] = {}
+        self.topics_by_id: dict[bytes, dict[int, Partition]] = {}
+        self._by_log: dict[Log, Partition] = {}
+        #: goes up when anything changes that a connection may have remembered
+        self.generation = 0
+        self._pending: dict[Log, None] = {}
+        self._waiting: dict[Partition, None] = {}
+
+        # Counters
+        self.bytes_in = 0
+        self.syncs = 0
+        self.acks_zero = 0
+
+    # -- partitions -----------------------------------------------------------------------------------------------
+
+    def add(
+        self, spec: PartitionSpec, *, leader_id: int, leader_epoch: int, replicas: tuple[int, ...], isr: tuple[int, ...]
+    ) -> Partition:
+        """Serve a partition; its log is opened, or made when there is none."""
+        name = spec.name
+        its_log = self.store.logs.get(name) or self.store.create(spec)
+        its_log.become_leader(leader_epoch)
+        partition = Partition(
+            name, spec.topic_id, its_log, leader_id=leader_id, leader_epoch=leader_epoch, replicas=replicas, isr=isr
+        )
+        partition.has_room = self.store.dir_of(its_log).has_room
+        self.topics.setdefault(partition.topic_name, {})[name.partition] = partition
+        self.topics_by_id.setdefault(spec.topic_id, {})[name.partition] = partition
+        self._by_log[its_log] = partition
+        self.generation += 1
+        return partition
+
+    def remove_topic(self, name: bytes, unique: Callable[[], str]) -> None:
+        """Stop serving a topic and delete its logs; files go in a thread."""
+        partitions = self.topics.pop(name, {})
+        self.generation += 1
+        for partition in partitions.values():
+            self.topics_by_id.pop(partition.topic_id, None)
+            self._by_log.pop(partition.log, None)
+            self._pending.pop(partition.log, None)
+            self._waiting.pop(partition, None)
+            partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if not partition.offline:
+                try:
+                    self.store.delete(partition.name, unique())
+                except OSError as error:
+                    self._dir_failed(self.store.dir_of(partition.log), error)
+
+    def configure(self, topic: bytes, settings: TopicSettings) -> None:
+        for partition in self.topics.get(topic, {}).values():
+            partition.log.configure(settings)
+        self.generation += 1
+
+    def find(self, topic: str, number: int) -> Partition | None:
+        return self.topics.get(topic.encode(), {}).get(number)
+
+    def all(self) -> list[Partition]:
+        return list(self._by_log.values())
+
+    # -- append ---------------------------------------------------------------------------------------------------
+
+    def append(
+        self, partition: Partition, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int
+    ) -> tuple[int, int]:
+        """Append one batch: its base offset and the offset behind it. Raises KafkaError, with nothing changed."""
+        if partition.offline or not partition.has_room:
+            raise StorageError("the partition's log directory is offline or full; see the broker's log")
+        try:
+            offsets = partition.log.append(buffer, view, start, end, now_ms)
+        except OSError as error:
+            self._write_failed(partition.log, error)
+            raise StorageError(f"the batch could not be written: {error.strerror}") from None
+        self.bytes_in += end - start
+        self._pending[partition.log] = None
+        return offsets
+
+    def wait_written(self, partition: Partition, writer: Writer) -> None:
+        """Call the writer at the end of the turn, when the batch is in the file."""
+        partition.written.append(writer)
+
+    def wait_synced(self, partition: Partition, end_offset: int, writer: Writer) -> None:
+        """Call the writer when everything below ``end_offset`` is on disk. The sync starts at the end of the turn."""
+        if partition.log.synced_end_offset >= end_offset:
+            writer.on_committed(0)
+            return
+        partition.writers.append((end_offset, writer))
+        self._waiting[partition] = None
+
+    def write_turn(self) -> None:
+        """The end of a turn: 1 write what is pending  2 move high watermarks, wake readers  3 start syncs."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, {}
+        for each in pending:
+            partition = self._by_log.get(each)
+            if partition is None or partition.offline:
+                continue
+            try:
+                each.write_pending()
+            except OSError as error:
+                self._write_failed(each, error)
+                continue
+            end = each.written_end_offset
+            if end > partition.high_watermark:
+                before, partition.high_watermark = partition.high_watermark, end
+                if partition.readers:
+                    self._wake_readers(partition, before)
+            if partition.written:
+                written, partition.written = partition.written, []
+                for writer in written:
+                    writer.on_committed(0)
+            if partition.writers and not partition.sync_in_flight:
+                self._start_sync(partition)
+
+    def _wake_readers(self, partition: Partition, before: int) -> None:
+        size = partition.log.bytes_between(before, partition.high_watermark)
+        for reader in list(partition.readers):
+            reader.on_committed(size)
+
+    # -- group commit ---------------------------------------------------------------------------------------------
+
+    def _start_sync(self, partition: Partition) -> None:
+        its_log = partition.log
+        partition.sync_in_flight = True
+        end_offset, segments = its_log.written_end_offset, its_log.unsynced()
+        self.syncs += 1
+        self._threads.submit(partial(_sync, segments), partial(self._synced, partition, segments, end_offset))
+
+    def _synced(
+        self, partition: Partition, segments: list[tuple[Segment, int]], end_offset: int, error: OSError | None
+    ) -> None:
+        partition.sync_in_flight = False
+        if error is not None:
+            self._dir_failed(self.store.dir_of(partition.log), error)
+            return
+        partition.log.note_synced(segments, end_offset)
+        reached = partition.log.synced_end_offset
+        writers = partition.writers
+        done = 0
+        while done < len(writers) and writers[done][0] <= reached:
+            done += 1
+        ready = writers[:done]
+        del writers[:done]
+        for _, writer in ready:
+            writer.on_committed(0)
+        if partition.writers:
+            if not partition.log.pending:
+                self._start_sync(partition)
+        else:
+            self._waiting.pop(partition, None)
+
+    def sync_in_background(self, partition: Partition) -> None:
+        """Sync for the sake of `flush.ms` or `flush.messages`; nobody waits."""
+        if not partition.sync_in_flight and not partition.offline and partition.log.unsynced():
+            self._start_sync(partition)
+
+    def expire_writers(self) -> None:
+        """A produce whose timeout passed is told so; its batch stays in the log."""
+        now = self._loop.time()
+        for partition in list(self._waiting):
+            late = [writer for _, writer in partition.writers if writer.deadline < now]
+            if late:
+                partition.writers = [entry for entry in partition.writers if entry[1].deadline >= now]
+                for writer in late:
+                    writer.on_committed(ErrorCode.REQUEST_TIMED_OUT)
+
+    # -- upkeep ---------------------------------------------------------------------------------------------------
+
+    def delete_records(self, partition: Partition, offset: int) -> int:
+        """Move the log's start to ``offset``, or to the high watermark for -1; returns the new start."""
+        if not partition.log.settings.delete:
+            raise PolicyViolation("records can be deleted only from topics with cleanup.policy delete")
+        if offset == -1:
+            offset = partition.high_watermark
+        if offset < 0 or offset > partition.high_watermark:
+            raise OffsetOutOfRange(f"offset {offset} is beyond the high watermark {partition.high_watermark}")
+        self.store.advance_log_start(partition.log, offset)
+        return partition.log.log_start_offset
+
+    def apply_retention(self, partition: Partition, now_ms: int) -> None:
+        """Drop what one topic's limits no longer cover."""
+        if partition.offline:
+            return
+        start = retention_start_offset(partition.log, partition.high_watermark, now_ms)
+        try:
+            self.store.advance_log_start(partition.log, start)
+        except OSError as error:
+            self._dir_failed(self.store.dir_of(partition.log), error)
+
+    def apply_flush_interval(self) -> None:
+        """Sync logs whose topic sets `flush.ms`."""
+        for partition in self._by_log.values():
+            its_log = partition.log
+            if its_log.settings.flush_ms < _LONG_MAX and its_log.synced_end_offset < partition.high_watermark:
+                self.sync_in_background(partition)
+
+    def check_free_space(self) -> None:
+        """Refuse produces to a directory before it is full, so that the broker can still restart and delete."""
+        for directory in self.store.dirs:
+            if directory.offline:
+                continue
+            free = self._disk.free_bytes(directory.path)
+            has_room = free >= self._free_bytes_min
+            if has_room != directory.has_room:
+                self._set_room(directory, has_room)
+                text = "has room again" if has_room else "is nearly full, produces are refused"
+                log.warning("log directory %s path=%s free=%d", text, directory.path, free)
+
+    def disk_space(self, directory: LogDir) -> tuple[int, int]:
+        """Total and usable bytes of the disk below a directory."""
+        return self._disk.total_bytes(directory.path), self._disk.free_bytes(directory.path)
+
+    def _set_room(self, directory: LogDir, has_room: bool) -> None:
+        directory.has_room = has_room
+        for each in directory.logs.values():
+            if (partition := self._by_log.get(each)) is not None:
+                partition.has_room = has_room
+
+    def write_checkpoints(self) -> None:
+        try:
+            self.store.write_checkpoints(self.high_watermarks(), sync=False)
+        except OSError as error:
+            log.error("checkpoints could not be written error=%s", error)
+
+    def high_watermarks(self) -> Mapping[TopicPartition, int]:
+        return {partition.name: partition.high_watermark for partition in self._by_log.values()}
+
+    # -- failure --------------------------------------------------------------------------------------------------
+
+    def _write_failed(self, of: Log, error: OSError) -> None:
+        """The log has already forgotten the batches; now decide whether the disk is full or broken."""
+        directory = self.store.dir_of(of)
+        if (partition := self._by_log.get(of)) is not None:
+            partition.fail_writers(ErrorCode.KAFKA_STORAGE_ERROR, of.log_end_offset)
+        if error.errno in _NO_ROOM:
+            self._set_room(directory, False)
+            log.error("log directory is full, produces are refused path=%s", directory.path)
+            return
+        self._dir_failed(directory, error)
+
+    def _dir_failed(self, directory: LogDir, error: OSError) -> None:
+        if directory.offline:
+            return
+        directory.offline = True
+        self.generation += 1
+        log.critical("log directory is offline path=%s error=%s", directory.path, error)
+        for name in list(directory.logs):
+            partition = self.find(name.topic, name.partition)
+            if partition is not None:
+                partition.offline = True
+                partition.leave(ErrorCode.KAFKA_STORAGE_ERROR)
+        if all(each.offline for each in self.store.dirs):
+            self._on_all_dirs_failed(f"every log directory failed, the last with: {error}")
+
+
+def _sync(segments: list[tuple[Segment, int]]) -> None:
+    for segment, _ in segments:
+        segment.sync()

@@ -1,0 +1,13 @@
+"""testing: a broker for tests, ours and our users'. Knows: everything. Nothing but tests imports it.
+
+    from ottla.testing import BrokerProcess
+
+    with BrokerProcess.start() as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+In pytest ask for the fixture ``ottla_broker``; it comes with the package.
+"""
+
+from ottla.testing.process import BrokerProcess
+
+__all__ = ["BrokerProcess"]

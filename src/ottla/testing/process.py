@@ -1,0 +1,158 @@
+"""A broker process of one's own: a free port, a directory that goes away, up in well under a second."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+_START_S_MAX = 30.0
+_STOP_S_MAX = 15.0
+
+#: a test's broker makes topics at once, and does not wait for members that will not come
+_TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+
+
+class BrokerFailed(Exception):
+    """The broker did not start, or ended by itself; the text has what it wrote to stderr."""
+
+
+class BrokerProcess:
+    """A running ``ottla broker``. Ends with the block, with ``stop``, and with the process that started it."""
+
+    def __init__(self, data: str, settings: Mapping[str, str], *, owns_data: bool) -> None:
+        self.data = data
+        self.settings = dict(settings)
+        self._owns_data = owns_data
+        self._process: subprocess.Popen[str] | None = None
+        self._stderr = tempfile.TemporaryFile("w+", prefix="ottla-broker-")  # noqa: SIM115 - closed with the broker
+        self._port = 0
+        self.ready_line = ""
+
+    @classmethod
+    def start(cls, data: str | os.PathLike[str] | None = None, settings: Mapping[str, str] | None = None) -> Self:
+        """Start a broker; without ``data`` in a new directory that is removed at the end."""
+        owns_data = data is None
+        directory = tempfile.mkdtemp(prefix="ottla-") if data is None else os.fspath(data)
+        broker = cls(directory, settings or {}, owns_data=owns_data)
+        try:
+            broker.launch()
+        except BaseException:
+            broker.close()
+            raise
+        return broker
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Start the process (again) on the same data, and after the first time on the same port."""
+        assert self._process is None, "the broker is running"
+        overrides = [f"-X{name}={value}" for name, value in {**_TEST_SETTINGS, **self.settings}.items()]
+        command = [
+            sys.executable, "-m", "ottla", "broker", "--data", self.data,
+            "--listener", f"PLAINTEXT://127.0.0.1:{self._port}", *overrides,
+        ]  # fmt: skip
+        environment = {**os.environ, "OTTLA_END_WITH_PARENT": "1"}
+        self._stderr.seek(0)
+        self._stderr.truncate()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, text=True, env=environment
+        )
+        self.ready_line = self._await_ready(self._process)
+        self._port = int(self.ready_line.split()[1].rsplit(":", 1)[1])
+
+    def _await_ready(self, process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            deadline = time.monotonic() + _START_S_MAX
+            while selector.select(max(deadline - time.monotonic(), 0)):
+                line = process.stdout.readline()
+                if line.startswith("ready"):
+                    return line.strip()
+                if not line:
+                    break
+        process.kill()
+        code = process.wait()
+        process.stdout.close()
+        self._process = None
+        raise BrokerFailed(f"the broker did not start (exit code {code}): {self.errors().strip()}")
+
+    def stop(self) -> int:
+        """Clean stop; the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """kill -9: no chance to say goodbye."""
+        return self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.launch()
+
+    def _end(self, number: signal.Signals) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        self._process = None
+        process.send_signal(number)
+        try:
+            code = process.wait(_STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise BrokerFailed(f"the broker did not end on {number.name}: {self.errors()}") from None
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+        return code
+
+    def close(self) -> None:
+        """Stop the broker and remove what was made for it."""
+        try:
+            self.stop()
+        finally:
+            self._stderr.close()
+            if self._owns_data:
+                shutil.rmtree(self.data, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- facts ----------------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """For ``bootstrap.servers``."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def errors(self) -> str:
+        """What the broker has logged so far."""
+        self._stderr.seek(0)
+        return self._stderr.read()

@@ -1,0 +1,48 @@
+"""The pytest plugin: ``ottla_broker`` for a test session, ``fresh_ottla_broker`` for one test, a factory for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ottla.testing.process import BrokerProcess
+
+StartBroker = Callable[..., "BrokerProcess"]
+
+
+@pytest.fixture(scope="session")
+def ottla_broker() -> Iterator[BrokerProcess]:
+    """A running broker, shared by the whole session. Use topic names of your own."""
+    from ottla.testing.process import BrokerProcess
+
+    with BrokerProcess.start() as broker:
+        yield broker
+
+
+@pytest.fixture
+def fresh_ottla_broker() -> Iterator[BrokerProcess]:
+    """A running broker with nothing in it, for this test alone."""
+    from ottla.testing.process import BrokerProcess
+
+    with BrokerProcess.start() as broker:
+        yield broker
+
+
+@pytest.fixture
+def start_ottla_broker() -> Iterator[StartBroker]:
+    """Starts as many brokers as the test asks for: ``start_ottla_broker(data=None, settings=None)``."""
+    from ottla.testing.process import BrokerProcess
+
+    started: list[BrokerProcess] = []
+
+    def start(data: str | None = None, settings: Mapping[str, str] | None = None) -> BrokerProcess:
+        broker = BrokerProcess.start(data, settings)
+        started.append(broker)
+        return broker
+
+    yield start
+    for broker in started:
+        broker.close()

@@ -1,0 +1,229 @@
+"""Fetch (1) v4-v17, by hand: fixed-size rows are unpacked in one go, file regions go into the reply unread.
+
+v4 isolation level. v5 log start offset. v7 fetch sessions. v9 current leader epoch. v11 rack. v12 flexible, last
+fetched epoch. v13 topic ids. v15 replica state as a tagged field. v16 node endpoints. v17 directory id of a replica.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from ottla.wire.codec import WireError
+from ottla.wire.frame import Buffer, read_uvarint, skip_client_id, skip_tags, write_uvarint
+
+FLEXIBLE_FROM = 12
+TOPIC_IDS_FROM = 13
+SESSIONS_FROM = 7
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_TWO_INT32 = Struct(">ii")
+_START_V4 = Struct(">iiiib")
+_START_V7 = Struct(">iiiibii")
+_START_V15 = Struct(">iiibii")
+_PARTITION_V4 = Struct(">iqi")
+_PARTITION_V5 = Struct(">iqqi")
+_PARTITION_V9 = Struct(">iiqqi")
+_PARTITION_V12 = Struct(">iiqiqi")
+
+
+class FetchPartition(NamedTuple):
+    """One partition that a client wants to read."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    size_bytes_max: int
+
+
+class FetchRequest(NamedTuple):
+    """A topic is its name's bytes, or its id's from v13 on."""
+
+    max_wait_ms: int
+    min_bytes: int
+    size_bytes_max: int
+    read_committed: bool
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[bytes, list[FetchPartition]]]
+    forgotten: list[tuple[bytes, list[int]]]
+
+
+def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequest:
+    """Parse the frame ``buffer[start:end]``, header included. Raises WireError, IndexError or struct.error."""
+    position = skip_client_id(buffer, start + 8, end)
+    flexible = version >= FLEXIBLE_FROM
+    if flexible:
+        position = skip_tags(buffer, position, end)
+    session_id, session_epoch = 0, -1
+    if version >= 15:
+        wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = _START_V15.unpack_from(buffer, position)
+        position += _START_V15.size
+    elif version >= SESSIONS_FROM:
+        _, wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = _START_V7.unpack_from(buffer, position)
+        position += _START_V7.size
+    else:
+        _, wait_ms, min_bytes, max_bytes, isolation = _START_V4.unpack_from(buffer, position)
+        position += _START_V4.size
+    topics: list[tuple[bytes, list[FetchPartition]]] = []
+    count, position = _read_count(buffer, position, end, flexible)
+    for _ in range(count):
+        name, position = _read_topic(buffer, position, end, version)
+        partitions, position = _read_partitions(buffer, position, end, version)
+        if flexible:
+            position = skip_tags(buffer, position, end)
+        topics.append((name, partitions))
+    forgotten: list[tuple[bytes, list[int]]] = []
+    if version >= SESSIONS_FROM:
+        count, position = _read_count(buffer, position, end, flexible)
+        for _ in range(count):
+            name, position = _read_topic(buffer, position, end, version)
+            numbers, position = _read_count(buffer, position, end, flexible)
+            indexes = [_INT32.unpack_from(buffer, position + 4 * n)[0] for n in range(numbers)]
+            position += 4 * numbers
+            if flexible:
+                position = skip_tags(buffer, position, end)
+            forgotten.append((name, indexes))
+    if flexible:
+        length, position = read_uvarint(buffer, position)  # rack
+        skip_tags(buffer, position + max(length - 1, 0), end)
+    return FetchRequest(wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics, forgotten)
+
+
+def _read_topic(buffer: Buffer, position: int, end: int, version: int) -> tuple[bytes, int]:
+    if version >= TOPIC_IDS_FROM:
+        length = 16
+    elif version >= FLEXIBLE_FROM:
+        length, position = read_uvarint(buffer, position)
+        length -= 1
+    else:
+        (length,) = _INT16.unpack_from(buffer, position)
+        position += 2
+    if length < 0 or position + length > end:
+        raise WireError("a topic does not end within the frame")
+    return bytes(buffer[position : position + length]), position + length
+
+
+def _read_partitions(buffer: Buffer, position: int, end: int, version: int) -> tuple[list[FetchPartition], int]:
+    flexible = version >= FLEXIBLE_FROM
+    count, position = _read_count(buffer, position, end, flexible)
+    partitions: list[FetchPartition] = []
+    if flexible:
+        unpack, size = _PARTITION_V12.unpack_from, _PARTITION_V12.size
+        for _ in range(count):
+            index, epoch, offset, last_epoch, log_start, max_bytes = unpack(buffer, position)
+            partitions.append(FetchPartition(index, epoch, offset, last_epoch, log_start, max_bytes))
+            position = skip_tags(buffer, position + size, end)
+        return partitions, position
+    shape = _PARTITION_V9 if version >= 9 else _PARTITION_V5 if version >= 5 else _PARTITION_V4
+    following = position + count * shape.size
+    if following > end:
+        raise WireError("partitions do not end within the frame")
+    for row in shape.iter_unpack(bytes(buffer[position:following])):
+        if version >= 9:
+            index, epoch, offset, log_start, max_bytes = row
+        elif version >= 5:
+            index, offset, log_start, max_bytes = row
+            epoch = -1
+        else:
+            index, offset, max_bytes = row
+            epoch = log_start = -1
+        partitions.append(FetchPartition(index, epoch, offset, -1, log_start, max_bytes))
+    return partitions, following
+
+
+def _read_count(buffer: Buffer, position: int, end: int, flexible: bool) -> tuple[int, int]:
+    if flexible:
+        count, position = read_uvarint(buffer, position)
+        count -= 1
+    else:
+        (count,) = _INT32.unpack_from(buffer, position)
+        position += 4
+    if count == -1:
+        count = 0
+    if count < 0 or count * 4 > end - position:
+        raise WireError(f"an array of {count} elements in {end - position} bytes")
+    return count, position
+
+
+class ReplyShape:
+    """The fixed pieces of a reply in one version."""
+
+    __slots__ = ("flexible", "partition", "partition_tail", "topic_ids", "version")
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.flexible = version >= FLEXIBLE_FROM
+        self.topic_ids = version >= TOPIC_IDS_FROM
+        # index, error, high watermark, last stable offset, [log start], aborted = null, [preferred replica = -1]
+        middle = "q" if version >= 5 else ""
+        aborted = "b" if self.flexible else "i"
+        preferred = "i" if version >= 11 else ""
+        self.partition = Struct(f">ihqq{middle}{aborted}{preferred}")
+        self.partition_tail = b"\0" if self.flexible else b""
+
+    def reply_start(self, throttle_ms: int, error_code: int, session_id: int) -> bytes:
+        head = b"\0" if self.flexible else b""
+        if self.version >= SESSIONS_FROM:
+            return head + _THROTTLE_ERROR_SESSION.pack(throttle_ms, error_code, session_id)
+        return head + _INT32.pack(throttle_ms)
+
+    def partition_start(
+        self, index: int, error_code: int, high_watermark: int, last_stable_offset: int, log_start_offset: int,
+        records_bytes: int, aborted: list[tuple[int, int]] | None = None,
+    ) -> bytes:  # fmt: skip
+        """Everything before the records; ``aborted`` None stands for a reader that did not ask."""
+        fields = [index, error_code, high_watermark, last_stable_offset]
+        if self.version >= 5:
+            fields.append(log_start_offset)
+        fields.append(0 if self.flexible else -1)
+        if self.version >= 11:
+            fields.append(-1)
+        head = self.partition.pack(*fields)
+        if aborted is not None:
+            head = self._with_aborted(head, aborted)
+        if self.flexible:
+            return head + write_uvarint(records_bytes + 1)
+        return head + _INT32.pack(records_bytes)
+
+    def _with_aborted(self, head: bytes, aborted: list[tuple[int, int]]) -> bytes:
+        width = 1 if self.flexible else 4
+        preferred_bytes = 4 if self.version >= 11 else 0
+        before = head[: len(head) - preferred_bytes - width]
+        rows = b"".join(_ABORTED.pack(*row) + self.partition_tail for row in aborted)
+        return before + self.count(len(aborted)) + rows + head[len(head) - preferred_bytes :]
+
+    def partition_end(self, diverging: tuple[int, int] | None) -> bytes:
+        """Everything behind the records: tagged fields, of which only the diverging epoch is ever set."""
+        if diverging is None or not self.flexible:
+            return self.partition_tail
+        value = _DIVERGING.pack(*diverging) + b"\0"
+        return b"\1\0" + write_uvarint(len(value)) + value
+
+    def topic(self, name: bytes) -> bytes:
+        if self.topic_ids:
+            return name
+        return (write_uvarint(len(name) + 1) if self.flexible else _INT16.pack(len(name))) + name
+
+    def count(self, count: int) -> bytes:
+        return write_uvarint(count + 1) if self.flexible else _INT32.pack(count)
+
+
+_THROTTLE_ERROR_SESSION = Struct(">ihi")
+_ABORTED = Struct(">qq")
+_DIVERGING = Struct(">iq")
+_shapes: dict[int, ReplyShape] = {}
+
+
+def reply_shape(version: int) -> ReplyShape:
+    shape = _shapes.get(version)
+    if shape is None:
+        shape = _shapes[version] = ReplyShape(version)
+    return shape
+
+
+def frame_start(correlation_id: int, body_bytes: int) -> bytes:
+    return _TWO_INT32.pack(body_bytes + 4, correlation_id)

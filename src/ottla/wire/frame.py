@@ -1,0 +1,80 @@
+"""The request header and the frame around a reply.
+
+A frame is an int32 size and that many bytes. A request starts with API key, version and correlation id, then the client
+id, which is a string with an int16 length in every header version, and from header version 2 on tagged fields.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from ottla.wire.codec import WireError
+
+Buffer = bytes | bytearray | memoryview
+
+REQUEST_START = Struct(">hhi")
+_INT16 = Struct(">h")
+_REPLY_V0 = Struct(">ii")
+_REPLY_V1 = Struct(">iix")
+
+
+def skip_client_id(buffer: Buffer, position: int, end: int) -> int:
+    """The position behind the client id that starts at ``position``; its length may be -1 for none."""
+    (length,) = _INT16.unpack_from(buffer, position)
+    following: int = position + 2 + (length if length > 0 else 0)
+    if length < -1 or following > end:
+        raise WireError("the client id does not end within the frame")
+    return following
+
+
+def read_client_id(buffer: Buffer, position: int, end: int) -> str:
+    """The client id as text; none counts as empty."""
+    following = skip_client_id(buffer, position, end)
+    return bytes(buffer[position + 2 : following]).decode("utf-8", "replace")
+
+
+def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """An unsigned varint of at most five bytes, and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise WireError("a varint is longer than five bytes")
+
+
+def write_uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def skip_tags(buffer: Buffer, position: int, end: int) -> int:
+    """The position behind a section of tagged fields, none of which matters here."""
+    count = buffer[position]
+    if not count:
+        return position + 1
+    count, position = read_uvarint(buffer, position)
+    if count > end - position:
+        raise WireError("more tagged fields than bytes")
+    for _ in range(count):
+        _, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position += size
+        if position > end:
+            raise WireError("a tagged field does not end within the frame")
+    return position
+
+
+def frame_reply(correlation_id: int, body: bytes, header_version: int) -> bytes:
+    """Size, response header and body."""
+    if header_version:
+        return _REPLY_V1.pack(len(body) + 5, correlation_id) + body
+    return _REPLY_V0.pack(len(body) + 4, correlation_id) + body

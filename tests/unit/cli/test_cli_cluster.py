@@ -1,0 +1,176 @@
+"""How errors of the client become exit codes, and the two requests that are written by hand."""
+
+from __future__ import annotations
+
+import socket
+from struct import pack
+from typing import Any
+
+import click
+import pytest
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from ottla.cli.cluster import PartitionName, Reader, Writer, connect, failure_of
+from ottla.cli.connection import make_connection
+from ottla.cli.default_config import DefaultConfig, DefaultEntry
+from ottla.cli.failure import Failure
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, 3),
+        (KafkaError._UNKNOWN_PARTITION, 3),
+        (KafkaError.TOPIC_ALREADY_EXISTS, 1),
+        (KafkaError._TIMED_OUT, 4),
+        (KafkaError._ALL_BROKERS_DOWN, 4),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, 1),
+        (KafkaError.INVALID_CONFIG, 1),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(code: int, exit_code: int) -> None:
+    failure = failure_of(KafkaError(code, "reason"), "topic x", "x")
+    assert failure.exit_code == exit_code
+    assert "\n" not in failure.message
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_no_reachable_broker_is_said_at_once_with_address_and_remedy(
+    monkeypatch: pytest.MonkeyPatch, ottla: Any
+) -> None:
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    result = ottla("topic", "list", "-b", "nowhere:1234")
+    assert result.exit_code == 4
+    assert result.stderr == (
+        "error: no broker reachable at nowhere:1234 (connection refused); start one with 'ottla broker', "
+        "or name another with -b HOST:PORT\n"
+    )
+
+
+def test_a_property_that_does_not_exist_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Accepted:
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: Accepted())
+    with click.Context(click.Command("x")), pytest.raises(click.UsageError, match="nope"):
+        connect(make_connection(None, {"nope": "1"}, {}, 1))
+
+
+class FakeConsumer:
+    def __init__(self, *messages: Message) -> None:
+        self.messages = list(messages)
+
+    def poll(self, timeout: float) -> Message | None:
+        return self.messages.pop(0) if self.messages else None
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        taken, self.messages = self.messages[:count], self.messages[count:]
+        return taken
+
+
+def end_of(partition: int, offset: int) -> Message:
+    return Message(topic="t", partition=partition, offset=offset, error=KafkaError(KafkaError._PARTITION_EOF))
+
+
+def test_the_reader_tells_records_from_ends() -> None:
+    record = Message(topic="t", partition=0, offset=4, value=b"x")
+    reader = Reader(FakeConsumer(record, end_of(0, 5), end_of(1, 0)))  # type: ignore[arg-type]
+    assert reader.read(100, 1) == ([record], {PartitionName("t", 0): 5, PartitionName("t", 1): 0})
+    assert reader.read(100, 1) == ([], {})
+
+
+def test_the_reader_raises_every_other_error() -> None:
+    lost = Message(topic="t", partition=0, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no"))
+    reader = Reader(FakeConsumer(lost))  # type: ignore[arg-type]
+    with pytest.raises(Failure, match="t-0: no"):
+        reader.read(100, 1)
+
+
+class FullProducer:
+    """Refuses until it was polled."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def produce(self, *_: Any, **__: Any) -> None:
+        self.calls.append("produce")
+        if "poll" not in self.calls:
+            raise BufferError
+
+    def poll(self, timeout: float) -> None:
+        self.calls.append("poll")
+
+
+def test_the_writer_waits_for_room() -> None:
+    producer = FullProducer()
+    Writer(producer).send("t", b"x")  # type: ignore[arg-type]
+    assert producer.calls == ["produce", "poll", "produce"]
+
+
+class FakeSocket:
+    """Answers one request with fixed bytes."""
+
+    def __init__(self, reply: bytes) -> None:
+        self.sent = b""
+        self._reply = pack(">i", len(reply)) + reply
+
+    def __enter__(self) -> FakeSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def sendall(self, data: bytes) -> None:
+        self.sent += data
+
+    def recv(self, size: int) -> bytes:
+        # One byte at a time: whoever reads must not trust a packet's size.
+        taken, self._reply = self._reply[: min(size, 1)], self._reply[min(size, 1) :]
+        return taken
+
+
+def text(value: str) -> bytes:
+    return pack(">h", len(value)) + value.encode()
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, reply: bytes) -> FakeSocket:
+    connection = FakeSocket(reply)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: connection)
+    return connection
+
+
+def test_broker_defaults_are_described_under_an_empty_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = text("log.retention.ms") + text("5") + pack(">bbb", 0, 3, 0) + pack(">i", 0)
+    result = pack(">hh", 0, -1) + b"\4" + text("") + pack(">i", 1) + entry
+    connection = answer(monkeypatch, pack(">ii", 1, 0) + pack(">i", 1) + result)
+    assert DefaultConfig("h", 1, 1).describe() == [DefaultEntry("log.retention.ms", "5", 3, False, False)]
+    body = pack(">i", 1) + b"\4" + text("") + pack(">i", -1) + b"\0"
+    assert connection.sent[4:] == pack(">hhi", 32, 1, 1) + text("ottla-cli") + body
+
+
+def test_broker_defaults_are_altered_in_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = answer(monkeypatch, pack(">ii", 1, 0) + pack(">i", 1) + pack(">hh", 0, -1) + b"\4" + text(""))
+    DefaultConfig("h", 1, 1).alter({"a": "1"}, ["b"], dry_run=True)
+    changes = text("a") + b"\0" + text("1") + text("b") + b"\1" + pack(">h", -1)
+    body = pack(">i", 1) + b"\4" + text("") + pack(">i", 2) + changes + b"\1"
+    assert connection.sent[4:] == pack(">hhi", 44, 0, 1) + text("ottla-cli") + body
+
+
+def test_a_refused_default_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, pack(">ii", 1, 0) + pack(">i", 1) + pack(">h", 40) + text("bad value") + b"\4" + text(""))
+    with pytest.raises(Failure, match="broker defaults: bad value"):
+        DefaultConfig("h", 1, 1).alter({"a": "1"}, [], dry_run=False)
+
+
+@pytest.mark.parametrize("reply", [b"", b"\0" * 10, pack(">ii", 1, 0) + pack(">i", 7)])
+def test_a_reply_that_makes_no_sense_is_no_traceback(monkeypatch: pytest.MonkeyPatch, reply: bytes) -> None:
+    answer(monkeypatch, reply)
+    with pytest.raises(Failure) as caught:
+        DefaultConfig("h", 1, 1).describe()
+    assert caught.value.exit_code == 4
+
+
+def test_partition_names_are_what_the_client_takes() -> None:
+    assert TopicPartition(*PartitionName("t", 3), 5).offset == 5

@@ -1,0 +1,106 @@
+"""Write the reference pages that are made from tables in the code.
+
+python tools/generate_docs.py            write the pages
+python tools/generate_docs.py --check    fail if a page is not what the code says
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ottla.model.setting_types import format_value
+from ottla.model.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+SETTINGS_HEAD = """\
+# Settings
+
+<!-- Written by tools/generate_docs.py from the tables in src/ottla/model; do not edit. -->
+
+The broker reads its settings from a Java properties file, as Kafka does. Names, types and defaults are
+Kafka's unless the text says otherwise. An unknown name or a bad value stops the start with a line that says
+what to change. Settings of Kafka that mean nothing here are ignored with a warning; those that promise
+protection Ottla cannot give yet (`ssl.*`, `sasl.*`, `authorizer.class.name` and the like) are refused.
+
+## Broker
+
+*Dynamic* settings can be changed while the broker runs. A value comes from the first of: the dynamic value of
+this broker, the dynamic default of the cluster, the properties file, the default.
+"""
+
+SETTINGS_TOPIC_HEAD = """
+## Topic
+
+Any topic setting can be given when the topic is created and changed later. Without one, the topic uses the
+first of the broker settings named here that is set, then the default.
+"""
+
+
+def settings_page() -> str:
+    """docs/reference/settings.md"""
+    return "\n".join(
+        [
+            SETTINGS_HEAD,
+            *table(("Name", "Type", "Default", "Allowed", "Dynamic", "Meaning"), broker_rows()),
+            SETTINGS_TOPIC_HEAD,
+            *table(("Name", "Type", "Default", "Allowed", "Broker settings", "Meaning"), topic_rows()),
+            "",
+        ]
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {"docs/reference/settings.md": settings_page}
+
+
+def broker_rows() -> Iterator[tuple[str, ...]]:
+    for row in sorted(BROKER_SETTINGS.values(), key=lambda row: row.name):
+        yield (*setting_cells(row), "yes" if row.dynamic else "no", row.documentation)
+
+
+def topic_rows() -> Iterator[tuple[str, ...]]:
+    for row in sorted(TOPIC_SETTINGS.values(), key=lambda row: row.name):
+        synonyms = ", ".join(f"`{synonym.name}`" for synonym in row.synonyms)
+        yield (*setting_cells(row), synonyms, row.documentation)
+
+
+def setting_cells(row: Setting[Any]) -> tuple[str, ...]:
+    default = format_value(row.default)
+    shown = "not set" if default is None else f"`{default}`" if default else "empty"
+    return f"`{row.name}`", row.type.name, shown, row.check.allowed
+
+
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    for cells in (header, ("---",) * len(header), *rows):
+        yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def outdated_pages() -> list[str]:
+    """The pages whose text is not what the code says now."""
+    return [
+        name
+        for name, render in PAGES.items()
+        if not (ROOT / name).exists() or (ROOT / name).read_text(encoding="utf-8") != render()
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the reference pages that are made from the code.")
+    parser.add_argument("--check", action="store_true", help="write nothing, fail if a page is out of date")
+    check = parser.parse_args().check
+    outdated = outdated_pages()
+    for name in outdated:
+        if check:
+            print(f"{name} is out of date; run: python tools/generate_docs.py", file=sys.stderr)
+        else:
+            (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / name).write_text(PAGES[name](), encoding="utf-8")
+            print(f"wrote {name}")
+    return 1 if check and outdated else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
