@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     SCRATCH.mkdir(exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=SCRATCH))
-    # A stop by `kill` must also take the brokers down.
+    # Said explicitly: `kill` must take the brokers down too, and a shell starts background jobs with SIGINT off.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         bench = Bench(scenarios, brokers, options, directory)

@@ -120,6 +120,8 @@ class ApacheKafka(BrokerProcess):
             raise BrokerFailed(reason)
         super().__init__(parent=parent)
         self._settings = settings or {}
+        # The tools want it too, and they also work while no broker runs.
+        (self.directory / "log4j2.properties").write_text(_LOGGING)
 
     def start(self) -> None:
         """Returns once the broker answers requests."""
@@ -160,7 +162,6 @@ class ApacheKafka(BrokerProcess):
         }
         controller = lines["listeners"].rpartition("//")[2]
         lines["controller.quorum.bootstrap.servers"] = controller
-        (self.directory / "log4j2.properties").write_text(_LOGGING)
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         arguments = ["format", "--cluster-id", _CLUSTER_ID, "--standalone", "--config", str(self._properties)]
         done = self.run_tool("kafka.tools.StorageTool", arguments)

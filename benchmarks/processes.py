@@ -56,7 +56,7 @@ class BrokerProcess:
 
     def halt(self) -> None:
         """Stops the process cleanly and keeps its directory: launch() then continues with the same data."""
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
         if process.poll() is None:
@@ -71,14 +71,14 @@ class BrokerProcess:
         except ProcessLookupError:
             pass
         process.wait()
+        self._process = None
 
     def stop(self) -> None:
         """Stops the process and removes its directory; calling it twice is fine."""
+        self.halt()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        # Last, so that a second Ctrl-C leaves the work to the interpreter's exit.
         atexit.unregister(self.stop)
-        try:
-            self.halt()
-        finally:
-            shutil.rmtree(self.directory, ignore_errors=True)
 
     def _spawn(self, command: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         assert self._process is None, "the broker runs already"

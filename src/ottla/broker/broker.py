@@ -75,7 +75,7 @@ class Broker:
         self.server = Server(
             loop, request_bytes_max=settings.socket_request_max_bytes, connections_max=settings.max_connections,
             connections_max_per_ip=settings.max_connections_per_ip, idle_ms_max=settings.connections_max_idle_ms,
-            in_flight_max=settings.queued_max_requests, before_replies=self.replicas.write_turn,
+            in_flight_max=settings.queued_max_requests, before_replies=self._write_turn,
             observe=self._observe,
         )  # fmt: skip
         self._store: EmbeddedStore | None = None
@@ -275,13 +275,23 @@ class Broker:
                 due_expiry = now + _PRODUCER_EXPIRY_S
                 oldest_ms = self._clock.wall_ms() - settings.producer_id_expiration_ms
                 for partition in self.replicas.all():
-                    partition.log.producers.expire(oldest_ms)
+                    partition.log.expire_producers(oldest_ms)
 
     async def _apply_retention(self) -> None:
         for number, partition in enumerate(self.replicas.all()):
             self.replicas.apply_retention(partition, self._clock.wall_ms())
             if number % 50 == 0:
                 await asyncio.sleep(0)  # a thousand partitions must not hold up the loop
+
+    def _write_turn(self) -> bool:
+        """Write what this turn appended; False when the broker can no longer be trusted and must end."""
+        try:
+            self.replicas.write_turn()
+        except Exception:  # a bug here could acknowledge what is not stored: end instead
+            log.critical("writing failed in an unforeseen way", exc_info=True)
+            self._fail("writing failed in an unforeseen way; see the log")
+            return False
+        return True
 
     def _fail(self, reason: str) -> None:
         if not self.ended.done():
@@ -296,6 +306,9 @@ class Broker:
     async def stop(self) -> None:
         """End in order. After a failure of every disk there is nothing to note."""
         await self._tasks.stop()
+        self.server.refuse_new()
+        for partition in self.replicas.all():
+            partition.release_readers()
         await self.server.stop(_DRAIN_S)
         for dispatcher in self._dispatchers:
             await dispatcher.stop()

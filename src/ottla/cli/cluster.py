@@ -223,7 +223,7 @@ class Cluster:
             states.append(
                 TopicState(
                     name=name,
-                    topic_id=str(described.topic_id),
+                    topic_id=_url_safe(str(described.topic_id)),
                     internal=bool(described.is_internal),
                     partitions=tuple(partitions),
                 )
@@ -358,15 +358,16 @@ class Cluster:
     def writer(self, properties: Mapping[str, str | int | float | bool]) -> Writer:
         """A producer with these properties; the user's own -X ones win."""
         with self._failures("producer"):
-            return Writer(Producer({**self._configuration(), **_unless_set(properties, self._connection)}))
+            configuration = self._configuration(error_cb=self._on_outage)
+            return Writer(Producer({**configuration, **_unless_set(properties, self._connection)}))
 
     def reader(self, properties: Mapping[str, str | int | float | bool]) -> Reader:
         """A consumer outside any group, with these properties; the user's own -X ones win."""
         fixed = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
         defaults = {"group.id": "ottla-cli", "auto.offset.reset": "earliest", **properties}
-        configuration = {**self._configuration(), **_unless_set(defaults, self._connection), **fixed}
+        configuration = self._configuration(error_cb=self._on_outage)
         with self._failures("consumer"):
-            return Reader(Consumer(configuration))
+            return Reader(Consumer({**configuration, **_unless_set(defaults, self._connection), **fixed}))
 
     # Private
 
@@ -389,6 +390,18 @@ class Cluster:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._complaints.append(error.str())
 
+    def _on_outage(self, error: KafkaError) -> None:
+        # The client goes on trying for as long as it is asked to; the person should know why nothing happens.
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            click.echo(f"warning: lost {self._connection.bootstrap}, trying again", err=True)
+
+    def _silent(self) -> NotHealthy:
+        cause = self._complaints[-1] if self._complaints else f"none within {self._timeout_s:g} s"
+        return NotHealthy(
+            f"{self._connection.bootstrap} accepts connections but gives no Kafka answer ({cause}); "
+            "check the port and -X security.protocol, or run 'ottla doctor'"
+        )
+
     @contextmanager
     def _failures(self, subject: str, topic: str | None = None) -> Iterator[None]:
         try:
@@ -397,9 +410,7 @@ class Cluster:
             error = exception.args[0]
             if error.code() in _UNREACHABLE:
                 self._admin.poll(0)
-                silence = f"no answer within {self._timeout_s:g} s"
-                cause = self._complaints[-1] if self._complaints else silence
-                raise unreachable(self._connection.bootstrap, cause) from None
+                raise self._silent() from None
             raise failure_of(error, subject, topic) from None
 
 
@@ -526,6 +537,11 @@ def _partition_state(partition: int, leader: int, replicas: Sequence[int], isr: 
     return PartitionState(
         partition=partition, leader=_none_if_negative(leader), replicas=tuple(replicas), isr=tuple(isr)
     )
+
+
+def _url_safe(topic_id: str) -> str:
+    # Kafka prints ids in the alphabet that is safe in URLs, the client in the other.
+    return topic_id.replace("+", "-").replace("/", "_")
 
 
 def _config_value(entry: ConfigEntry) -> ConfigValue:

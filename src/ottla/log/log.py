@@ -80,6 +80,8 @@ class Log:
         self._disk = disk
         self.directory = directory
         self.name = name
+        #: a log that was never written has no folder yet, so that making topics costs nothing; called before the first
+        self.make_folder: Callable[[], None] | None = None
         #: called with a segment that will not change any more
         self.on_roll: Callable[[Log, Segment], None] = _nobody_rolled
 
@@ -105,6 +107,8 @@ class Log:
         # Pending
         self.pending: list[Buffer] = []
         self.pending_bytes = 0
+        #: bytes appended in this life of the process; only differences mean anything
+        self.appended_bytes = 0
         #: size of the active file without what is pending
         self.written_bytes = self.active.size_bytes
         self._hints: dict[int, tuple[Segment, int]] = {}
@@ -178,6 +182,7 @@ class Log:
             head = _pack_prefix(base, length, self.leader_epoch)
             self._disk.pwritev(segment.file.fd, [head, view[start + PREFIX_BYTES : end]], self.written_bytes)
             self.written_bytes += size
+            self.written_end_offset = last + 1
         if not segment.size_bytes:
             segment.first_timestamp = max_ts
             self._roll_after_ms = self._roll_deadline()
@@ -187,6 +192,7 @@ class Log:
                 self.producers.entries[producer_id] = entry
             entry.note(sequence, delta, base, max_ts)
         self.log_end_offset = last + 1
+        self.appended_bytes += size
         if self.pending_bytes > PENDING_BYTES_MAX:
             self.write_pending()
         return base, last + 1
@@ -260,6 +266,9 @@ class Log:
         self._epoch_known = self.epochs.latest == epoch
 
     def _note_epoch(self, offset: int) -> None:
+        if self.make_folder is not None:
+            self.make_folder()
+            self.make_folder = None
         if self.epochs.assign(self.leader_epoch, offset):
             self.write_epochs()
         self._epoch_known = True
@@ -373,14 +382,6 @@ class Log:
             return None
         return self.read(self.segments[following].base_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
 
-    def bytes_between(self, offset: int, end_offset: int) -> int:
-        """Roughly how many bytes a reader at ``offset`` has before it: exact within the active segment's scan."""
-        if offset >= end_offset:
-            return 0
-        segment = self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
-        end = self.written_bytes if segment is self.active else segment.size_bytes
-        return max(end - segment.position_of(offset), 0)
-
     def offset_for_timestamp(self, timestamp: int, end_offset: int) -> tuple[int, int] | None:
         """The first record at or after ``timestamp``: its offset and its own timestamp. May open one batch."""
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
@@ -455,6 +456,10 @@ class Log:
         path = self._snapshot_path(self.log_end_offset)
         self._disk.write_file(path, self.producers.to_snapshot(), sync=False)
 
+    def expire_producers(self, older_than_ms: int) -> None:
+        if self._producers is not None:
+            self._producers.expire(older_than_ms)
+
     def load_producers(self, end_offset: int) -> None:
         """Rebuild producer state up to ``end_offset``: the newest readable snapshot below it, then the batches."""
         producers, replay_from = load_snapshot(self._disk, self.directory, end_offset)
@@ -514,6 +519,8 @@ class Log:
 
     def flush_files(self) -> None:
         """Clean stop: indexes, producers and epochs go to their files, the data to the disk."""
+        if self.make_folder is not None:
+            return
         self.write_pending()
         unsynced = self.unsynced()
         for segment, _ in unsynced:

@@ -122,10 +122,11 @@ class Segment:
         self._disk.write_file(self.path(".timeindex"), self.time_index.to_bytes(), sync=False)
 
     def sync(self) -> None:
-        """Put the file on disk, and its name the first time. Runs in a thread; the caller notes the result."""
+        """Put the file on disk, and the first time its name and its folder's. Runs in a thread; the caller notes the result."""
         self._disk.fdatasync(self.file.fd)
         if self.synced_bytes < 0:
             self._disk.fsync_dir(self.directory)
+            self._disk.fsync_dir(os.path.dirname(self.directory))
 
     def delete_files(self) -> None:
         for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):

@@ -16,9 +16,11 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ottla.env.disk import Disk, lock_file
 from ottla.env.tasks import ThreadPool
+from ottla.log.epochs import LeaderEpochs
 from ottla.log.log import Log
 from ottla.log.recovery import CleanStop, open_log
 from ottla.log.segment import Segment
@@ -168,18 +170,24 @@ class LogStore:
     # -- partitions come and go -----------------------------------------------------------------------------------
 
     def create(self, spec: PartitionSpec) -> Log:
-        """Make an empty log in the directory that has the fewest."""
+        """Make an empty log in the directory that has the fewest. Nothing is written before its first batch."""
         usable = [directory for directory in self.dirs if not directory.offline]
         if not usable:
             raise OSError("no log directory is online")
         directory = min(usable, key=lambda d: len(d.logs))
         folder = os.path.join(directory.path, str(spec.name))
+        made = Log(
+            disk=self._disk, directory=folder, name=spec.name, settings=spec.settings,
+            segments=[Segment(self._disk, folder, 0)], log_start_offset=0, log_end_offset=0, epochs=LeaderEpochs(),
+            producers=None,
+        )  # fmt: skip
+        made.make_folder = partial(self._make_folder, folder, spec.topic_id)
+        return self._add(directory, made)
+
+    def _make_folder(self, folder: str, topic_id: bytes) -> None:
         self._disk.makedirs(folder)
-        metadata = f"version: 0\ntopic_id: {text_id(spec.topic_id)}"
+        metadata = f"version: 0\ntopic_id: {text_id(topic_id)}"
         self._disk.write_file(os.path.join(folder, "partition.metadata"), metadata.encode(), sync=False)
-        return self._add(directory, open_log(
-            self._disk, folder, spec.name, spec.settings, clean=None, recovery_point=0, log_start_offset=0,
-        ))  # fmt: skip
 
     def delete(self, name: TopicPartition, unique: str) -> None:
         """Forget the log at once; its files go in a thread."""
@@ -189,6 +197,8 @@ class LogStore:
         directory = self.dir_of(gone)
         del directory.logs[name]
         gone.pending.clear()
+        if gone.make_folder is not None:
+            return
         target = os.path.join(directory.path, f"{name}.{unique}-delete")
         self._disk.rename(gone.directory, target)
         self._remove_folder(target)
@@ -286,6 +296,7 @@ class LogStore:
                 ends = {
                     str(name): (each.log_end_offset, each.active.base_offset, each.active.size_bytes)
                     for name, each in directory.logs.items()
+                    if each.make_folder is None
                 }
                 note = json.dumps({"version": 0, "brokerEpoch": -1, "logs": ends}, separators=(",", ":"))
                 self._disk.write_file(os.path.join(directory.path, CLEAN_STOP), note.encode(), sync=True)

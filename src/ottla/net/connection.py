@@ -88,8 +88,8 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket."""
 
     __slots__ = (
-        "_closing", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held", "_in_flight_max",
-        "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket_fd", "_touched", "_write_paused", "cache",
+        "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
+        "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket_fd", "_touched", "_write_paused", "cache",
         "last_active", "local_address", "on_close", "peer_host", "transport",
     )  # fmt: skip
 
@@ -121,6 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held = b""  # received, not looked at: intake is stopped
         self._muted = 0
         self._reading = True
+        self._ending = False  # to be closed when nothing is owed any more
         self._closing = False
 
         # Replies
@@ -140,8 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         self.local_address = transport.get_extra_info("sockname")[:2]
         self.peer_host = str((transport.get_extra_info("peername") or ("?",))[0])
         if not self._server.admit(self):
-            self._closing = True
-            transport.abort()
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
@@ -155,14 +155,22 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.clear()
 
     def close(self) -> None:
-        """End the connection: what was filled before is still sent, nothing more is read."""
+        """Read nothing more, and end the connection once the replies that are owed have left."""
+        if not self._ending and not self._closing:
+            self._ending = True
+            self.stop_intake()
+            self.touch()
+
+    def abort(self) -> None:
+        """End the connection now."""
         if not self._closing:
             self._closing = True
-            self._pause()
-            if self.transport.get_write_buffer_size() or self._sending:
-                self.transport.close()
-            else:
-                self.transport.abort()
+            self.transport.abort()
+
+    def _maybe_end(self) -> None:
+        if self._ending and not self._replies and not self._sending and not self._closing:
+            self._closing = True
+            self.transport.close()
 
     @property
     def closing(self) -> bool:
@@ -198,8 +206,9 @@ class Connection(asyncio.BufferedProtocol):
         self._intake(_receive, _receive_view, end)
 
     def eof_received(self) -> bool:
-        # A client that closed its side may still read the replies it is owed; with none, close.
-        return bool(self._replies or self._sending)
+        # A client that closed its side may still read the replies it is owed.
+        self.close()
+        return True
 
     def _intake(self, buffer: bytearray, view: memoryview, end: int) -> None:
         """Handle every whole frame in ``buffer[:end]``; keep what follows the last one."""
@@ -218,8 +227,8 @@ class Connection(asyncio.BufferedProtocol):
                 return
             handle(self, buffer, view, position + 4, following)
             position = following
-            if self._muted or self._write_paused or self._closing or len(self._replies) >= self._in_flight_max:
-                if not self._closing:
+            if self._muted or self._write_paused or len(self._replies) >= self._in_flight_max:
+                if not self._ending:
                     self._held = bytes(view[position:end])
                     self._pause()
                 return
@@ -270,6 +279,11 @@ class Connection(asyncio.BufferedProtocol):
         self._muted -= 1
         self._maybe_resume()
 
+    def stop_intake(self) -> None:
+        """Take no further request, ever; the replies that are owed are still sent."""
+        self.mute()
+        self._pause()
+
     def _pause(self) -> None:
         if self._reading:
             self._reading = False
@@ -280,20 +294,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         if len(self._replies) >= self._in_flight_max:
             return
-        held = self._held
+        held, self._held = self._held, b""
+        self._reading = True  # so that _intake may pause again
         if held:
-            self._held = b""
             buffer = bytearray(held)
             if not self._server.in_turn:
                 self._server.begin_turn()
-            self._reading = True  # so that _intake may pause again
             self._intake(buffer, memoryview(buffer), len(buffer))
-            if self._held or self._closing:
+            if not self._reading:
                 return
-            if self._muted or self._write_paused or len(self._replies) >= self._in_flight_max:
-                return
-        else:
-            self._reading = True
         self.transport.resume_reading()
 
     # -- replies --------------------------------------------------------------------------------------------------
@@ -321,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send what is filled at the head of the queue. Called once per turn, after the files are written."""
         self._touched = False
         replies = self._replies
-        if self._closing or not replies:
+        if self._closing:
             return
         out: list[bytes] = []
         observe, now = self._server.observe, self._server.now
@@ -351,6 +360,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pump()
         if not self._reading:
             self._maybe_resume()
+            self._maybe_end()
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -360,6 +370,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pump()
         if not self._reading:
             self._maybe_resume()
+            self._maybe_end()
 
     def _pump(self) -> None:
         """Move parts to the socket until the kernel takes no more; a slow reader costs one chunk, not its reply."""
@@ -381,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
             except BlockingIOError:
                 sent = -1
             except OSError:
-                self.close()
+                self.abort()
                 return False
             if sent == 0:
                 self._cut_short()
@@ -403,4 +414,4 @@ class Connection(asyncio.BufferedProtocol):
     def _cut_short(self) -> None:
         # The file is shorter than what the reply's header promised: it was truncated. Nothing right can follow.
         self._sending.clear()
-        self.close()
+        self.abort()

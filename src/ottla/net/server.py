@@ -54,7 +54,7 @@ class Server:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, *, request_bytes_max: int, connections_max: int,
-        connections_max_per_ip: int, idle_ms_max: int, in_flight_max: int, before_replies: Callable[[], None],
+        connections_max_per_ip: int, idle_ms_max: int, in_flight_max: int, before_replies: Callable[[], bool],
         observe: Callable[[int, float], None],
     ) -> None:  # fmt: skip
         # Settings
@@ -80,7 +80,6 @@ class Server:
         self.in_turn = False
         self.turn_started = self.now = loop.time()
         self.touched: list[Connection] = []
-        self.draining = False
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -92,20 +91,27 @@ class Server:
 
     async def stop(self, drain_s: float) -> None:
         """1 accept no more  2 let requests in flight finish, for a while  3 close."""
-        for server in self._servers:
-            server.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        self.draining = True
+        self.refuse_new()
         deadline = self._loop.time() + drain_s
         while any(connection.in_flight for connection in self.connections) and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
         for connection in list(self.connections):
-            connection.close()
+            connection.close() if not connection.in_flight else connection.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
                 while self.connections:
                     await asyncio.sleep(0.005)
+
+    def refuse_new(self) -> None:
+        """Accept no more connections, and from those that are there no more requests."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for connection in list(self.connections):
+            connection.stop_intake()
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False when it is one too many."""
@@ -148,8 +154,9 @@ class Server:
         self._loop.call_soon(self.end_turn)
 
     def end_turn(self) -> None:
-        # 1 files
-        self._before_replies()
+        # 1 files; when that fails in a way nobody foresaw, nothing may be acknowledged any more
+        if not self._before_replies():
+            return
         # 2 replies; flushing may read held requests, which belong to the next turn
         self.in_turn = False
         touched, self.touched = self.touched, []

@@ -155,20 +155,17 @@ class ReplicaManager:
                 continue
             end = each.written_end_offset
             if end > partition.high_watermark:
-                before, partition.high_watermark = partition.high_watermark, end
-                if partition.readers:
-                    self._wake_readers(partition, before)
+                partition.high_watermark = end
+                size_bytes = each.appended_bytes - partition.appended_bytes
+                partition.appended_bytes = each.appended_bytes
+                for reader in list(partition.readers):
+                    reader.on_committed(size_bytes)
             if partition.written:
                 written, partition.written = partition.written, []
                 for writer in written:
                     writer.on_committed(0)
             if partition.writers and not partition.sync_in_flight:
                 self._start_sync(partition)
-
-    def _wake_readers(self, partition: Partition, before: int) -> None:
-        size = partition.log.bytes_between(before, partition.high_watermark)
-        for reader in list(partition.readers):
-            reader.on_committed(size)
 
     # -- group commit ---------------------------------------------------------------------------------------------
 

@@ -39,8 +39,8 @@ class Partition:
     """One partition that this broker leads."""
 
     __slots__ = (
-        "has_room", "high_watermark", "isr", "leader_epoch", "leader_id", "log", "name", "offline", "readers",
-        "replicas", "sync_in_flight", "topic_id", "topic_name", "writers", "written",
+        "appended_bytes", "has_room", "high_watermark", "isr", "leader_epoch", "leader_id", "log", "name", "offline",
+        "readers", "replicas", "sync_in_flight", "topic_id", "topic_name", "writers", "written",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,8 @@ class Partition:
         self.replicas = replicas
         self.isr = isr
         self.high_watermark = log.written_end_offset
+        #: ``log.appended_bytes`` when the high watermark was last moved
+        self.appended_bytes = log.appended_bytes
         #: its log directory failed; nothing is read or written until a restart
         self.offline = False
         #: False while its log directory is nearly full: reads go on, produces are refused
@@ -99,6 +101,10 @@ class Partition:
     def leave(self, error_code: ErrorCode) -> None:
         """Answer everybody who waits here: the partition goes away."""
         self.fail_writers(error_code)
+        self.release_readers()
+
+    def release_readers(self) -> None:
+        """Answer the long polls with what there is."""
         readers, self.readers = self.readers, {}
         for reader in readers:
             reader.on_gone()

@@ -1,4 +1,4 @@
-"""The pytest plugin: ``ottla_broker`` for a test session, ``fresh_ottla_broker`` for one test, a factory for the rest."""
+"""The pytest plugin: ``ottla_broker`` for a session, ``fresh_ottla_broker`` for one test, a factory."""
 
 from __future__ import annotations
 

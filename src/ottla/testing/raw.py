@@ -1,0 +1,182 @@
+"""A client that says exactly what it is told: any request of any version, any bytes, one blocking socket.
+
+    with RawClient(broker.bootstrap) as client:
+        answer = client.ask(MetadataRequest(topics=None), 12)
+
+Real clients retry, negotiate and repair; this one does none of that, so that a test sees what the broker did. It is as
+good at being wrong: ``send_frame`` and ``send_bytes`` send whatever they are given.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from struct import Struct
+from types import TracebackType
+from typing import Any, Self
+
+from ottla.wire import (
+    Message,
+    decode,
+    encode,
+    request_header_version,
+    response_class,
+    response_header_version,
+)
+from ottla.wire.schema import Array, Field
+
+_SIZE = Struct(">i")
+_HEADER = Struct(">hhih")
+_TIMEOUT_S = 10.0
+_RECEIVE_BYTES = 1 << 16
+
+
+class Closed(Exception):
+    """The broker closed the connection, or reset it, where an answer was expected."""
+
+
+class RawClient:
+    """One connection. Answers come in the order of the requests; ``ask`` sends one and takes one."""
+
+    def __init__(self, address: str, *, client_id: str | None = "raw", timeout_s: float = _TIMEOUT_S) -> None:
+        host, _, port = address.rpartition(":")
+        self.client_id = client_id
+        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def ask(self, request: Message, version: int) -> Any:
+        """Send a request and return its answer, decoded to the last byte."""
+        correlation_id = self.send(request, version)
+        return self.receive(request.API_KEY, version, correlation_id)
+
+    def send(self, request: Message, version: int) -> int:
+        """Send a request without waiting; the correlation id that its answer must have."""
+        self._correlation_id += 1
+        self.send_frame(request_bytes(request, version, self._correlation_id, self.client_id))
+        return self._correlation_id
+
+    def receive(self, api_key: int, version: int, correlation_id: int) -> Any:
+        """Take the next answer, which must be the one to this request."""
+        return read_answer(self.receive_frame(), api_key, version, correlation_id)
+
+    # -- bytes ----------------------------------------------------------------------------------------------------
+
+    def send_frame(self, payload: bytes) -> None:
+        self.send_bytes(_SIZE.pack(len(payload)) + payload)
+
+    def send_bytes(self, data: bytes) -> None:
+        try:
+            self.socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            raise Closed("the broker closed the connection while it was written to") from None
+
+    def receive_frame(self) -> bytes:
+        """The next answer without its size, or ``Closed``."""
+        (size,) = _SIZE.unpack(self._receive_exactly(_SIZE.size))
+        return self._receive_exactly(size)
+
+    def receive_until_closed(self) -> bytes:
+        """Everything that arrives before the broker ends the connection; TimeoutError when it does not."""
+        received = bytearray()
+        while data := self._receive(_RECEIVE_BYTES):
+            received += data
+        return bytes(received)
+
+    def answers_or_closes(self) -> bytes | None:
+        """The next answer, None when the broker closed instead; TimeoutError when it does neither."""
+        try:
+            return self.receive_frame()
+        except Closed:
+            return None
+
+    def _receive_exactly(self, size: int) -> bytes:
+        received = bytearray()
+        while len(received) < size:
+            data = self._receive(size - len(received))
+            if not data:
+                raise Closed(f"the broker closed the connection after {len(received)} of {size} bytes")
+            received += data
+        return bytes(received)
+
+    def _receive(self, size: int) -> bytes:
+        try:
+            return self.socket.recv(size)
+        except ConnectionResetError:
+            return b""
+
+
+# -- messages -------------------------------------------------------------------------------------------------------
+
+
+def request_bytes(request: Message, version: int, correlation_id: int, client_id: str | None = "raw") -> bytes:
+    """A request with its header, without its size."""
+    name = b"" if client_id is None else client_id.encode()
+    header = _HEADER.pack(request.API_KEY, version, correlation_id, -1 if client_id is None else len(name)) + name
+    if request_header_version(request.API_KEY, version) == 2:
+        header += b"\0"
+    return header + encode(request, version)
+
+
+def read_answer(frame: bytes, api_key: int, version: int, correlation_id: int) -> Any:
+    """The answer in a frame; AssertionError when it is another request's or does not end with the frame."""
+    (found,) = _SIZE.unpack_from(frame)
+    assert found == correlation_id, f"the answer to {found} came, the one to {correlation_id} was expected"
+    start = _SIZE.size
+    if response_header_version(api_key, version):
+        assert frame[start] == 0, "an answer's header has tagged fields"
+        start += 1
+    answer, end = decode(response_class(api_key), version, frame, start)
+    assert end == len(frame), f"{len(frame) - end} bytes follow the answer"
+    return answer
+
+
+def random_message(cls: type[Any], version: int, source: random.Random, strings: tuple[str, ...] = ("", "a")) -> Any:
+    """A message that is valid as bytes, with values from all over their range."""
+    return cls(**dict(_random_fields(cls, version, source, strings)))
+
+
+def _random_fields(
+    cls: type[Any], version: int, source: random.Random, strings: tuple[str, ...]
+) -> Iterator[tuple[str, Any]]:
+    for field in cls.FIELDS:
+        if field.is_in(version) and not (_may_be_left_out(field, version) and source.random() < 0.3):
+            yield field.name, _random_value(field.type, version, source, strings)
+
+
+def _may_be_left_out(field: Field, version: int) -> bool:
+    # A nullable field without a value is null only when that is its default; either is a valid message.
+    return field.is_tagged_in(version) or (field.is_nullable_in(version) and field.default is None)
+
+
+def _random_value(field_type: Any, version: int, source: random.Random, strings: tuple[str, ...]) -> Any:
+    if isinstance(field_type, Array):
+        return [_random_value(field_type.element, version, source, strings) for _ in range(source.choice((0, 1, 1, 2, 9)))]
+    if not isinstance(field_type, str):
+        return random_message(field_type, version, source, strings)
+    if field_type == "string":
+        return source.choice(strings)
+    if field_type in ("bytes", "records"):
+        return source.randbytes(source.choice((0, 1, 61, 200)))
+    if field_type == "uuid":
+        return source.choice((bytes(16), source.randbytes(16)))
+    if field_type == "bool":
+        return source.random() < 0.5
+    if field_type == "float64":
+        return source.choice((0.0, -1.5, float("inf"), float("nan")))
+    top = 1 << int(field_type.removeprefix("int")) - 1
+    return source.choice((0, 0, 1, -1, -2, 2, 100, top - 1, -top, source.randrange(-top, top)))

@@ -1,0 +1,113 @@
+"""Clients that were written elsewhere, behind one face: what a test says once is then asked of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+#: no call to a broker on this machine takes this long unless something is wrong
+DEADLINE_S = 20.0
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What an application gives to a client, and what it gets back."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    #: None when the client's clock decides
+    timestamp_ms: int | None = None
+
+    def without_timestamp(self) -> Record:
+        return replace(self, timestamp_ms=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A record with its place in the log."""
+
+    offset: int
+    record: Record
+    #: the timestamp is the broker's (LogAppendTime); None when the client does not tell
+    append_time: bool | None
+
+
+class Refused(Exception):
+    """The broker said no; the code is the protocol's."""
+
+    def __init__(self, code: int, text: str = "") -> None:
+        super().__init__(f"error {code}: {text}")
+        self.code = code
+
+
+class Writer(Protocol):
+    """A client that can produce."""
+
+    name: str
+    #: what it can compress with here
+    codecs: tuple[str, ...]
+
+    def expresses(self, record: Record) -> Record:
+        """The record as this client can send it: some have no way to say everything."""
+
+    def produce(
+        self, topic: str, records: Sequence[Record], *, partition: int = 0, codec: str = "none", acks: int = -1,
+        idempotent: bool = False,
+    ) -> None:  # fmt: skip
+        """Send the records to one partition and wait for the answers. Raises Refused."""
+
+
+class Reader(Protocol):
+    """A client that can consume a partition from an offset, without a group."""
+
+    name: str
+    codecs: tuple[str, ...]
+
+    def shows(self, record: Record) -> Record:
+        """The record as this client can show it."""
+
+    def consume(self, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Received]:
+        """The first ``count`` records from ``offset`` on."""
+
+
+class Admin(Protocol):
+    """A client that can manage a cluster. Everything raises Refused."""
+
+    name: str
+    #: whether it knows IncrementalAlterConfigs; otherwise a change replaces everything that was set
+    incremental: bool
+
+    def create_topic(
+        self, topic: str, *, partitions: int = 1, replication_factor: int = 1, config: Mapping[str, str] | None = None
+    ) -> None: ...
+
+    def list_topics(self) -> set[str]: ...
+
+    def partition_leaders(self, topic: str) -> dict[int, int]: ...
+
+    def delete_topic(self, topic: str) -> None: ...
+
+    def create_partitions(self, topic: str, total: int) -> None: ...
+
+    def topic_config(self, topic: str) -> dict[str, str | None]: ...
+
+    def broker_config(self, broker: int) -> dict[str, str | None]: ...
+
+    def set_topic_config(self, topic: str, name: str, value: str) -> None: ...
+
+    def delete_records(self, topic: str, partition: int, before: int) -> int:
+        """The partition's low watermark afterwards."""
+
+    def brokers(self) -> dict[int, tuple[str, int]]: ...
+
+    def controller(self) -> int: ...
+
+    def watermarks(self, topic: str, partition: int) -> tuple[int, int]: ...
+
+    def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """The first offset whose record is not older; None when there is none."""
