@@ -59,18 +59,12 @@ class BrokerProcess:
         process = self._process
         if process is None:
             return
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS_MAX)
-            except subprocess.TimeoutExpired:
-                pass
-        # The session outlives its leader when a broker leaves children behind.
-        try:
+        if process.returncode is None:
+            os.kill(process.pid, signal.SIGTERM)
+            _wait_unreaped(process.pid, STOP_SECONDS_MAX)
+            # Until it is reaped its id belongs to nobody else, so this hits only what it left behind.
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
+            process.wait()
         self._process = None
 
     def stop(self) -> None:
@@ -109,6 +103,14 @@ class BrokerProcess:
 
 class BrokerFailed(RuntimeError):
     """A broker did not start, or ended while it was measured; the message holds the end of its output."""
+
+
+def _wait_unreaped(pid: int, seconds_max: float) -> None:
+    deadline = time.monotonic() + seconds_max
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.01)
 
 
 def free_port() -> int:

@@ -7,7 +7,8 @@ Every error of the client leaves here as a `Failure` with its exit code.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -46,6 +47,7 @@ from ottla.cli.failure import Failure, NotFound, NotHealthy
 
 #: a connection attempt to one address gives up after this, whatever --timeout allows for the whole
 _CONNECT_S_MAX = 3.0
+_AWAIT_S = 0.05
 #: librdkafka writes its own log lines to stderr; a command line says things once, in its own words
 _LOG_LEVEL_QUIET = "2"
 
@@ -101,6 +103,10 @@ class TopicState:
     topic_id: str | None
     internal: bool
     partitions: tuple[PartitionState, ...]
+
+    @property
+    def has_leaders(self) -> bool:
+        return all(partition.leader is not None for partition in self.partitions)
 
     @property
     def replication_factor(self) -> int:
@@ -206,6 +212,18 @@ class Cluster:
         if found is None:
             raise _no_such_topic(name)
         return found
+
+    def await_topics(self, names: Collection[str]) -> None:
+        """Wait until the brokers tell clients of these topics: creating one ends before that on some."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            known = self.topics()
+            missing = [name for name in names if name not in known or not known[name].has_leaders]
+            if not missing:
+                return
+            if time.monotonic() >= deadline:
+                raise NotHealthy(f"topic {missing[0]} was created but has no leader yet; see 'ottla topic describe'")
+            time.sleep(_AWAIT_S)
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicState]:
         with self._failures("topics"):

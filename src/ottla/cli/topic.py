@@ -112,6 +112,8 @@ def create(
         if wanted
         else []
     )
+    if not dry_run:
+        cluster.await_topics([outcome.name for outcome in outcomes if outcome.failure is None])
     for name in sorted(existing):
         click.echo(f"topic {name} exists already", err=True)
     _report(outcomes, "would create" if dry_run else "created", output)

@@ -122,7 +122,7 @@ class Segment:
         self._disk.write_file(self.path(".timeindex"), self.time_index.to_bytes(), sync=False)
 
     def sync(self) -> None:
-        """Put the file on disk, and the first time its name and its folder's. Runs in a thread; the caller notes the result."""
+        """Put the file on disk, and the first time its name and its folder's. Runs in a thread."""
         self._disk.fdatasync(self.file.fd)
         if self.synced_bytes < 0:
             self._disk.fsync_dir(self.directory)

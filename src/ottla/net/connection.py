@@ -89,8 +89,8 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
-        "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket_fd", "_touched", "_write_paused", "cache",
-        "last_active", "local_address", "on_close", "peer_host", "transport",
+        "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket_fd",
+        "_touched", "_write_paused", "cache", "last_active", "local_address", "on_close", "peer_host", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server, handle: Handler) -> None:

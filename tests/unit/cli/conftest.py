@@ -95,6 +95,7 @@ class FakeCluster:
         self.records: dict[PartitionName, list[Message]] = defaultdict(list)
         self.config: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
         self.changes: list[tuple[Any, ...]] = []
+        self.awaited: list[str] = []
         self.refuses = False
         self.record_bytes_max = 1_000_000
         self.readers: list[FakeReader] = []
@@ -150,6 +151,9 @@ class FakeCluster:
             outcomes.append(Outcome(name=name, failure=failure))
         self.changes.append(("create", list(names), partitions, replication_factor, dict(config), dry_run))
         return outcomes
+
+    def await_topics(self, names: Sequence[str]) -> None:
+        self.awaited = list(names)
 
     def delete_topics(self, names: Sequence[str]) -> list[Outcome]:
         self.changes.append(("delete", list(names)))

@@ -15,6 +15,12 @@ def test_create_asks_for_the_brokers_defaults_when_no_counts_are_given(cluster: 
     assert cluster.changes == [("create", ["a", "b"], -1, -1, {"cleanup.policy": "compact"}, False)]
 
 
+def test_create_waits_until_clients_can_see_what_was_created(cluster: Any, ottla: Any) -> None:
+    cluster.add_topic("a")
+    ottla("topic", "create", "a", "b", "c")
+    assert cluster.awaited == ["b", "c"]
+
+
 def test_create_passes_counts_on(cluster: Any, ottla: Any) -> None:
     ottla("topic", "create", "a", "--partitions", "6", "--replication-factor", "3")
     assert cluster.changes[0][2:4] == (6, 3)

@@ -1,0 +1,72 @@
+"""The benchmark's report: what it says about given samples. How fast anything is never decides a test."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.report import BEGIN, END, build_document, number, render, splice, summarise, verdict
+from benchmarks.scenarios import SCENARIOS, Scenario, Target
+
+FACTS = {
+    "ottla": "0.1.0",
+    "kafka": "4.3.0",
+    "measured_on": "2026-01-02",
+    "machine": {"cores": 2, "cpu": "some", "memory_gb": 4, "kernel": "6.1", "python": "3.11", "java": "17"},
+    "settings": {"rounds": 3, "seconds": 5.0},
+}
+PRODUCE = Scenario(
+    name="single", title="single records", kind="produce", targets=(Target("records_per_second", "ratio >=", 2.0),)
+)
+
+
+def medians(**values: float) -> dict[str, dict[str, dict[str, float]]]:
+    return {broker: {"p99_ms": {"median": value}} for broker, value in values.items()}
+
+
+def test_a_summary_holds_median_and_spread_of_every_metric():
+    found = summarise([{"p99_ms": 3.0}, {"p99_ms": 1.0}, {"p99_ms": 2.0}])
+    assert found == {"p99_ms": {"median": 2.0, "min": 1.0, "max": 3.0}}
+
+
+@pytest.mark.parametrize(("bound", "met"), [("ratio >=", False), ("ratio <=", True), ("ottla <=", False)])
+def test_a_target_is_judged_by_its_bound(bound: str, met: bool):
+    target = Target("p99_ms", bound, 1.0)  # type: ignore[arg-type]
+    assert verdict(target, medians(ottla=2.0, kafka=4.0))["met"] is met
+
+
+def test_a_ratio_without_kafka_is_not_judged():
+    assert verdict(Target("p99_ms", "ratio <=", 1.0), medians(ottla=2.0))["met"] is None
+
+
+def test_a_row_shows_both_brokers_the_ratio_and_the_verdict():
+    samples = {"single": {"ottla": [{"records_per_second": 60_000.0}], "kafka": [{"records_per_second": 20_000.0}]}}
+    row = render(build_document([PRODUCE], samples, {}, FACTS)).splitlines()[-1]
+    assert row.startswith("| single records | 60.0 k | 20.0 k | 3.00x | ≥ 2x: met |")
+
+
+def test_a_failed_measurement_is_shown_as_failed():
+    samples = {"single": {"kafka": [{"records_per_second": 20_000.0}]}}
+    row = render(build_document([PRODUCE], samples, {"single": {"ottla": "it ended"}}, FACTS)).splitlines()[-1]
+    assert row.startswith("| single records | failed | 20.0 k | – | ≥ 2x: not judged |")
+
+
+def test_new_tables_replace_only_what_stands_between_the_markers():
+    page = f"# Title\n{BEGIN}\nold\n{END}\n## What was found\nprose\n"
+    assert splice(page, "new") == f"# Title\n{BEGIN}\nnew\n{END}\n## What was found\nprose\n"
+
+
+def test_a_page_without_markers_is_refused():
+    with pytest.raises(ValueError, match="needs the lines"):
+        splice("# Title\n", "new")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.123, "0.12"), (15.04, "15.0"), (999.6, "1000"), (9_639.0, "9639"), (47_100.0, "47.1 k"), (1.7e6, "1.70 M")],
+)
+def test_numbers_have_three_digits_and_a_size(value: float, text: str):
+    assert number(value) == text
+
+
+def test_scenario_names_are_unique():
+    names = [scenario.name for scenario in SCENARIOS]
+    assert len(names) == len(set(names))
