@@ -323,10 +323,13 @@ def make_progress(verb: str, total: int | None, *, quiet: bool) -> Progress:
         TextColumn("{task.description}"),
         console=Console(stderr=True),
         transient=True,
+        auto_refresh=False,
     )
     task = bar.add_task("", total=total)
     bar.start()
-    return Progress(verb, lambda text, count: bar.update(task, description=text, completed=count), bar.stop)
+    return Progress(
+        verb, lambda text, count: bar.update(task, description=text, completed=count, refresh=True), bar.stop
+    )
 
 
 def _rates(count: int, size_bytes: int, elapsed_s: float) -> dict[str, Any]:

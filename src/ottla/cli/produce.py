@@ -96,6 +96,9 @@ def command(
 
     Reads standard input, or the files named. A summary goes to standard error; -o json prints one line per
     record that was stored. Keys choose partitions as Java producers do.
+
+    With --acks all a retry never stores a record twice. The client takes half a second to arrange that;
+    -X enable.idempotence=false saves it.
     """
     if key is not None and key_delimiter is not None:
         raise click.UsageError("-k and -K exclude each other")

@@ -1,0 +1,183 @@
+"""A broker's life: start, settings, stop, start again."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+
+from ottla.testing import BrokerProcess
+from ottla.testing.pytest_plugin import StartBroker
+
+pytestmark = pytest.mark.broker
+
+
+def produce(broker: BrokerProcess, topic: str, values: list[bytes], **settings: object) -> list[int]:
+    offsets: list[int] = []
+
+    def delivered(error: object, message: object) -> None:
+        assert error is None, error
+        offsets.append(message.offset())  # type: ignore[attr-defined]
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, **settings})
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=delivered)
+    assert producer.flush(20) == 0
+    return offsets
+
+
+def consume(broker: BrokerProcess, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "test", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    while len(values) < count and (messages := consumer.consume(count - len(values), timeout=10)):
+        values += [message.value() for message in messages]
+    consumer.close()
+    return values
+
+
+def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ottla", "broker", *arguments], capture_output=True, text=True, timeout=30
+    )
+
+
+def test_records_survive_a_clean_restart(fresh_ottla_broker: BrokerProcess) -> None:
+    values = [b"%d" % number for number in range(500)]
+    produce(fresh_ottla_broker, "kept", values)
+    assert fresh_ottla_broker.stop() == 0
+    fresh_ottla_broker.launch()
+    assert consume(fresh_ottla_broker, "kept", 500) == values
+    assert produce(fresh_ottla_broker, "kept", [b"more"]) == [500]
+    assert "not clean" not in fresh_ottla_broker.errors()
+
+
+def test_records_survive_kill_9_and_the_leader_epoch_goes_up(fresh_ottla_broker: BrokerProcess) -> None:
+    values = [b"%d" % number for number in range(500)]
+    produce(fresh_ottla_broker, "kept", values, acks="1")
+    fresh_ottla_broker.kill()
+    fresh_ottla_broker.launch()
+    assert consume(fresh_ottla_broker, "kept", 500) == values
+    dump = (Path(fresh_ottla_broker.data) / "kept-0" / "leader-epoch-checkpoint").read_text()
+    assert dump.split("\n")[:3] == ["0", "1", "0 0"]
+    produce(fresh_ottla_broker, "kept", [b"more"])
+    dump = (Path(fresh_ottla_broker.data) / "kept-0" / "leader-epoch-checkpoint").read_text()
+    assert dump.split("\n")[:4] == ["0", "2", "0 0", "1 500"]
+
+
+def test_deleted_topic_is_gone_after_restart_and_can_be_made_again(fresh_ottla_broker: BrokerProcess) -> None:
+    produce(fresh_ottla_broker, "again", [b"old"])
+    admin = AdminClient({"bootstrap.servers": fresh_ottla_broker.bootstrap})
+    admin.delete_topics(["again"])["again"].result(10)
+    fresh_ottla_broker.restart()
+    assert "again" not in admin.list_topics(timeout=10).topics
+    assert produce(fresh_ottla_broker, "again", [b"new"]) == [0]
+    assert consume(fresh_ottla_broker, "again", 1) == [b"new"]
+
+
+def test_topic_settings_change_at_run_time_and_survive_restart(fresh_ottla_broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": fresh_ottla_broker.bootstrap})
+    admin.create_topics([NewTopic("small", 1, 1)])["small"].result(10)
+    entry = ConfigEntry("max.message.bytes", "200", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "small", incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(10)
+    for _ in range(2):
+        failures: list[str] = []
+        producer = Producer({"bootstrap.servers": fresh_ottla_broker.bootstrap})
+        producer.produce("small", b"x" * 500, on_delivery=lambda error, _: failures.append(error.name()))
+        producer.flush(10)
+        assert failures == ["MSG_SIZE_TOO_LARGE"]
+        fresh_ottla_broker.restart()
+
+
+def test_several_log_directories_share_the_partitions(start_ottla_broker: StartBroker, tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    broker = start_ottla_broker(data=str(paths[0]), settings={"log.dirs": ",".join(map(str, paths))})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("spread", 4, 1)])["spread"].result(10)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for partition in range(4):
+        producer.produce("spread", b"v", partition=partition)
+    assert producer.flush(10) == 0
+    assert [len(list(path.glob("spread-*"))) for path in paths] == [2, 2]
+    broker.restart()
+    assert consume(broker, "spread", 1) == [b"v"]
+
+
+def test_clients_get_the_address_they_dialled(start_ottla_broker: StartBroker) -> None:
+    broker = start_ottla_broker(settings={"listeners": "PLAINTEXT://0.0.0.0:0"})
+    for host in ("127.0.0.1", "127.0.0.2"):
+        brokers = AdminClient({"bootstrap.servers": f"{host}:{broker.port}"}).list_topics(timeout=10).brokers
+        assert [(b.host, b.port) for b in brokers.values()] == [(host, broker.port)]
+
+
+def test_what_is_advertised_is_what_clients_get(start_ottla_broker: StartBroker) -> None:
+    broker = start_ottla_broker(settings={"advertised.listeners": "PLAINTEXT://broker.example:1234"})
+    brokers = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).brokers
+    assert [(b.host, b.port) for b in brokers.values()] == [("broker.example", 1234)]
+
+
+def test_metrics_are_served_for_prometheus(start_ottla_broker: StartBroker) -> None:
+    broker = start_ottla_broker(settings={"metrics.listener": "HTTP://127.0.0.1:0"})
+    produce(broker, "counted", [b"v"] * 10)
+    address = broker.ready_line.split("metrics=")[1]
+    page = urllib.request.urlopen(address, timeout=10).read().decode()
+    assert 'ottla_requests_total{api="Produce"}' in page
+    assert 'ottla_high_watermark{partition="0",topic="counted"} 10.0' in page
+    assert "ottla_offline_partitions 0.0" in page
+
+
+def test_unknown_setting_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    done = run_broker("--data", str(tmp_path / "data"), "-X", "log.retension.ms=5")
+    assert done.returncode == 2
+    assert "log.retention.ms" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "data").exists()
+
+
+def test_port_that_is_taken_is_named_and_nothing_is_touched(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_broker("--data", str(tmp_path / "data"), "--listener", f"PLAINTEXT://127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert str(port) in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "data").exists()
+
+
+def test_server_properties_file_is_read_and_options_win(tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text("num.partitions=4\nbroker.id=7\n# comment\nprocess.roles=broker,controller\n")
+    with BrokerProcess.start(settings={"num.partitions": "2"}) as broker:
+        broker.stop()
+    done = subprocess.Popen(
+        [sys.executable, "-m", "ottla", "broker", "--data", str(tmp_path / "d"), "--listener", "PLAINTEXT://127.0.0.1:0",
+         "--config", str(config), "-X", "num.partitions=2"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert done.stdout is not None
+        ready = done.stdout.readline()
+        assert "id=7" in ready
+        admin = AdminClient({"bootstrap.servers": ready.split()[1].removeprefix("PLAINTEXT://")})
+        admin.create_topics([NewTopic("t", -1, 1)])["t"].result(10)
+        assert len(admin.list_topics(timeout=10).topics["t"].partitions) == 2
+    finally:
+        done.terminate()
+        done.wait(10)
+        done.stdout.close()
+
+
+def test_clean_stop_notes_where_every_log_ended(fresh_ottla_broker: BrokerProcess) -> None:
+    produce(fresh_ottla_broker, "noted", [b"v"] * 3)
+    fresh_ottla_broker.stop()
+    note = json.loads((Path(fresh_ottla_broker.data) / ".kafka_cleanshutdown").read_text())
+    assert note["logs"]["noted-0"][0] == 3
+    fresh_ottla_broker.launch()
+    assert not (Path(fresh_ottla_broker.data) / ".kafka_cleanshutdown").exists()

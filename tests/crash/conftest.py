@@ -1,0 +1,48 @@
+"""Campaigns against broker processes: how long they are, their seed, and a place for their figures."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from campaign import Campaign
+
+from ottla.testing import BrokerProcess
+
+_KILLS = 4
+_SECONDS_PER_KILL = 20
+_FIGURES = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("crash", "crash campaigns")
+    group.addoption("--kills", type=int, default=_KILLS, help="how often the broker is killed")
+    group.addoption("--seed", type=int, default=None, help="repeat the draws of an earlier campaign")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_FIGURES] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A long campaign takes longer than a test may otherwise."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.timeout(180 + _SECONDS_PER_KILL * kills_of(config)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if figures := config.stash.get(_FIGURES, []):
+        terminalreporter.section("crash campaigns")
+        for line in figures:
+            terminalreporter.write_line(line)
+
+
+def kills_of(config: pytest.Config) -> int:
+    # The options are unknown when pytest was started on a directory above this one.
+    kills: int = config.getoption("--kills", _KILLS)
+    return kills

@@ -1,0 +1,146 @@
+"""What the controller decides about topics."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.cluster.controller import (
+    NewTopic,
+    bump_leader_epochs,
+    check_topic_name,
+    ops_create_topic,
+    ops_delete_topic,
+    ops_update_topic,
+    place_replicas,
+    plan_create_partitions,
+    plan_create_topic,
+)
+from ottla.cluster.store import Changed, Create, Delete, Node, Put
+from ottla.cluster.view import ClusterView, TopicView
+from ottla.model.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    KafkaError,
+    PolicyViolation,
+    TopicAlreadyExists,
+)
+
+ID = bytes(range(16))
+
+
+def plan(view: ClusterView, name: str = "orders", **wanted: object) -> TopicView:
+    fields = {"partition_count": 3, "replication_factor": 1, "assignments": {}, "config": {}, **wanted}
+    topic = NewTopic(name=name, **fields)  # type: ignore[arg-type]
+    return plan_create_topic(view, [0], topic, topic_id=ID, default_partitions=7, default_replication_factor=1)
+
+
+def view_with(*topics: TopicView) -> ClusterView:
+    view = ClusterView()
+    for topic in topics:
+        apply(view, ops_create_topic(topic))
+    return view
+
+
+def apply(view: ClusterView, ops: list[object]) -> None:
+    changes = []
+    for op in ops:
+        if isinstance(op, Create | Put):
+            changes.append(Changed(op.path, Node(op.value, 0)))
+        elif isinstance(op, Delete):
+            changes.append(Changed(op.path, None))
+    view.apply(changes)
+
+
+def test_what_is_created_is_what_the_view_shows() -> None:
+    topic = plan(ClusterView(), config={"retention.ms": "5"})
+    assert view_with(topic).topics["orders"] == topic
+    assert view_with(topic).topics_by_id[ID] == topic
+
+
+def test_minus_one_means_the_brokers_default() -> None:
+    assert len(plan(ClusterView(), partition_count=-1).partitions) == 7
+
+
+def test_a_deleted_topic_is_gone_from_the_view() -> None:
+    topic = plan(ClusterView())
+    view = view_with(topic)
+    apply(view, ops_delete_topic(topic))
+    assert not view.topics and not view.topics_by_id
+
+
+def test_new_partitions_follow_the_old_ones() -> None:
+    topic = plan(ClusterView())
+    larger = plan_create_partitions(topic, [0], 5, None)
+    view = view_with(topic)
+    apply(view, ops_update_topic(larger))
+    assert len(view.topics["orders"].partitions) == 5
+    assert view.topics["orders"].partitions[:3] == topic.partitions
+
+
+def test_leader_epochs_go_up_after_a_stop_that_was_not_clean() -> None:
+    topic = plan(ClusterView())
+    assert [p.leader_epoch for p in bump_leader_epochs(topic).partitions] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        ({"partition_count": 0}, InvalidPartitions),
+        ({"partition_count": -2}, InvalidPartitions),
+        ({"partition_count": 10_001}, PolicyViolation),
+        ({"replication_factor": 0}, InvalidReplicationFactor),
+        ({"replication_factor": 2}, InvalidReplicationFactor),
+        ({"assignments": {0: [0]}}, InvalidRequest),
+        ({"assignments": {1: [0]}, "partition_count": -1, "replication_factor": -1}, InvalidReplicaAssignment),
+        ({"assignments": {0: [0, 0]}, "partition_count": -1, "replication_factor": -1}, InvalidReplicaAssignment),
+        ({"assignments": {0: []}, "partition_count": -1, "replication_factor": -1}, InvalidReplicaAssignment),
+        ({"assignments": {0: [9]}, "partition_count": -1, "replication_factor": -1}, InvalidReplicaAssignment),
+    ],
+)
+def test_impossible_topics_are_refused(wanted: dict[str, object], error: type[KafkaError]) -> None:
+    with pytest.raises(error):
+        plan(ClusterView(), **wanted)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "a\n", "a" * 250, "a\0"])
+def test_names_that_are_no_topic(name: str) -> None:
+    with pytest.raises(InvalidTopic):
+        check_topic_name(name)
+
+
+def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
+    view = view_with(plan(ClusterView(), "a.b"))
+    with pytest.raises(InvalidTopic):
+        plan(view, "a_b")
+    with pytest.raises(TopicAlreadyExists):
+        plan(view, "a.b")
+
+
+@pytest.mark.parametrize(
+    ("count", "assignments", "error"),
+    [
+        (3, None, InvalidPartitions),
+        (2, None, InvalidPartitions),
+        (20_000, None, PolicyViolation),
+        (5, [[0]], InvalidReplicaAssignment),
+        (4, [[1]], InvalidReplicaAssignment),
+    ],
+)
+def test_impossible_growth_is_refused(count: int, assignments: list[list[int]] | None, error: type[KafkaError]) -> None:
+    with pytest.raises(error):
+        plan_create_partitions(plan(ClusterView()), [0], count, assignments)
+
+
+@given(st.integers(1, 8), st.integers(1, 60), st.data())
+def test_replicas_are_distinct_and_leaders_even(brokers: int, count: int, data: st.DataObject) -> None:
+    factor = data.draw(st.integers(1, brokers))
+    placed = place_replicas(list(range(brokers)), count, factor)
+    assert all(len(set(ids)) == factor for ids in placed)
+    leaders = [ids[0] for ids in placed]
+    loads = [leaders.count(broker) for broker in range(brokers)]
+    assert max(loads) - min(loads) <= 1
