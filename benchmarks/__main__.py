@@ -138,17 +138,15 @@ class Bench:
                     _progress(f"round {round_number}/{self._options.rounds}", scenario, broker, _one_line(found))
 
     def _try(self, scenario: Scenario, broker: str, seconds: float) -> Metrics | None:
-        """A disk that stalls for a second is no result, so a failed measurement gets one more chance."""
-        for _ in range(2):
-            if broker in self._failures.get(scenario.name, {}):
-                return None
-            try:
-                return self._lab.measure(broker, scenario, seconds)
-            except MeasurementFailed as problem:
-                _progress("failed", scenario, broker, str(problem))
-                reason = str(problem).splitlines()[0]
-        self._failures.setdefault(scenario.name, {})[broker] = reason
-        return None
+        """None when it failed, now or before: a row must not be made of the rounds that happened to work."""
+        if broker in self._failures.get(scenario.name, {}):
+            return None
+        try:
+            return self._lab.measure(broker, scenario, seconds)
+        except MeasurementFailed as problem:
+            _progress("failed", scenario, broker, str(problem))
+            self._failures.setdefault(scenario.name, {})[broker] = str(problem).splitlines()[0]
+            return None
 
     def _keep(self, scenario: Scenario, broker: str, found: Metrics) -> None:
         self._samples.setdefault(scenario.name, {}).setdefault(broker, []).append(found)

@@ -72,7 +72,13 @@ class Lab:
                 "client": self._client,
                 "e2e": self._end_to_end,
             }
-            return kinds[scenario.kind](broker, scenario, seconds)
+            try:
+                return kinds[scenario.kind](broker, scenario, seconds)
+            except OSError as problem:
+                # Who closes a connection on us usually says why in its own output.
+                raise MeasurementFailed(f"{problem}\n{broker.log_tail(4)}") from problem
+        except MeasurementFailed:
+            raise
         except (OSError, RuntimeError, subprocess.SubprocessError) as problem:
             raise MeasurementFailed(str(problem) or type(problem).__name__) from problem
 

@@ -51,6 +51,8 @@ class ServedApi(NamedTuple):
     version_min: int
     version_max: int
     handler: Handler | None = None
+    #: the reply depends on the request and the metadata alone, so the same question gets the same bytes
+    cached: bool = False
     #: librdkafka before 2.11 looks for Produce v0 to decide whether it may compress (KAFKA-18659): the one lie
     advertised_min: int | None = None
 
@@ -61,7 +63,7 @@ def served_apis(producer_ids: ProducerIds) -> dict[int, ServedApi]:
         PRODUCE: ServedApi(3, 13, advertised_min=0),
         FETCH: ServedApi(4, 17),
         2: ServedApi(1, 10, offsets.list_offsets),
-        3: ServedApi(0, 13, metadata.metadata),
+        3: ServedApi(0, 13, metadata.metadata, cached=True),
         API_VERSIONS: ServedApi(0, 4),
         19: ServedApi(2, 7, topics.create_topics),
         20: ServedApi(1, 6, topics.delete_topics),
@@ -92,6 +94,7 @@ class Dispatcher:
         self._produce = produce.handle
         self._fetch = fetch.handle
         self._tasks = Tasks()
+        self._cache = _ReplyCache(services)
         self.refused = 0
 
     async def stop(self) -> None:
@@ -110,8 +113,9 @@ class Dispatcher:
         except (WireError, StructError, IndexError) as error:
             self._refuse(connection, api_key, version, error)
         except Exception:
+            # A bug. The reply's place may be taken and never be filled, so there is nothing to wait for.
             log.exception("request failed api=%d version=%d peer=%s", api_key, version, connection.peer_host)
-            connection.close()
+            connection.abort()
 
     def _handle_message(
         self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, api_key: int,
@@ -127,33 +131,50 @@ class Dispatcher:
         client_id = read_client_id(buffer, start + 8, end)
         if request_header_version(api_key, version) == 2:
             position = skip_tags(buffer, position, end)
-        request, _ = decode(request_class(api_key), version, view[position:end], 0)
+        body = bytes(view[position:end])
+        if api.cached and (reply := self._cache.get(version, body, connection)) is not None:
+            connection.reserve(api_key).fill(
+                frame_reply(correlation_id, reply, response_header_version(api_key, version))
+            )
+            return
+        request, _ = decode(request_class(api_key), version, body, 0)
         context = RequestContext(
             api_key=api_key, version=version, client_id=client_id, listener=self._listener, connection=connection
         )
+        answer: Message | Awaitable[Message]
+        try:
+            answer = (
+                api.handler(self._services, request, context) if api.handler else self._api_versions(request, context)
+            )
+        except OttlaError as error:
+            self._refuse(connection, api_key, version, error)
+            return
         slot = connection.reserve(api_key)
-        if api.handler is None:
-            answer: Message | Awaitable[Message] = self._api_versions(request, context)
-        else:
-            answer = api.handler(self._services, request, context)
         if isawaitable(answer):
             connection.mute()
-            self._tasks.start(self._await(answer, slot, context, correlation_id), APIS[api_key].name)
+            work = self._await(answer, slot, context, correlation_id, body if api.cached else None)
+            self._tasks.start(work, APIS[api_key].name)
         else:
-            _fill(slot, context, correlation_id, answer)
+            slot.fill(frame_reply(correlation_id, encode(answer, version), response_header_version(api_key, version)))
 
     async def _await(
-        self, answer: Awaitable[Message], slot: Slot, context: RequestContext, correlation_id: int
+        self, answer: Awaitable[Message], slot: Slot, context: RequestContext, correlation_id: int, body: bytes | None
     ) -> None:
+        api_key, version, connection = context.api_key, context.version, context.connection
+        stamp = self._cache.stamp()
         try:
-            _fill(slot, context, correlation_id, await answer)
+            reply = encode(await answer, version)
+            if body is not None:
+                self._cache.put(version, body, connection, reply, stamp)
+            slot.fill(frame_reply(correlation_id, reply, response_header_version(api_key, version)))
         except OttlaError as error:
-            self._refuse(context.connection, context.api_key, context.version, error)
+            connection.withdraw(slot)
+            self._refuse(connection, api_key, version, error)
         except Exception:
-            log.exception("request failed api=%d version=%d", context.api_key, context.version)
-            context.connection.close()
+            log.exception("request failed api=%d version=%d", api_key, version)
+            connection.abort()
         finally:
-            context.connection.unmute()
+            connection.unmute()
 
     def _api_versions(self, request: Any, context: RequestContext) -> Message:
         rows = (
@@ -177,6 +198,28 @@ class Dispatcher:
         connection.close()
 
 
-def _fill(slot: Slot, context: RequestContext, correlation_id: int, answer: Message) -> None:
-    header_version = response_header_version(context.api_key, context.version)
-    slot.fill(frame_reply(correlation_id, encode(answer, context.version), header_version))
+class _ReplyCache:
+    """Encoded replies to Metadata: a thousand partitions take a millisecond, and clients come in crowds."""
+
+    _ENTRIES_MAX = 64
+    _BODY_BYTES_MAX = 4096
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._stamp: object = None
+        self._replies: dict[tuple[int, bytes, tuple[str, int]], bytes] = {}
+
+    def stamp(self) -> tuple[int, int]:
+        """Changes with anything that a reply could depend on."""
+        return self._services.view.version, self._services.replicas.generation
+
+    def get(self, version: int, body: bytes, connection: Connection) -> bytes | None:
+        if self._stamp != self.stamp():
+            self._replies.clear()
+            self._stamp = self.stamp()
+        return self._replies.get((version, body, connection.local_address))
+
+    def put(self, version: int, body: bytes, connection: Connection, reply: bytes, stamp: tuple[int, int]) -> None:
+        """Keep a reply, unless something changed while it was made (a topic that it made itself, for one)."""
+        if stamp == self.stamp() and len(self._replies) < self._ENTRIES_MAX and len(body) <= self._BODY_BYTES_MAX:
+            self._replies[version, body, connection.local_address] = reply

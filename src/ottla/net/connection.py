@@ -317,6 +317,11 @@ class Connection(asyncio.BufferedProtocol):
             server.touched.append(self)
         return slot
 
+    def withdraw(self, slot: Slot) -> None:
+        """There will be no reply in this place."""
+        if slot in self._replies:
+            self._replies.remove(slot)
+
     def touch(self) -> None:
         """A slot was filled: look at it at the end of this turn."""
         server = self._server

@@ -10,11 +10,12 @@ from struct import Struct
 from typing import NamedTuple
 
 from ottla.wire.codec import WireError
-from ottla.wire.frame import Buffer, read_uvarint, skip_client_id, skip_tags, write_uvarint
+from ottla.wire.frame import Buffer, read_compact_length, read_uvarint, skip_client_id, skip_tags, write_uvarint
 
 FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
 SESSIONS_FROM = 7
+RACK_FROM = 11
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -87,9 +88,13 @@ def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequ
             if flexible:
                 position = skip_tags(buffer, position, end)
             forgotten.append((name, indexes))
+    if version >= RACK_FROM:
+        position = _skip_rack(buffer, position, flexible)
     if flexible:
-        length, position = read_uvarint(buffer, position)  # rack
-        skip_tags(buffer, position + max(length - 1, 0), end)
+        position = skip_tags(buffer, position, end)
+    if position > end:
+        # What was read there is another request's.
+        raise WireError("the request does not end within the frame")
     return FetchRequest(wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics, forgotten)
 
 
@@ -97,8 +102,7 @@ def _read_topic(buffer: Buffer, position: int, end: int, version: int) -> tuple[
     if version >= TOPIC_IDS_FROM:
         length = 16
     elif version >= FLEXIBLE_FROM:
-        length, position = read_uvarint(buffer, position)
-        length -= 1
+        length, position = read_compact_length(buffer, position)
     else:
         (length,) = _INT16.unpack_from(buffer, position)
         position += 2
@@ -135,6 +139,17 @@ def _read_partitions(buffer: Buffer, position: int, end: int, version: int) -> t
     return partitions, following
 
 
+def _skip_rack(buffer: Buffer, position: int, flexible: bool) -> int:
+    if flexible:
+        length, position = read_compact_length(buffer, position)
+    else:
+        (length,) = _INT16.unpack_from(buffer, position)
+        position += 2
+    if length < 0:
+        raise WireError("a rack without a name")
+    return position + length
+
+
 def _read_count(buffer: Buffer, position: int, end: int, flexible: bool) -> tuple[int, int]:
     if flexible:
         count, position = read_uvarint(buffer, position)
@@ -142,9 +157,7 @@ def _read_count(buffer: Buffer, position: int, end: int, flexible: bool) -> tupl
     else:
         (count,) = _INT32.unpack_from(buffer, position)
         position += 4
-    if count == -1:
-        count = 0
-    if count < 0 or count * 4 > end - position:
+    if count < 0 or count * 3 > end - position:
         raise WireError(f"an array of {count} elements in {end - position} bytes")
     return count, position
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from ottla.wire.codec import WireError
+from ottla.wire.codec import STRING_BYTES_MAX, WireError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -47,6 +47,14 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
             raise WireError("a varint is longer than five bytes")
 
 
+def read_compact_length(buffer: Buffer, position: int) -> tuple[int, int]:
+    """The length of a compact string, -1 for null, and the position behind it."""
+    length, position = read_uvarint(buffer, position)
+    if length > STRING_BYTES_MAX + 1:
+        raise WireError(f"a string of {length - 1} bytes is longer than Kafka allows ({STRING_BYTES_MAX})")
+    return length - 1, position
+
+
 def write_uvarint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
@@ -57,7 +65,12 @@ def write_uvarint(value: int) -> bytes:
 
 
 def skip_tags(buffer: Buffer, position: int, end: int) -> int:
-    """The position behind a section of tagged fields, none of which matters here."""
+    """The position behind a section of tagged fields, none of which matters here.
+
+    What lies behind ``end`` in the buffer is another request's: a section that begins there does not exist.
+    """
+    if position >= end:
+        raise WireError("the frame ends where tagged fields should be")
     count = buffer[position]
     if not count:
         return position + 1

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from ottla.wire.codec import WireError
-from ottla.wire.frame import Buffer, read_uvarint, skip_client_id, skip_tags, write_uvarint
+from ottla.wire.frame import Buffer, read_compact_length, read_uvarint, skip_client_id, skip_tags, write_uvarint
 
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
@@ -87,13 +87,16 @@ def parse_produce(buffer: Buffer, start: int, end: int, version: int) -> Produce
             partitions.append(PartitionData(index, position, following))
             position = following
         topics.append((name, partitions))
+    if position > end:
+        # What was read there is another request's.
+        raise WireError("the request does not end within the frame")
     return ProduceRequest(length >= 0, acks, timeout_ms, topics)
 
 
 def _parse_flexible(buffer: Buffer, position: int, end: int, version: int) -> ProduceRequest:
-    length, position = read_uvarint(buffer, position)
-    transactional = length > 0
-    position += max(length - 1, 0)
+    length, position = read_compact_length(buffer, position)
+    transactional = length >= 0
+    position += max(length, 0)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
     topic_count, position = read_uvarint(buffer, position + 6)
     _check_count(topic_count - 1, position, end)
@@ -102,8 +105,7 @@ def _parse_flexible(buffer: Buffer, position: int, end: int, version: int) -> Pr
         if version >= TOPIC_IDS_FROM:
             length = 16
         else:
-            length, position = read_uvarint(buffer, position)
-            length -= 1
+            length, position = read_compact_length(buffer, position)
             if length < 0:
                 raise WireError("a topic without a name")
         name = bytes(buffer[position : position + length])
@@ -129,8 +131,8 @@ def _parse_flexible(buffer: Buffer, position: int, end: int, version: int) -> Pr
 
 
 def _check_count(count: int, position: int, end: int) -> None:
-    # Every element takes at least four bytes, so that a count cannot make us allocate what was not sent.
-    if count < 0 or count * 4 > end - position:
+    # Every element takes at least three bytes, so that a count cannot make us allocate what was not sent.
+    if count < 0 or count * 3 > end - position:
         raise WireError(f"an array of {count} elements in {end - position} bytes")
 
 

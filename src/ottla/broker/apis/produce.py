@@ -207,8 +207,8 @@ class ProduceApi:
         log = partition.log
         append_time = now_ms if log.settings.log_append_time else -1
         reply = shortcut.template.fill(correlation_id, base_offset, append_time, log.log_start_offset)
-        deadline = self._time() + shortcut.timeout_s
-        writer = _OneWriter(connection.reserve(_PRODUCE), reply, shortcut, correlation_id, deadline)
+        slot = connection.reserve(_PRODUCE)
+        writer = _OneWriter(slot, reply, shortcut, correlation_id, slot.started + shortcut.timeout_s)
         if _waits_for_disk(partition, acks):
             replicas.wait_synced(partition, end_offset, writer)
         else:

@@ -1,0 +1,59 @@
+"""kill -9, SIGTERM and SIGSTOP while many clients produce: nothing acknowledged is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+from campaign import Campaign, launch_and_kill
+from storm import Storm
+
+pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.client]
+
+#: checkpoints between kills too, so that recovery begins where one says
+_SETTINGS = {"log.flush.offset.checkpoint.interval.ms": "700"}
+
+
+def test_killed_brokers_keep_what_they_acknowledged(campaign: Campaign) -> None:
+    rng = campaign.rng
+    broker = campaign.start(_SETTINGS)
+    pause = threading.Event()
+    killed_while_starting = 0
+    with Storm(broker.bootstrap, campaign.seed) as storm:
+        for _ in range(campaign.kills):
+            pause.wait(rng.uniform(0.1, 1.6))
+            broker.kill()
+            while rng.random() < 0.3:
+                killed_while_starting += launch_and_kill(broker, rng.uniform(0.0, 0.8))
+            campaign.relaunch(broker)
+        history = storm.finish()
+    campaign.say(f"{campaign.kills} kills, {killed_while_starting} more while starting")
+    assert campaign.verdict(storm, history) == {}
+
+
+def test_clean_restarts_are_not_noticed_by_producers(campaign: Campaign) -> None:
+    rng = campaign.rng
+    broker = campaign.start(_SETTINGS)
+    pause = threading.Event()
+    with Storm(broker.bootstrap, campaign.seed, refusals=False) as storm:
+        for _ in range(max(campaign.kills // 2, 2)):
+            pause.wait(rng.uniform(0.2, 1.5))
+            assert broker.stop() == 0, broker.errors()
+            campaign.relaunch(broker)
+        history = storm.finish()
+    assert campaign.verdict(storm, history) == {}
+
+
+def test_a_broker_that_stood_still_goes_on(campaign: Campaign) -> None:
+    broker = campaign.start(_SETTINGS)
+    pause = threading.Event()
+    with Storm(broker.bootstrap, campaign.seed) as storm:
+        pause.wait(0.7)
+        os.kill(broker.pid, signal.SIGSTOP)
+        pause.wait(3)
+        os.kill(broker.pid, signal.SIGCONT)
+        pause.wait(0.7)
+        history = storm.finish()
+    assert campaign.verdict(storm, history) == {}
