@@ -68,12 +68,13 @@ class Broker:
         self._view = ClusterView()
         self._log_store = LogStore(self._disk, settings.data_dirs, self._threads)
         self.replicas = ReplicaManager(
-            loop=loop, disk=self._disk, store=self._log_store, threads=self._threads,
+            clock=self._clock, disk=self._disk, store=self._log_store, threads=self._threads,
             free_bytes_min=settings.log_dir_free_bytes_min, on_all_dirs_failed=self._fail,
         )  # fmt: skip
         self._latency = [Histogram() for _ in range(max(APIS) + 1)]
         self.server = Server(
-            loop, request_bytes_max=settings.socket_request_max_bytes, connections_max=settings.max_connections,
+            loop, clock=self._clock, request_bytes_max=settings.socket_request_max_bytes,
+            connections_max=settings.max_connections,
             connections_max_per_ip=settings.max_connections_per_ip, idle_ms_max=settings.connections_max_idle_ms,
             in_flight_max=settings.queued_max_requests, before_replies=self._write_turn,
             observe=self._observe,

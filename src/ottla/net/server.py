@@ -14,6 +14,7 @@ import os
 import socket
 from collections.abc import Callable
 
+from ottla.env.clock import Clock
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
 from ottla.net.connection import Connection, Handler
@@ -53,12 +54,14 @@ class Server:
     """All connections of this process."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, request_bytes_max: int, connections_max: int,
+        self, loop: asyncio.AbstractEventLoop, *, clock: Clock, request_bytes_max: int, connections_max: int,
         connections_max_per_ip: int, idle_ms_max: int, in_flight_max: int, before_replies: Callable[[], bool],
         observe: Callable[[int, float], None],
     ) -> None:  # fmt: skip
         # Settings
         self._loop = loop
+        #: the loop's own clock has a resolution of a millisecond
+        self._monotonic = clock.monotonic
         self.request_bytes_max = request_bytes_max
         self.connections_max = connections_max
         self.connections_max_per_ip = connections_max_per_ip
@@ -78,7 +81,7 @@ class Server:
 
         # The turn
         self.in_turn = False
-        self.turn_started = self.now = loop.time()
+        self.turn_started = self.now = clock.monotonic()
         self.touched: list[Connection] = []
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -123,7 +126,7 @@ class Server:
             return False
         self.connections.add(connection)
         self._per_host[host] = of_host + 1
-        connection.last_active = self._loop.time()
+        connection.last_active = self._monotonic()
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -139,7 +142,7 @@ class Server:
     def _sweep(self) -> None:
         """Close connections that asked nothing for too long and wait for nothing."""
         try:
-            oldest = self._loop.time() - self.idle_s_max
+            oldest = self._monotonic() - self.idle_s_max
             for connection in list(self.connections):
                 if connection.last_active < oldest and not connection.in_flight:
                     connection.close()
@@ -150,7 +153,7 @@ class Server:
 
     def begin_turn(self) -> None:
         self.in_turn = True
-        self.turn_started = self._loop.time()
+        self.turn_started = self._monotonic()
         self._loop.call_soon(self.end_turn)
 
     def end_turn(self) -> None:
@@ -160,7 +163,7 @@ class Server:
         # 2 replies; flushing may read held requests, which belong to the next turn
         self.in_turn = False
         touched, self.touched = self.touched, []
-        now = self.now = self._loop.time()
+        now = self.now = self._monotonic()
         for connection in touched:
             connection.last_active = now
             connection.flush()

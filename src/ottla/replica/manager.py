@@ -12,12 +12,12 @@ full is only refused further writes, and taken back when it has room.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from ottla.env.clock import Clock
 from ottla.env.disk import Disk
 from ottla.env.tasks import ThreadPool
 from ottla.log.log import Log
@@ -39,10 +39,10 @@ class ReplicaManager:
     """All partitions that this broker leads."""
 
     def __init__(
-        self, *, loop: asyncio.AbstractEventLoop, disk: Disk, store: LogStore, threads: ThreadPool,
+        self, *, clock: Clock, disk: Disk, store: LogStore, threads: ThreadPool,
         free_bytes_min: int, on_all_dirs_failed: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._loop = loop
+        self._monotonic = clock.monotonic
         self._disk = disk
         self.store = store
         self._threads = threads
@@ -206,7 +206,7 @@ class ReplicaManager:
 
     def expire_writers(self) -> None:
         """A produce whose timeout passed is told so; its batch stays in the log."""
-        now = self._loop.time()
+        now = self._monotonic()
         for partition in list(self._waiting):
             late = [writer for _, writer in partition.writers if writer.deadline < now]
             if late:

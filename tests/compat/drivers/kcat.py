@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-from drivers import CODECS, DEADLINE_S, Received, Record, Refused
+from drivers import CODECS, DEADLINE_S, Headers, Received, Record, Refused
 
 MISSING = "kcat is not installed: apt-get install kcat"
 
@@ -41,19 +39,15 @@ class Kcat:
     ) -> None:  # fmt: skip
         settings = ["-X", f"acks={acks}", "-X", f"enable.idempotence={str(idempotent).lower()}"]
         settings += ["-X", "message.max.bytes=67108864"]
-        # Key and headers are the command's, so records that share them go together; each value is a file.
-        for (key, headers, tombstone), group in groupby(records, lambda r: (r.key, r.headers, r.value is None)):
-            command = ["-P", "-t", topic, "-p", str(partition), "-z", codec, *settings]
-            command += ["-k", key.decode()] if key is not None else []
+        # Headers and nulls are the command's, so records that share them go together.
+        for (headers, keyed, tombstone), group in groupby(records, _shape):
+            command = ["-P", "-t", topic, "-p", str(partition), "-z", codec, *settings, "-D", r"\x1e"]
+            command += ["-K", r"\x1f"] if keyed else []
             command += ["-Z"] if tombstone else []
             for name, value in headers:
                 command += ["-H", name if value is None else f"{name}={value.decode()}"]
-            with tempfile.TemporaryDirectory() as directory:
-                for number, record in enumerate(group):
-                    path = Path(directory) / str(number)
-                    path.write_bytes(record.value or b"")
-                    command.append(str(path))
-                self.run(*command)
+            lines = [(r.key + b"\x1f" if r.key is not None else b"") + (r.value or b"") + b"\x1e" for r in group]
+            self.run(*command, stdin=b"".join(lines).decode())
 
     def consume(self, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Received]:
         out = self.run("-C", "-t", topic, "-p", str(partition), "-o", str(offset), "-c", str(count), "-J", "-q")
@@ -68,6 +62,10 @@ class Kcat:
         if done.returncode:
             raise Refused(-1, done.stderr)
         return done.stdout
+
+
+def _shape(record: Record) -> tuple[Headers, bool, bool]:
+    return record.headers, record.key is not None, record.value is None
 
 
 def _received(message: dict[str, Any]) -> Received:

@@ -139,7 +139,7 @@ class ProduceApi:
         self._services = services
         self._replicas = services.replicas
         self._wall_ms = services.clock.wall_ms
-        self._time = services.loop.time
+        self._monotonic = services.clock.monotonic
 
     def handle(
         self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, version: int,
@@ -227,7 +227,7 @@ class ProduceApi:
             self._append_one(connection, shortcut, buffer, view, data.start, data.end, correlation_id)
             return
         topics: list[tuple[bytes, list[PartitionResult]]] = []
-        deadline = self._time() + request.timeout_ms / 1000
+        deadline = self._monotonic() + request.timeout_ms / 1000
         slot = connection.reserve(_PRODUCE) if request.acks else None
         whole = _ManyWriter(slot, correlation_id, version, topics, deadline) if slot is not None else None
         failed = False
