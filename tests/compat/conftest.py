@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from drivers import DEADLINE_S
 from drivers.aio import Aiokafka
 from drivers.confluent import Confluent
 from drivers.kafka_python import KafkaPython
@@ -17,6 +16,12 @@ from drivers.kcat import Kcat, kcat_path
 from ottla.testing import BrokerProcess
 
 NewTopic = Callable[..., str]
+
+PYTHON_CLIENTS = [pytest.param(name, marks=pytest.mark.client) for name in ("confluent", "aiokafka", "kafka_python")]
+CLIENTS = [*PYTHON_CLIENTS, pytest.param("kcat", marks=pytest.mark.foreign)]
+
+every_python_client = pytest.mark.parametrize("client", PYTHON_CLIENTS, indirect=True)
+every_client = pytest.mark.parametrize("client", CLIENTS, indirect=True)
 
 _numbers = itertools.count()
 
@@ -43,6 +48,12 @@ def kcat(ottla_broker: BrokerProcess) -> Kcat:
     return Kcat(ottla_broker.bootstrap)
 
 
+@pytest.fixture
+def client(request: pytest.FixtureRequest) -> Any:
+    """The client that the test is parametrised with, by name."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="session")
 def new_topic(confluent: Confluent) -> NewTopic:
     """Makes a topic under a name of its own: ``new_topic(partitions=3, config={...})``."""
@@ -58,6 +69,3 @@ def new_topic(confluent: Confluent) -> NewTopic:
 @pytest.fixture
 def unused_name() -> str:
     return f"compat-{next(_numbers)}"
-
-
-__all__ = ["DEADLINE_S", "NewTopic"]

@@ -6,14 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from conftest import NewTopic
+from conftest import CLIENTS, NewTopic
 from drivers import CODECS, Reader, Record, Writer
 
-PYTHON_CLIENTS = ("confluent", "aiokafka", "kafka_python")
-CLIENTS = [
-    *(pytest.param(name, marks=pytest.mark.client) for name in PYTHON_CLIENTS),
-    pytest.param("kcat", marks=pytest.mark.foreign),
-]
 _SOME_TIME_MS = 1_700_000_000_000
 
 RECORDS = [

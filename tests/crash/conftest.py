@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,9 +30,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.timeout(180 + _SECONDS_PER_KILL * kills_of(config)))
-            # kafka-python lets sockets of connections that broke go without closing them.
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -66,4 +62,3 @@ def campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Campaig
         yield made
     finally:
         made.close()
-        gc.collect()  # while warnings of left sockets are still ignored

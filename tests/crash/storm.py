@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import threading
 import time
 import warnings
@@ -24,6 +25,7 @@ with warnings.catch_warnings():
     # It reads its message schemas with a function that Python wants to drop; warnings are errors here.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaProducer
+    from kafka.net.inet import KafkaNetSocket
 
 #: a client gives up on a record after this: far beyond what any campaign takes the broker away for
 GIVE_UP_MS = 240_000
@@ -47,11 +49,16 @@ def places(topics: Iterable[str]) -> list[Place]:
     return [Place(topic, number) for topic in topics for number in range(_PARTITIONS)]
 
 
-def create_topics(bootstrap: str, topics: Mapping[str, Mapping[str, str]], partitions: int = _PARTITIONS) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    wanted = [NewTopic(name, partitions, 1, config=dict(config)) for name, config in topics.items()]
-    for future in admin.create_topics(wanted).values():
-        future.result(30)
+def create_topics(bootstrap: str, topics: Mapping[str, Mapping[str, str]], timeout_s: float = 30) -> None:
+    """Make topics; one that is there already is fine. Raises KafkaException."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 10_000})
+    wanted = [NewTopic(name, _PARTITIONS, 1, config=dict(config)) for name, config in topics.items()]
+    for future in admin.create_topics(wanted, request_timeout=timeout_s).values():
+        try:
+            future.result(timeout_s + 10)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
 
 # -- values ---------------------------------------------------------------------------------------------------------
@@ -273,6 +280,16 @@ class _Confluent:
     def _on_client_error(self, error: KafkaError) -> None:
         if error.fatal():
             self._storm.errors.append(f"confluent: fatal: {error}")
+
+
+class _ClosingSocket(socket.socket):
+    """kafka-python drops sockets of refused connections unclosed, of which Python warns at any later time."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+KafkaNetSocket.socket = lambda _, *arguments: _ClosingSocket(*arguments)
 
 
 class _KafkaPython:

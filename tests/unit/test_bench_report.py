@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
-from benchmarks.report import BEGIN, END, build_document, number, render, splice, summarise, verdict
+from benchmarks.report import (
+    BEGIN,
+    END,
+    build_document,
+    number,
+    render,
+    splice,
+    summarise,
+    verdict,
+    write_report,
+)
 from benchmarks.scenarios import SCENARIOS, Scenario, Target
 
 FACTS = {
@@ -57,6 +70,13 @@ def test_new_tables_replace_only_what_stands_between_the_markers():
 def test_a_page_without_markers_is_refused():
     with pytest.raises(ValueError, match="needs the lines"):
         splice("# Title\n", "new")
+
+
+def test_the_written_json_is_the_document_behind_the_tables(tmp_path: Path):
+    (tmp_path / "performance.md").write_text(f"{BEGIN}\n{END}\n")
+    document = build_document([PRODUCE], {"single": {"ottla": [{"records_per_second": 1.0}]}}, {}, FACTS)
+    write_report(tmp_path, document)
+    assert json.loads((tmp_path / "performance.json").read_text()) == document
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ from ottla.model.errors import ErrorCode, Refused
 from ottla.wire.fetch import FetchPartition, FetchRequest
 
 EVICTION_S = 120.0
+#: a client with more of them is served without a session: they would stay in memory although it may never come back
+PARTITIONS_MAX = 10_000
+_FULL, _FINAL = 0, -1
 _EPOCH_MAX = (1 << 31) - 1
 _UNSENT = -1
 
@@ -52,11 +55,11 @@ class FetchSession:
 
     __slots__ = ("epoch", "partitions", "session_id", "topic_ids", "used_at")
 
-    def __init__(self, session_id: int, topic_ids: bool, partitions: Iterable[FetchedPartition], now: float) -> None:
+    def __init__(self, session_id: int, topic_ids: bool, partitions: dict[Key, FetchedPartition], now: float) -> None:
         self.session_id = session_id
         self.epoch = 1
         self.topic_ids = topic_ids
-        self.partitions: dict[Key, FetchedPartition] = {(p.topic, p.number): p for p in partitions}
+        self.partitions = partitions
         self.used_at = now
 
     def update(self, request: FetchRequest) -> None:
@@ -97,11 +100,11 @@ class FetchSessions:
 
         Raises Refused with the code that answers the whole request.
         """
-        if request.session_epoch <= 0:
+        if request.session_epoch in (_FULL, _FINAL):
             self._sessions.pop(request.session_id, None)
-            wanted = [FetchedPartition(topic, p) for topic, partitions in request.topics for p in partitions]
-            session = self._create(wanted, topic_ids, now) if request.session_epoch == 0 else None
-            return session, wanted, False
+            wanted = _partitions_of(request)
+            session = self._create(wanted, topic_ids, now) if request.session_epoch == _FULL else None
+            return session, list(wanted.values()), False
         session = self._sessions.get(request.session_id)
         if session is None:
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -113,12 +116,16 @@ class FetchSessions:
         session.update(request)
         session.used_at = now
         del self._sessions[session.session_id]
-        if session.partitions:
-            self._sessions[session.session_id] = session
+        if not session.partitions:
+            # Everything was forgotten: the answer's session id 0 tells the client that the session is over.
+            return None, list(_partitions_of(request).values()), False
+        if len(session.partitions) > PARTITIONS_MAX:
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._sessions[session.session_id] = session
         return session, list(session.partitions.values()), True
 
-    def _create(self, wanted: list[FetchedPartition], topic_ids: bool, now: float) -> FetchSession | None:
-        if not wanted or self._slots <= 0:
+    def _create(self, wanted: dict[Key, FetchedPartition], topic_ids: bool, now: float) -> FetchSession | None:
+        if not wanted or len(wanted) > PARTITIONS_MAX or self._slots <= 0:
             return None
         if len(self._sessions) >= self._slots:
             oldest = next(iter(self._sessions.values()))
@@ -128,3 +135,8 @@ class FetchSessions:
         session_id = next(i for i in self._random_id if i > 0 and i not in self._sessions)
         session = self._sessions[session_id] = FetchSession(session_id, topic_ids, wanted, now)
         return session
+
+
+def _partitions_of(request: FetchRequest) -> dict[Key, FetchedPartition]:
+    """The partitions that a request names, each once; the last mention counts."""
+    return {(topic, p.partition): FetchedPartition(topic, p) for topic, rows in request.topics for p in rows}

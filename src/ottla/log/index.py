@@ -5,7 +5,8 @@
 
 An offset entry is one unsigned 64-bit number, relative offset in the high half, position in the low half. Read as
 big-endian bytes that number *is* Kafka's entry, and numbers in that form sort by offset, so ``bisect`` searches them.
-An index is a hint that saves scanning. It can always be rebuilt, and after a crash it always is.
+An index is a hint that saves scanning. It can always be rebuilt: after a crash it is, for every segment that is read
+again, and the index of a segment that is not was on disk before the recovery point passed it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from operator import lt
 from struct import Struct
 
 OFFSET_ENTRY_BYTES = 8
@@ -61,6 +63,17 @@ class OffsetIndex:
             entries.byteswap()
         return entries.tobytes()
 
+    def is_sound(self, size_bytes: int) -> bool:
+        """Whether this can be the index of a segment of that size: offsets and positions grow, and stay inside."""
+        entries = self.entries
+        offsets = array("I", [entry >> 32 for entry in entries])
+        positions = array("I", [entry & _POSITION_MASK for entry in entries])
+        return (
+            all(map(lt, offsets, offsets[1:]))
+            and all(map(lt, positions, positions[1:]))
+            and (not entries or (offsets[-1] <= RELATIVE_OFFSET_MAX and 0 < positions[0] <= positions[-1] < size_bytes))
+        )
+
     @classmethod
     def from_bytes(cls, data: bytes) -> OffsetIndex:
         """Load a file; a preallocated tail of zeros, as Kafka leaves behind after a crash, is cut off."""
@@ -105,6 +118,7 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeIndex:
+        """Load a file; entries that do not grow, such as a preallocated tail of zeros, are left out."""
         index = cls()
         whole = len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
         for timestamp, offset in TIME_ENTRY.iter_unpack(data[:whole]):

@@ -363,14 +363,16 @@ class Log:
             end = min(end, segment.position_of(end_offset))
         if position >= end:
             return self._read_next_segment(segment, size_bytes_max, end_offset, at_least_one=at_least_one)
-        size = segment.whole_batches(position, end, size_bytes_max, at_least_one=at_least_one)
+        size, next_offset = segment.whole_batches(position, end, size_bytes_max, at_least_one=at_least_one)
         if size <= 0:
             return None
         if position + size == end and segment is self.active and end_offset >= self.written_end_offset:
-            # A reader that follows the log comes back with this offset.
+            next_offset = self.written_end_offset
+        if next_offset is not None:
+            # A reader that reads on comes back with this offset.
             if len(self._hints) >= _HINTS_MAX:
                 self._hints.clear()
-            self._hints[self.written_end_offset] = segment, end
+            self._hints[next_offset] = segment, position + size
         return FileRegion(self._disk, segment.file, position, size)
 
     def _read_next_segment(

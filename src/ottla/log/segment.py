@@ -168,10 +168,15 @@ class Segment:
             position += at
         return position
 
-    def whole_batches(self, position: int, end: int, size_bytes_max: int, *, at_least_one: bool) -> int:
-        """How many bytes from ``position`` on hold whole batches, within ``end`` and, if they can, the maximum."""
+    def whole_batches(
+        self, position: int, end: int, size_bytes_max: int, *, at_least_one: bool
+    ) -> tuple[int, int | None]:
+        """How many bytes from ``position`` on hold whole batches, within ``end`` and, if they can, the maximum.
+
+        Also the base offset of the batch behind them, where the look for a place to cut happened to show it.
+        """
         if end - position <= size_bytes_max:
-            return end - position
+            return end - position, None
         limit = position + size_bytes_max
         at = max(self.offset_index.position_at_most(limit), position)
         pread, fd = self._disk.pread, self.file.fd
@@ -179,17 +184,17 @@ class Segment:
             chunk = pread(fd, _SCAN_BYTES, at)
             inner, usable = 0, len(chunk) - LENGTH_END
             while inner <= usable:
-                _, length = _LENGTHS.unpack_from(chunk, inner)
+                base, length = _LENGTHS.unpack_from(chunk, inner)
                 following: int = at + inner + length + LENGTH_END
                 if following > limit:
                     if at + inner == position and at_least_one:
-                        return following - position
-                    return at + inner - position
+                        return following - position, None
+                    return at + inner - position, base
                 inner += length + LENGTH_END
             if not inner:
                 break
             at += inner
-        return end - position
+        return end - position, None
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Every batch header from ``position`` on, with its position. Stops where no whole header follows."""

@@ -57,7 +57,12 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
     FETCH_SESSION_TOPIC_ID_ERROR = 106
+    MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
+
+
+#: a text may quote what a client sent, and a reply has no room for strings beyond 32767 bytes
+_TEXT_MAX = 2000
 
 
 class OttlaError(Exception):
@@ -81,6 +86,10 @@ class KafkaError(OttlaError):
     """An error that a client gets to see as a code, with a text where the protocol has room for one."""
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
 
 
 class OffsetOutOfRange(KafkaError):

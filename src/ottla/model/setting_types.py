@@ -15,6 +15,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
@@ -26,12 +27,15 @@ T_co = TypeVar("T_co", covariant=True)
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
+#: problems that are told at once: finding the name that was meant takes half a millisecond, and a client may send many
+PROBLEMS_MAX = 50
+
 
 class InvalidSettings(InvalidConfig, ValueError):
     """One or more settings cannot be accepted; each problem is one line that says what to change."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(islice(problems, PROBLEMS_MAX))
         super().__init__("\n".join(self.problems))
 
 

@@ -7,13 +7,14 @@ DescribeConfigs         describe_topic, describe_broker, describe_broker_default
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ottla.model.errors import InvalidRequest
-from ottla.model.setting_types import LIST, InvalidSettings, Setting, format_value, unknown_name
+from ottla.model.setting_types import LIST, PROBLEMS_MAX, InvalidSettings, Setting, format_value, unknown_name
 from ottla.model.settings_broker import BROKER_SETTINGS, BrokerSettings
 from ottla.model.settings_topic import TOPIC_SETTINGS, TopicSettings, validate_topic_overrides
 
@@ -223,8 +224,8 @@ def apply_incremental(
     Settings that contradict each other are found when the result is resolved.
     """
     ops = list(ops)
-    names = [name for name, _, _ in ops]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    counts = Counter(name for name, _, _ in ops)
+    if twice := sorted(name for name, count in counts.items() if count > 1):
         raise InvalidRequest(f"each setting may be altered once per request; given twice: {', '.join(twice)}")
     changed = dict(current)
     problems: list[str] = []
@@ -233,6 +234,8 @@ def apply_incremental(
             _apply(changed, name, operation, text, table)
         except ValueError as error:
             problems.append(str(error))
+        if len(problems) == PROBLEMS_MAX:
+            break
     if problems:
         raise InvalidSettings(problems)
     return changed

@@ -6,6 +6,7 @@ the row's default.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from ottla.model.setting_types import (
     LIST,
     LONG,
     LONG_MAX,
+    PROBLEMS_MAX,
     STRING,
     Check,
     InvalidSettings,
@@ -383,7 +385,7 @@ class TopicSettings(SettingsSnapshot):
     log_append_time: bool
 
     def __init__(self, *, overrides: Mapping[str, str], broker: BrokerSettings) -> None:
-        problems = list(_problems_of_overrides(overrides))
+        problems = list(islice(_problems_of_overrides(overrides), PROBLEMS_MAX))
         if not problems:
             for row in TOPIC_SETTINGS.values():
                 own = overrides.get(row.name)
@@ -431,7 +433,7 @@ def _default_from_broker(row: TopicSetting[Any], broker: BrokerSettings) -> obje
 
 def validate_topic_overrides(overrides: Mapping[str, str | None]) -> None:
     """Raise InvalidSettings with a line for each unknown name, missing value, bad value and contradiction."""
-    problems = list(_problems_of_overrides(overrides))
+    problems = list(islice(_problems_of_overrides(overrides), PROBLEMS_MAX))
     if problems:
         raise InvalidSettings(problems)
     given = {name: text for name, text in overrides.items() if text is not None}

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -36,8 +37,8 @@ _FRAME_ALLOCATE_BYTES = 4 << 20
 #: frame buffers that are kept for the next large frame, and how large they may be
 _SPARE_BUFFERS = 4
 _SPARE_BYTES_MAX = 2 << 20
-#: how much of a file one step towards a socket moves
-_REGION_CHUNK_BYTES = 1 << 20
+#: what is left with the loop to wait with when a socket is full; the rest stays in the file
+_REGION_CHUNK_BYTES = 64 << 10
 
 _receive = bytearray(RECEIVE_BYTES)
 _receive_view = memoryview(_receive)
@@ -59,7 +60,7 @@ class OpenFile(Protocol):
     fd: int
 
 
-Part = bytes | bytearray | Region
+Part = bytes | Region
 Handler = Callable[["Connection", bytearray, memoryview, int, int], None]
 
 
@@ -89,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
-        "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket_fd",
+        "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket", "_socket_fd",
         "_touched", "_write_paused", "cache", "last_active", "local_address", "on_close", "peer_host", "transport",
     )  # fmt: skip
 
@@ -103,6 +104,8 @@ class Connection(asyncio.BufferedProtocol):
         # Per connection
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self._socket_fd = -1
+        #: the same descriptor as an object; made for the first large reply
+        self._socket: socket.socket | None = None
         self.peer_host = ""
         #: the address that the client dialled; told back to it when no other is advertised
         self.local_address = ("", 0)
@@ -146,7 +149,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._server.forget(self)
-        self._release_frame()
+        self._frame = self._frame_view = None
+        if self._socket is not None:
+            self._socket.detach()  # the descriptor is the transport's to close
         self._held = b""
         self._sending.clear()
         for parked in list(self.on_close):
@@ -266,9 +271,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._muted or self._write_paused or len(self._replies) >= self._in_flight_max:
             self._pause()
 
-    def _release_frame(self) -> None:
-        self._frame = self._frame_view = None
-
     # -- stop and go ----------------------------------------------------------------------------------------------
 
     def mute(self) -> None:
@@ -349,10 +351,9 @@ class Connection(asyncio.BufferedProtocol):
             if slot.parts is None:
                 out.append(data)
             else:
-                if out:
-                    self._sending.append(b"".join(out))
-                    out = []
-                self._sending.append(data)
+                out.append(data)
+                self._sending.append(b"".join(out))
+                out = []
                 self._sending.extend(slot.parts)
         if out:
             data = out[0] if len(out) == 1 else b"".join(out)
@@ -382,12 +383,23 @@ class Connection(asyncio.BufferedProtocol):
         sending, transport = self._sending, self.transport
         while sending and not self._write_paused and not self._closing:
             part = sending[0]
-            if isinstance(part, (bytes, bytearray)):
+            if isinstance(part, bytes):
                 sending.popleft()
+                if sending and not transport.get_write_buffer_size():
+                    part = self._send_with_more(part)
                 if part:
                     transport.write(part)
             elif self._send_region(part):
                 sending.popleft()
+
+    def _send_with_more(self, data: bytes) -> bytes:
+        """Send what stands before a region in one packet with it; returns what the kernel did not take."""
+        if self._socket is None:
+            self._socket = socket.socket(fileno=self._socket_fd)
+        try:
+            return data[self._socket.send(data, socket.MSG_MORE) :]
+        except OSError:
+            return data  # full, or gone: the transport finds out which
 
     def _send_region(self, region: Region) -> bool:
         """One step of a region; True when it is all on its way."""

@@ -165,7 +165,8 @@ def _may_be_left_out(field: Field, version: int) -> bool:
 
 def _random_value(field_type: Any, version: int, source: random.Random, strings: tuple[str, ...]) -> Any:
     if isinstance(field_type, Array):
-        return [_random_value(field_type.element, version, source, strings) for _ in range(source.choice((0, 1, 1, 2, 9)))]
+        count = source.choice((0, 1, 1, 2, 9))
+        return [_random_value(field_type.element, version, source, strings) for _ in range(count)]
     if not isinstance(field_type, str):
         return random_message(field_type, version, source, strings)
     if field_type == "string":

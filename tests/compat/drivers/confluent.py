@@ -45,11 +45,9 @@ class Confluent:
 
     def produce(
         self, topic: str, records: Sequence[Record], *, partition: int = 0, codec: str = "none", acks: int = -1,
-        idempotent: bool = False, settings: Mapping[str, Any] | None = None,
+        idempotent: bool = False,
     ) -> None:  # fmt: skip
-        producer = self.producer(
-            {"compression.type": codec, "acks": acks, "enable.idempotence": idempotent, **(settings or {})}
-        )
+        producer = self.producer({"compression.type": codec, "acks": acks, "enable.idempotence": idempotent})
         failures: list[Any] = []
         for record in records:
             producer.produce(
@@ -63,7 +61,9 @@ class Confluent:
         assert not unsent, f"{unsent} records were not answered"
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
-        return Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 5, "log_level": 0, **settings})
+        """A producer whose own limit on sizes does not hide the broker's."""
+        shared = {"bootstrap.servers": self._bootstrap, "linger.ms": 5, "log_level": 0, "message.max.bytes": 64 << 20}
+        return Producer({**shared, **settings})
 
     def consume(self, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Received]:
         with self.consumer() as consumer:

@@ -54,7 +54,8 @@ def describe_configs(
 ) -> DescribeConfigsResponse:
     """DescribeConfigs (32) v1-v4. Null or no keys asks for all. v3 type and documentation."""
     results = []
-    for resource in request.resources:
+    # Each resource is answered once: repeating a name must not multiply the answer.
+    for resource in {(r.resource_type, r.resource_name): r for r in request.resources}.values():
         result = DescribeConfigsResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )

@@ -238,7 +238,11 @@ def _read_partition(
     read.log_start_offset = log.log_start_offset
     read.read_committed = read_committed
     if request.last_fetched_epoch >= 0:
-        epoch, end_offset = log.epochs.end_offset_for(request.last_fetched_epoch, log.log_end_offset)
+        if request.last_fetched_epoch == partition.leader_epoch:
+            # It may not have written anything yet, and then the history does not know it.
+            epoch, end_offset = partition.leader_epoch, log.log_end_offset
+        else:
+            epoch, end_offset = log.epochs.end_offset_for(request.last_fetched_epoch, log.log_end_offset)
         if epoch < 0:
             raise OffsetOutOfRange(f"leader epoch {request.last_fetched_epoch} is unknown here")
         if epoch < request.last_fetched_epoch or end_offset < request.fetch_offset:
@@ -288,7 +292,9 @@ def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], sha
     head = frame_start(correlation_id, size + len(last))
     if parts:
         parts.append(last)
-        slot.fill(head, parts)
+        first = parts.pop(0)
+        assert isinstance(first, bytes)
+        slot.fill(head + first, parts)
     else:
         slot.fill(head + last)
     return records_bytes

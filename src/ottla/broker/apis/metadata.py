@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from ottla.broker.apis.topics import create_topic_by_default
 from ottla.broker.services import RequestContext, Services
+from ottla.cluster.controller import PARTITIONS_PER_CALL_MAX
 from ottla.cluster.view import PartitionView, TopicView
-from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, Refused
+from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.wire import ZERO_UUID
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
@@ -33,7 +34,8 @@ _NOT_ASKED = -(1 << 31)
 #: operations that can be authorized, as bits; without an authorizer everything is allowed
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
-_BROKER_ENDPOINTS = 1
+_BY_ID_FROM = 12
+_BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
 #: partitions in one answer of DescribeTopicPartitions, whatever is asked for
 _DESCRIBE_PARTITIONS_MAX = 2000
 
@@ -63,8 +65,13 @@ async def metadata(services: Services, request: MetadataRequest, context: Reques
         create = services.settings.auto_create_topics_enable and (
             request.allow_auto_topic_creation or context.version < 4
         )
-        for wanted in request.topics or ():
-            topics.append(await _wanted_topic(services, wanted, context.version, create, operations))
+        # Each topic is answered once: repeating a name must not multiply the answer.
+        asked = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics or ()}.values()
+        create = create and len(asked) <= PARTITIONS_PER_CALL_MAX
+        if context.version < _BY_ID_FROM and any(each.topic_id != ZERO_UUID or each.name is None for each in asked):
+            topics = [_unanswerable(wanted) for wanted in asked]
+        else:
+            topics = [await _wanted_topic(services, wanted, create, operations) for wanted in asked]
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=services.broker_id, host=host, port=port, rack=None)],
         cluster_id=services.cluster_id,
@@ -76,12 +83,15 @@ async def metadata(services: Services, request: MetadataRequest, context: Reques
     )
 
 
+def _unanswerable(wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+    """v10 and v11 have room for a topic id in the request, but asking by it came with v12."""
+    return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "", topic_id=wanted.topic_id)
+
+
 async def _wanted_topic(
-    services: Services, wanted: MetadataRequestTopic, version: int, create: bool, operations: int
+    services: Services, wanted: MetadataRequestTopic, create: bool, operations: int
 ) -> MetadataResponseTopic:
     if wanted.topic_id != ZERO_UUID or wanted.name is None:
-        if version < 12:
-            raise InvalidRequest("metadata by topic id needs version 12")
         topic = services.view.topics_by_id.get(wanted.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id)
@@ -128,8 +138,9 @@ def describe_cluster(
 ) -> DescribeClusterResponse:
     """DescribeCluster (60) v0-v2. v1 endpoint type. v2 fenced brokers."""
     if request.endpoint_type != _BROKER_ENDPOINTS:
+        for_controllers = request.endpoint_type == _CONTROLLER_ENDPOINTS
         return DescribeClusterResponse(
-            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if for_controllers else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="this is a broker; controllers have no endpoints of their own",
         )
     host, port = services.endpoint_for(context)
@@ -148,13 +159,15 @@ def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """DescribeTopicPartitions (75) v0. Topics in order of name, as many partitions as asked for, then a cursor."""
     cursor = request.cursor
-    if cursor is not None and cursor.partition_index < 0:
-        raise InvalidRequest("a cursor's partition cannot be negative")
-    names = sorted({topic.name for topic in request.topics} or services.view.topics)
+    asked = {topic.name for topic in request.topics}
+    if cursor is not None and (cursor.partition_index < 0 or (asked and cursor.topic_name not in asked)):
+        refused = [
+            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
+            for name in sorted(asked)
+        ]
+        return DescribeTopicPartitionsResponse(topics=refused, next_cursor=None)
+    names = sorted(asked or services.view.topics)
     first = cursor.topic_name if cursor is not None else ""
-    if first and first not in names and request.topics:
-        # Kafka starts at the cursor even when its topic is not among those asked for.
-        names = sorted([*names, first])
     limit = max(min(request.response_partition_limit, _DESCRIBE_PARTITIONS_MAX), 1)
     answer = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
     topics: list[DescribeTopicPartitionsResponseTopic] = []

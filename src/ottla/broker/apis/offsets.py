@@ -83,7 +83,8 @@ async def _list_offset(
         row.offset, row.leader_epoch = end_offset, partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         row.offset = log.log_start_offset
-        row.leader_epoch = log.epochs.epoch_at(log.log_start_offset)
+        is_empty = log.log_start_offset == log.log_end_offset
+        row.leader_epoch = partition.leader_epoch if is_empty else log.epochs.epoch_at(log.log_start_offset)
     elif timestamp == LATEST_TIERED:
         pass  # nothing is ever tiered: offset and epoch stay -1
     else:
@@ -161,9 +162,10 @@ def describe_producers(
 ) -> DescribeProducersResponse:
     """DescribeProducers (61) v0."""
     topics = []
-    for topic in request.topics:
+    for topic in {topic.name: topic for topic in request.topics}.values():
         rows = []
-        for number in topic.partition_indexes:
+        # Each partition is answered once: repeating a number must not multiply the answer.
+        for number in dict.fromkeys(topic.partition_indexes):
             row = PartitionResponse(partition_index=number, error_message=None)
             try:
                 entries = find(services, topic.name, number).log.producers.entries

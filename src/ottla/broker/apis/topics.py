@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import (
+    PARTITIONS_PER_CALL_MAX,
     NewTopic,
     check_topic_name,
     ops_create_topic,
@@ -23,6 +24,7 @@ from ottla.model.errors import (
     InvalidRequest,
     InvalidTopic,
     KafkaError,
+    PolicyViolation,
     Refused,
     TopicAlreadyExists,
     TopicDeletionDisabled,
@@ -65,15 +67,16 @@ _INTERNAL = "__consumer_offsets", "__transaction_state"
 async def create_topics(
     services: Services, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
-    """CreateTopics (19) v2-v7. v4 -1 means the default. v5 counts and configs in the answer. v7 topic id."""
+    """CreateTopics (19) v2-v7. v5 counts and configs in the answer. v7 topic id."""
     repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
+    partitions = sum(max(topic.num_partitions, len(topic.assignments), 1) for topic in request.topics)
     results = []
     for topic in request.topics:
         try:
             if topic.name in repeated:
                 raise InvalidRequest("the request names this topic more than once")
-            if context.version < 4 and not topic.assignments and (topic.num_partitions == -1):
-                raise InvalidRequest("number of partitions or an assignment is needed before version 4")
+            if partitions > PARTITIONS_PER_CALL_MAX:
+                raise PolicyViolation(f"one call may create {PARTITIONS_PER_CALL_MAX} partitions at most")
             created = plan_topic(services, topic)
             if not request.validate_only:
                 await _create(services, created)
@@ -165,7 +168,7 @@ async def delete_topics(
     wanted = list(request.topics) or [DeleteTopicState(name=name) for name in request.topic_names]
     keys = Counter(topic.name if topic.name is not None else topic.topic_id for topic in wanted)
     results = []
-    for each in wanted:
+    for each in {(each.name, each.topic_id): each for each in wanted}.values():
         result = DeletableTopicResult(name=each.name, topic_id=each.topic_id, error_message=None)
         try:
             if keys[each.name if each.name is not None else each.topic_id] > 1:

@@ -1,0 +1,156 @@
+"""The hand-written Fetch against the generic codec, and against bytes that are no Fetch."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from struct import error as StructError
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.testing.raw import random_message, read_answer, request_bytes
+from ottla.wire import WireError
+from ottla.wire.fetch import frame_start, parse_fetch, reply_shape
+from ottla.wire.frame import write_uvarint
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+
+VERSIONS = range(4, 18)
+REFUSALS = (WireError, IndexError, StructError)
+NAMES = ("", "t", "orders", "x" * 249)
+
+every_version = pytest.mark.parametrize("version", VERSIONS)
+some = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+
+
+def meaning(request: FetchRequest, version: int) -> Any:
+    def key(topic: Any) -> bytes:
+        return bytes(topic.topic_id) if version >= 13 else topic.topic.encode()
+
+    topics = [
+        (
+            key(topic),
+            [
+                (
+                    p.partition, p.current_leader_epoch if version >= 9 else -1, p.fetch_offset,
+                    p.last_fetched_epoch if version >= 12 else -1, p.log_start_offset if version >= 5 else -1,
+                    p.partition_max_bytes,
+                )
+                for p in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]  # fmt: skip
+    session = (request.session_id, request.session_epoch) if version >= 7 else (0, -1)
+    forgotten = [(key(topic), list(topic.partitions)) for topic in request.forgotten_topics_data]
+    return (
+        request.max_wait, request.min_bytes, request.max_bytes, request.isolation_level == 1, *session, topics,
+        forgotten if version >= 7 else [],
+    )  # fmt: skip
+
+
+@every_version
+@some
+@given(st.randoms(use_true_random=False), st.sampled_from([None, "", "client"]))
+def test_request_means_what_the_generic_codec_says(version: int, source: random.Random, client_id: str | None) -> None:
+    request = random_message(FetchRequest, version, source, NAMES)
+    frame = request_bytes(request, version, 1, client_id)
+    assert parse_fetch(b"size" + frame + b"behind", 4, 4 + len(frame), version) == meaning(request, version)
+
+
+@every_version
+def test_request_cut_anywhere_is_refused_whatever_lies_behind_it(version: int) -> None:
+    """The buffer holds other clients' bytes: none of them may become a part of this request."""
+    request = FetchRequest(
+        max_wait=1, min_bytes=1, max_bytes=1, rack_id="r", topics=[
+            FetchTopic(topic=name, topic_id=name.encode() * 16, partitions=[FetchPartition(partition=0)] * 2)
+            for name in ("t", "u")
+        ],
+        forgotten_topics_data=[ForgottenTopic(topic="t", topic_id=b"t" * 16, partitions=[1, 2])],
+    )  # fmt: skip
+    frame = request_bytes(request, version, 1)
+    parse_fetch(frame, 0, len(frame), version)
+    for cut in range(8, len(frame)):
+        for behind in (frame[cut:], b"\0" * 400, b"\xff" * 400, b"\1" * 400):
+            with pytest.raises(REFUSALS):
+                parse_fetch(frame[:cut] + behind, 0, cut, version)
+
+
+@every_version
+@some
+@given(st.randoms(use_true_random=False))
+def test_damaged_request_is_a_request_or_refused(version: int, source: random.Random) -> None:
+    frame = bytearray(request_bytes(random_message(FetchRequest, version, source, NAMES), version, 1))
+    for _ in range(source.randint(1, 4)):
+        frame[source.randrange(8, len(frame))] = source.choice((0, 1, 0x7F, 0x80, 0xFF, source.randrange(256)))
+    try:
+        request = parse_fetch(bytes(frame) + source.randbytes(100), 0, len(frame), version)
+    except REFUSALS:
+        return
+    assert sum(len(partitions) for _, partitions in request.topics) * 16 <= len(frame)
+
+
+@given(noise=st.binary(max_size=120), version=st.sampled_from(VERSIONS))
+def test_noise_is_a_request_or_refused(noise: bytes, version: int) -> None:
+    try:
+        parse_fetch(b"\0\1\0\0\0\0\0\1" + noise + b"behind", 0, 8 + len(noise), version)
+    except REFUSALS:
+        pass
+
+
+@every_version
+def test_null_array_is_refused(version: int) -> None:
+    frame = request_bytes(FetchRequest(topics=[]), version, 1)
+    place = frame.index(write_uvarint(1) if version >= 12 else bytes(4), len(frame) - (4 if version >= 12 else 12))
+    null = b"\0" if version >= 12 else b"\xff" * 4
+    with pytest.raises(REFUSALS):
+        hostile = frame[:place] + null + frame[place + len(null) :]
+        parse_fetch(hostile, 0, len(hostile), version)
+
+
+@every_version
+@pytest.mark.parametrize("claimed", [10**6, 2**28, 2**31 - 1])
+def test_array_that_claims_too_much_is_refused_before_anything_is_allocated(version: int, claimed: int) -> None:
+    start = request_bytes(FetchRequest(topics=[]), 4 if version < 12 else 12, 1)[:11]
+    body = random.Random(1).randbytes(25 if version >= 7 else 17)
+    if version >= 15:
+        body = body[4:]
+    count = write_uvarint(claimed + 1) if version >= 12 else claimed.to_bytes(4, "big")
+    hostile = start + (b"\0" if version >= 12 else b"") + body + count
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError):
+            parse_fetch(hostile + bytes(1000), 0, len(hostile), version)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@every_version
+@pytest.mark.parametrize("aborted", [None, [], [(7, 100), (8, 2**40)]])
+@pytest.mark.parametrize("diverging", [None, (3, 50)])
+@pytest.mark.parametrize("records", [b"", b"r" * 300])
+def test_reply_is_read_by_the_generic_codec(
+    version: int, aborted: list[tuple[int, int]] | None, diverging: tuple[int, int] | None, records: bytes
+) -> None:
+    shape = reply_shape(version)
+    name = b"i" * 16 if version >= 13 else b"topic"
+    body = shape.reply_start(0, 71 if version >= 7 else 0, 99) + shape.count(1) + shape.topic(name) + shape.count(1)
+    body += shape.partition_start(4, 1, 10, 9, 8, len(records), aborted) + records + shape.partition_end(diverging)
+    body += shape.partition_tail * 2
+    answer = read_answer((frame_start(6, len(body)) + body)[4:], 1, version, 6)
+    assert (answer.error_code, answer.session_id) == ((71, 99) if version >= 7 else (0, 0))
+    (topic,) = answer.responses
+    assert (topic.topic_id if version >= 13 else topic.topic.encode()) == name
+    (row,) = topic.partitions
+    assert (row.partition_index, row.error_code, row.high_watermark, row.last_stable_offset) == (4, 1, 10, 9)
+    assert row.log_start_offset == (8 if version >= 5 else -1)
+    assert row.records == records
+    assert row.preferred_read_replica == -1
+    found = row.aborted_transactions
+    assert (None if found is None else [(a.producer_id, a.first_offset) for a in found]) == aborted
+    assert (row.diverging_epoch is not None) == (diverging is not None and version >= 12)
+    if row.diverging_epoch is not None:
+        assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == diverging
