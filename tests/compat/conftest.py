@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from drivers import franz_go as franz_go_driver
+from drivers import kafkajs as kafkajs_driver
 from drivers.aio import Aiokafka
 from drivers.confluent import Confluent
+from drivers.franz_go import FranzGo
+from drivers.java import JavaTools
 from drivers.kafka_python import KafkaPython
+from drivers.kafkajs import KafkaJs
 from drivers.kcat import MISSING as KCAT_MISSING
 from drivers.kcat import Kcat, kcat_path
 
+from benchmarks import kafka_server
 from ottla.testing import BrokerProcess
+
+#: tools that are built or brought here once, not in version control
+BENCH = Path(__file__).resolve().parents[2] / ".bench"
 
 NewTopic = Callable[..., str]
 
@@ -69,3 +79,32 @@ def new_topic(confluent: Confluent) -> NewTopic:
 @pytest.fixture
 def unused_name() -> str:
     return f"compat-{next(_numbers)}"
+
+
+# -- clients that are not Python's -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def franz_go(ottla_broker: BrokerProcess) -> FranzGo:
+    command = franz_go_driver.build(BENCH / "go")
+    if isinstance(command, str):
+        pytest.skip(command)
+    return FranzGo(ottla_broker.bootstrap, command)
+
+
+@pytest.fixture(scope="session")
+def kafkajs(ottla_broker: BrokerProcess) -> KafkaJs:
+    problem = kafkajs_driver.install(BENCH / "node")
+    if problem is not None:
+        pytest.skip(problem)
+    return KafkaJs(ottla_broker.bootstrap, BENCH / "node")
+
+
+@pytest.fixture(scope="session")
+def java_tools(ottla_broker: BrokerProcess) -> Iterator[JavaTools]:
+    problem = kafka_server.fetch() or kafka_server.available()
+    if problem is not None:
+        pytest.skip(problem)
+    kafka = kafka_server.ApacheKafka()
+    yield JavaTools(ottla_broker.bootstrap, kafka.run_tool)
+    kafka.stop()

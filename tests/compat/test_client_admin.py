@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
 import pytest
 from conftest import NewTopic, every_python_client
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from confluent_kafka.admin import NewTopic as ConfluentTopic
 from drivers import DEADLINE_S, Record, Refused
@@ -278,21 +276,6 @@ def test_log_directories_tell_sizes(
     text = repr(answer)
     assert ottla_broker.data in text
     assert topic in text
-
-
-def test_deleted_topic_is_noticed_by_a_consumer(confluent: Confluent, new_topic: NewTopic) -> None:
-    topic = new_topic()
-    confluent.produce(topic, [Record(value=b"x")])
-    # The client does not believe that a topic is gone until it is sure that it is not just new.
-    patience = {"topic_metadata_refresh_interval_ms": 100, "topic_metadata_propagation_max_ms": 100}
-    with confluent.consumer(**patience) as consumer:
-        consumer.assign([Place(topic, 0, 0)])
-        assert consumer.consume(1, DEADLINE_S)[0].value() == b"x"
-        confluent.delete_topic(topic)
-        deadline = time.monotonic() + DEADLINE_S
-        while (found := consumer.poll(0.5)) is None:
-            assert time.monotonic() < deadline
-        assert found.error().code() in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 def _alter(confluent: Confluent, topic: str, entry: ConfigEntry) -> None:

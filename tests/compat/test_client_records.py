@@ -59,7 +59,7 @@ def test_batches_are_stored_as_the_client_compressed_them(
     client: Any, new_topic: NewTopic, ottla_broker: BrokerProcess, codec: str, request: pytest.FixtureRequest
 ) -> None:
     if codec not in client.codecs:
-        pytest.skip(f"{client.name} has no {codec} here: pip install python-{codec}")
+        pytest.skip(f"{client.name} needs a package of its own for {codec}")
     if codec == "lz4" and isinstance(client, Confluent | Kcat):
         # librdkafka takes a broker that has FindCoordinator for one that has lz4, and else sends what was not compressed.
         request.applymarker(pytest.mark.xfail(reason="needs consumer groups: FindCoordinator is not advertised"))

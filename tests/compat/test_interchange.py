@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import CLIENTS, NewTopic
 from drivers import CODECS, Reader, Record, Writer
+from drivers.java import JavaTools
 
+FRANZ_GO = pytest.param("franz_go", marks=pytest.mark.foreign)
+READERS = [*CLIENTS, FRANZ_GO]
+WRITERS = [*READERS, pytest.param("kafkajs", marks=pytest.mark.foreign)]
 _SOME_TIME_MS = 1_700_000_000_000
 
 RECORDS = [
@@ -46,8 +50,8 @@ def written(new_topic: NewTopic) -> Written:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("reader_name", CLIENTS)
-@pytest.mark.parametrize("writer_name", CLIENTS)
+@pytest.mark.parametrize("reader_name", READERS)
+@pytest.mark.parametrize("writer_name", WRITERS)
 def test_records_of_every_client_are_read_by_every_client(
     request: pytest.FixtureRequest, written: Written, writer_name: str, reader_name: str, codec: str
 ) -> None:
@@ -55,11 +59,52 @@ def test_records_of_every_client_are_read_by_every_client(
     reader: Reader = request.getfixturevalue(reader_name)
     for client in (writer, reader):
         if codec not in client.codecs:
-            pytest.skip(f"{client.name} has no {codec} here: pip install python-{codec}")
+            pytest.skip(f"{client.name} needs a package of its own for {codec}")
     topic, expected = written(writer, codec)
+    _check(reader, topic, expected)
+
+
+@pytest.mark.foreign
+@pytest.mark.parametrize("writer_name", WRITERS)
+def test_java_reads_what_every_client_wrote_in_every_compression(
+    request: pytest.FixtureRequest, java_tools: JavaTools, new_topic: NewTopic, writer_name: str
+) -> None:
+    """All in one partition: a consumer meets batches of different compression side by side."""
+    writer: Writer = request.getfixturevalue(writer_name)
+    expected = [writer.expresses(record) for record in RECORDS]
+    topic = new_topic()
+    for codec in writer.codecs:
+        writer.produce(topic, expected, codec=codec)
+    _check(java_tools, topic, expected * len(writer.codecs))
+
+
+@pytest.fixture(scope="module")
+def written_by_java(java_tools: JavaTools, new_topic: NewTopic) -> dict[str, str]:
+    """A topic for each codec."""
+    topics = {codec: new_topic() for codec in CODECS}
+    expected = [java_tools.expresses(record) for record in RECORDS]
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(java_tools.produce, topics[codec], expected, codec=codec) for codec in CODECS]:
+            done.result()
+    return topics
+
+
+@pytest.mark.foreign
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("reader_name", READERS)
+def test_every_client_reads_what_java_wrote(
+    request: pytest.FixtureRequest, java_tools: JavaTools, written_by_java: dict[str, str], reader_name: str, codec: str
+) -> None:
+    reader: Reader = request.getfixturevalue(reader_name)
+    if codec not in reader.codecs:
+        pytest.skip(f"{reader.name} needs a package of its own for {codec}")
+    _check(reader, written_by_java[codec], [java_tools.expresses(record) for record in RECORDS])
+
+
+def _check(reader: Reader, topic: str, expected: list[Record]) -> None:
     received = reader.consume(topic, len(expected))
     assert [each.offset for each in received] == list(range(len(expected)))
     for each, record in zip(received, expected, strict=True):
         shown = reader.shows(record)
-        got = each.record if shown.timestamp_ms is not None else replace(each.record, timestamp_ms=None)
+        got = each.record if shown.timestamp_ms is not None else each.record.without_timestamp()
         assert got == shown

@@ -33,22 +33,31 @@ def refused_start(*options: str | Path, prefix: tuple[str, ...] = ()) -> str:
 
 
 def tree(directory: Path) -> dict[str, str]:
-    """Every name below a directory with everything about it that a broker could change."""
+    """Every name below a directory with what a broker could change about it."""
     found = {}
     for path in [directory, *sorted(directory.rglob("*"))]:
         status = path.lstat()
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        found[str(path)] = f"{status.st_mode} {status.st_size} {status.st_ino} {status.st_mtime_ns} {content}"
+        # SQLite opens and removes a file of its own while it looks, which a directory's time and size show.
+        changed = f"{status.st_size} {status.st_mtime_ns} {content}" if path.is_file() else ""
+        found[str(path)] = f"{status.st_ino} {changed}"
     return found
 
 
-@pytest.fixture
-def data(campaign: Campaign) -> Path:
+@pytest.fixture(scope="module")
+def left_by_a_broker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a broker that wrote something and was stopped."""
-    broker = campaign.start()
-    write_something(broker)
-    assert broker.stop() == 0
-    return Path(broker.data)
+    directory = tmp_path_factory.mktemp("left") / "data"
+    with BrokerProcess.start(directory) as broker:
+        write_something(broker)
+        assert broker.stop() == 0
+    return directory
+
+
+@pytest.fixture
+def data(left_by_a_broker: Path, tmp_path: Path) -> Path:
+    """A copy that is the test's own."""
+    return Path(shutil.copytree(left_by_a_broker, tmp_path / "data"))
 
 
 def write_something(broker: BrokerProcess) -> None:
@@ -117,32 +126,43 @@ def test_damaged_metadata_is_refused(data: Path, damage: str) -> None:
     assert tree(data) == before
 
 
-def test_damaged_identity_is_refused(data: Path) -> None:
-    (data / "meta.properties").write_bytes(b"\xff\xfe\x00garbage")
+@pytest.mark.parametrize("damage", [b"\xff\xfe\x00garbage", b"", b"version=1\n"])
+def test_damaged_identity_is_refused(data: Path, damage: bytes) -> None:
+    (data / "meta.properties").write_bytes(damage)
     before = tree(data)
     assert "meta.properties" in refused_start("--data", data)
     assert tree(data) == before
 
 
+def test_a_broker_finds_itself_in_its_metadata_when_its_identity_is_gone(campaign: Campaign, data: Path) -> None:
+    """Also what a first start leaves that was killed before it had signed its directory."""
+    identity = data / "meta.properties"
+    before = identity.read_text()
+    identity.unlink()
+    campaign.start().stop()
+    assert [line for line in before.splitlines() if "directory.id" not in line] == [
+        line for line in identity.read_text().splitlines() if "directory.id" not in line
+    ]
+
+
 @pytest.mark.parametrize("mode", [0o000, 0o500])
-def test_a_directory_without_permission_is_refused(data: Path, mode: int) -> None:
-    obeying = ()
+@pytest.mark.parametrize("option", ["--data", "-Xlog.dirs"])
+def test_a_directory_without_permission_is_refused(data: Path, mode: int, option: str) -> None:
+    obeying: tuple[str, ...] = ()
     if os.geteuid() == 0:
         setpriv = shutil.which("setpriv")
         if setpriv is None:
             pytest.skip("root may do everything and setpriv is not installed (apt-get install util-linux)")
-        # Root without this capability is stopped by permissions like everybody else.
+        # Root without these capabilities is stopped by permissions like everybody else.
         obeying = (setpriv, "--bounding-set", "-dac_override,-dac_read_search")
     before = tree(data)
     data.chmod(mode)
     try:
-        line = refused_start("--data", data, prefix=obeying)
+        line = refused_start(f"{option}={data}", prefix=obeying)
     finally:
         data.chmod(0o755)
-    assert str(data) in line and "ermission" in line
-    assert {name: fact.split(" ", 1)[1] for name, fact in tree(data).items()} == {
-        name: fact.split(" ", 1)[1] for name, fact in before.items()
-    }
+    assert str(data) in line
+    assert tree(data) == before
 
 
 def test_a_file_where_the_directory_should_be_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
@@ -96,10 +95,15 @@ class Broker:
 
     async def start(self) -> None:
         """Raises StartError with one line for a person, and then nothing was changed."""
+        settings = self._settings
         sockets = [
-            (endpoint, bind(endpoint, backlog=self._settings.socket_listen_backlog_size))
-            for endpoint in self._settings.endpoints
-        ]
+            (endpoint, bind(
+                endpoint, backlog=settings.socket_listen_backlog_size,
+                send_buffer_bytes=settings.socket_send_buffer_bytes,
+                receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+            ))
+            for endpoint in settings.endpoints
+        ]  # fmt: skip
         try:
             cluster_id = await self._open_data()
             await self._open_logs(cluster_id)
@@ -121,23 +125,28 @@ class Broker:
         settings = self._settings
         first = settings.data_dirs[0]
         store_path = os.path.join(first, FILE_NAME)
-        known = self._known_cluster_id(store_path)
-        for path in settings.data_dirs:
-            check_owner(self._disk, path, known, settings.broker_id)
-        with suppress(FileNotFoundError):
-            self._disk.listdir(first)
-        cluster_id = known or self._new_text_id()
         try:
-            self._log_store.lock(cluster_id, settings.broker_id, self._new_text_id)
+            known = self._known_cluster_id(store_path)
+            for path in settings.data_dirs:
+                check_owner(self._disk, path, known, settings.broker_id)
+            self._log_store.lock()
         except OSError as error:
-            raise StartError(f"data directory {first} cannot be used: {error}; check its permissions") from None
+            where = error.filename or first
+            raise StartError(f"{where} cannot be used: {error.strerror}; check its permissions") from None
         self._store = EmbeddedStore.open(store_path)
         node = await self._store.get(CLUSTER_ID)
-        if node is None:
+        stored = None if node is None else str(json.loads(node.value)["id"])
+        if stored is not None and known is not None and stored != known:
+            raise StartError(f"{store_path} and meta.properties name different clusters; one of them was copied here")
+        cluster_id = stored or known or self._new_text_id()
+        if stored is None:
             identity = to_json({"version": 1, "id": cluster_id})
             await self._store.multi([*SKELETON, Create(CLUSTER_ID, identity)])
-        elif json.loads(node.value)["id"] != cluster_id:
-            raise StartError(f"{store_path} and meta.properties name different clusters; one of them was copied here")
+        # Last: a start that was killed before this leaves nothing that the next would take for a lost part.
+        try:
+            self._log_store.sign(cluster_id, settings.broker_id, self._new_text_id)
+        except OSError as error:
+            raise StartError(f"data directory {first} cannot be signed: {error}; check the disk") from None
         return cluster_id
 
     def _known_cluster_id(self, store_path: str) -> str | None:

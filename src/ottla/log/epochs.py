@@ -80,7 +80,9 @@ class LeaderEpochs:
         lines = text.split("\n")
         if lines[0].strip() != "0":
             raise ValueError("leader-epoch-checkpoint has an unknown version")
-        for line in lines[2 : 2 + int(lines[1])]:
+        if len(lines) != int(lines[1]) + 3 or lines[-1]:
+            raise ValueError("leader-epoch-checkpoint is not whole")
+        for line in lines[2:-1]:
             epoch, start = line.split()
             known.assign(int(epoch), int(start))
         return known

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from struct import Struct
 
 from crc32c import crc32c
@@ -58,6 +59,7 @@ Buffer = bytes | bytearray | memoryview
 PENDING_BATCH_BYTES_MAX = 32768
 #: pending bytes that are written without waiting for the end of the turn
 PENDING_BYTES_MAX = 1 << 20
+EPOCHS_FILE = "leader-epoch-checkpoint"
 #: remembered (offset, position) pairs of readers that read on
 _HINTS_MAX = 64
 #: an opened batch may be this many times larger than the largest message; more is a bomb
@@ -75,6 +77,7 @@ class Log:
     def __init__(
         self, *, disk: Disk, directory: str, name: TopicPartition, settings: TopicSettings, segments: list[Segment],
         log_start_offset: int, log_end_offset: int, epochs: LeaderEpochs, producers: Producers | None,
+        epochs_synced: bool = False,
     ) -> None:  # fmt: skip
         # Shared
         self._disk = disk
@@ -89,9 +92,13 @@ class Log:
         self.segments = segments
         self.active = segments[-1]
         self.epochs = epochs
-        #: None until first needed after a clean start: the snapshot at this offset is read then
+        #: None until first needed: then they are loaded as of this offset, for none of theirs came since
         self._producers = producers
         self._producers_offset = log_end_offset
+        #: whether ``leader-epoch-checkpoint`` is durable and says what ``epochs`` does
+        self._epochs_synced = epochs_synced
+        #: the partition was deleted: its folder has another name, and its files are no longer ours
+        self.gone = False
 
         # Offsets
         #: the first offset that readers may have
@@ -232,6 +239,8 @@ class Log:
             buffer = bytearray(recompress(view[start:end], codec, self._compression_level(), max_bytes=inflate_max))
             view, start, end = memoryview(buffer), 0, len(buffer)
             attributes = attributes & ~CODEC_MASK | codec
+        if end - start > settings.max_message_bytes:
+            raise MessageTooLarge(f"batch has {end - start} bytes in the topic's codec, more than max.message.bytes")
         if end - start > settings.segment_bytes:
             raise RecordListTooLarge("the batch is larger than segment.bytes")
         if settings.log_append_time:
@@ -270,20 +279,26 @@ class Log:
             self.make_folder()
             self.make_folder = None
         if self.epochs.assign(self.leader_epoch, offset):
-            self.write_epochs()
+            self._epochs_synced = False
+        if not self._epochs_synced:
+            self._write_epochs(sync=False)
         self._epoch_known = True
 
-    def write_epochs(self) -> None:
-        path = os.path.join(self.directory, "leader-epoch-checkpoint")
-        self._disk.write_file(path, self.epochs.to_text().encode(), sync=False)
+    def _write_epochs(self, *, sync: bool) -> None:
+        path = os.path.join(self.directory, EPOCHS_FILE)
+        self._disk.write_file(path, self.epochs.to_text().encode(), sync=sync)
+        self._epochs_synced = sync
 
     # -- segments -------------------------------------------------------------------------------------------------
 
     def roll(self) -> Segment:
         """Close the active segment and start the next at the log's end."""
         self.write_pending()
+        self._trim()
         sealed = self.active
-        self.write_snapshot()
+        # Without room for a snapshot recovery replays from an older one: no reason to keep a log from moving on.
+        with suppress(OSError):
+            self._write_snapshot(sync=False)
         segment = Segment(self._disk, self.directory, self.log_end_offset)
         self.segments.append(segment)
         self.active = segment
@@ -291,6 +306,11 @@ class Log:
         self._roll_after_ms = self._roll_deadline()
         self.on_roll(self, sealed)
         return segment
+
+    def _trim(self) -> None:
+        """Cut what a failed write left behind the last batch: after a clean start sizes are trusted."""
+        if self.active.is_open and self._disk.size(self.active.file.fd) > self.written_bytes:
+            self._disk.truncate(self.active.file.fd, self.written_bytes)
 
     def _roll_deadline(self) -> int:
         first = self.active.first_timestamp
@@ -325,15 +345,18 @@ class Log:
         """Move the log's start forward; returns the segments that lie before it, no longer part of the log."""
         if offset <= self.log_start_offset:
             return []
-        self.log_start_offset = offset
         if offset >= self.log_end_offset and self.active.size_bytes:
             self.roll()
         keep = bisect_right(self.segments, offset, key=_base_offset) - 1
+        if keep and not self.active.size_bytes:
+            # Once the others are gone, the name of this file is all that tells where the log goes on.
+            self.active.open()
+        self.log_start_offset = offset
         dropped, self.segments = self.segments[:keep], self.segments[keep:]
         if dropped:
             self._hints.clear()
             self.epochs.truncate_from_start(offset)
-            self.write_epochs()
+            self._epochs_synced = False
         return dropped
 
     @property
@@ -404,17 +427,19 @@ class Log:
         return None
 
     def newest_timestamp(self) -> tuple[int, int] | None:
-        """The record with the largest timestamp of all: its offset and its timestamp. Opens one batch."""
+        """The record with the largest timestamp in the file: its offset and its timestamp. Opens one batch."""
         newest: Segment | None = None
+        newest_timestamp, newest_offset = NO_TIMESTAMP, -1
+        written_end = self.written_end_offset
         for segment in list(self.segments):
-            segment.load_times()
-            if segment.max_timestamp > (NO_TIMESTAMP if newest is None else newest.max_timestamp):
-                newest = segment
+            timestamp, offset = segment.newest_before(written_end)
+            if timestamp > newest_timestamp:
+                newest, newest_timestamp, newest_offset = segment, timestamp, offset
         if newest is None:
             return None
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
-        for position, header in newest.headers(newest.position_of(newest.max_timestamp_offset)):
-            if header.max_timestamp == newest.max_timestamp:
+        for position, header in newest.headers(newest.position_of(newest_offset)):
+            if header.max_timestamp == newest_timestamp:
                 return max_timestamp_record(newest.batch(position, header), max_bytes=inflate_max)
         return None
 
@@ -439,111 +464,147 @@ class Log:
             number += 1
             self.synced_end_offset = max(self.synced_end_offset, self.segments[number].base_offset)
 
+    @property
+    def recovery_point(self) -> int:
+        """After a crash the segments before the one that holds this offset need not be read, nor their indexes made."""
+        for segment in self.segments[:-1]:
+            if segment.indexed_bytes != segment.size_bytes:
+                return min(segment.base_offset, self.synced_end_offset)
+        return self.synced_end_offset
+
+    def sync_sealed(self, segment: Segment) -> None:
+        """Put on disk all that recovery will not look at again once the recovery point has passed. In a thread."""
+        segment.sync()
+        path = os.path.join(self.directory, EPOCHS_FILE)
+        if self._disk.exists(path):
+            # Another thread may replace the file meanwhile: what counts is that this version is whole.
+            fd = self._disk.open(path)
+            try:
+                self._disk.fdatasync(fd)
+            finally:
+                self._disk.close(fd)
+        segment.write_indexes()
+
     # -- producers ------------------------------------------------------------------------------------------------
 
     @property
     def producers(self) -> Producers:
         if self._producers is None:
-            data = self._disk.read_file(self._snapshot_path(self._producers_offset))
-            self._producers = Producers.from_snapshot(data) if data else Producers()
+            self._producers = self._load_producers(self._producers_offset)
         return self._producers
 
-    def _snapshot_path(self, offset: int) -> str:
-        return os.path.join(self.directory, f"{offset:020d}.snapshot")
-
-    def write_snapshot(self) -> None:
+    def _write_snapshot(self, *, sync: bool) -> None:
         """Write what is known of producers at the log's end. Replay after a crash starts from the newest."""
-        if self._producers is None and self._producers_offset == self.log_end_offset:
+        path = snapshot_path(self.directory, self.log_end_offset)
+        if self._producers is None and self._producers_offset == self.log_end_offset and self._disk.exists(path):
             return  # the snapshot that would be written is the one that is there
-        path = self._snapshot_path(self.log_end_offset)
-        self._disk.write_file(path, self.producers.to_snapshot(), sync=False)
+        self._disk.write_file(path, self.producers.to_snapshot(), sync=sync)
 
     def expire_producers(self, older_than_ms: int) -> None:
         if self._producers is not None:
             self._producers.expire(older_than_ms)
 
-    def load_producers(self, end_offset: int) -> None:
-        """Rebuild producer state up to ``end_offset``: the newest readable snapshot below it, then the batches."""
+    def _load_producers(self, end_offset: int) -> Producers:
+        """Producer state as of ``end_offset``: the newest readable snapshot up to it, then the batches."""
+        if not end_offset:
+            return Producers()
         producers, replay_from = load_snapshot(self._disk, self.directory, end_offset)
+        if replay_from >= end_offset:
+            return producers
         for segment in self.segments[max(bisect_right(self.segments, replay_from, key=_base_offset) - 1, 0) :]:
-            for _, header in segment.headers():
-                if header.base_offset < replay_from or header.producer_id < 0 or header.base_offset >= end_offset:
-                    continue
-                if not header.attributes & CONTROL:
+            for _, header in segment.headers(segment.position_of(replay_from)):
+                if header.base_offset >= end_offset:
+                    return producers
+                if header.producer_id >= 0 and not header.attributes & CONTROL:
                     producers.note(
                         header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
                         header.base_offset, header.max_timestamp,
                     )  # fmt: skip
-        self._producers = producers
+        return producers
 
     # -- truncate -------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Forget every batch that reaches ``offset`` or beyond. Also undoes appends that could not be written."""
+        """Forget every batch that reaches ``offset`` or beyond. Also undoes appends that could not be written.
+
+        Nothing here needs room on the disk, and the files come last: a full disk is what most often brings us here.
+        """
         self.pending.clear()
         self.pending_bytes = 0
         self._hints.clear()
         if offset >= self.log_end_offset:
             return
-        while len(self.segments) > 1 and self.segments[-1].base_offset >= offset:
+        # Behind this position the file may hold parts of a write that failed: nothing there is looked at.
+        self.active.size_bytes = self.written_bytes
+        while len(self.segments) > 1 and self.segments[-1].base_offset > offset:
             self.segments.pop().delete_files()
+        if self.segments[0].base_offset > offset:
+            self.segments.pop().delete_files()
+            self.segments.append(Segment(self._disk, self.directory, offset))
+            self.segments[0].open()
         self.active = segment = self.segments[-1]
-        if segment.base_offset >= offset:
-            segment.delete_files()
-            self.active = segment = self.segments[-1] = Segment(self._disk, self.directory, offset)
-        else:
-            was_active_size = self._disk.size(segment.file.fd)
-            segment.size_bytes = min(segment.size_bytes, was_active_size)
-            position = segment.position_of(offset)
-            segment.truncate(position, offset)
-        end_offset = self._end_of(segment)
+        if offset != self.written_end_offset:
+            segment.size_bytes = segment.position_of(offset)
+            self.written_end_offset = self._end_of(segment)
         self.written_bytes = segment.size_bytes
-        self.log_end_offset = self.written_end_offset = end_offset
+        self.log_end_offset = end_offset = self.written_end_offset
         self.synced_end_offset = min(self.synced_end_offset, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.epochs.truncate_from_end(end_offset)
+        self._epochs_synced = False
         self._epoch_known = self.epochs.latest == self.leader_epoch
-        self.write_epochs()
-        self._remove_snapshots_behind(end_offset)
-        self.load_producers(end_offset)
+        self._producers, self._producers_offset = None, end_offset
+        segment.truncate(segment.size_bytes, offset)
         self._roll_after_ms = self._roll_deadline()
+        remove_snapshots(self._disk, self.directory, behind=end_offset)
 
     def _end_of(self, segment: Segment) -> int:
         end = segment.base_offset
-        for _, header in segment.headers(segment.offset_index.position_at_most(segment.size_bytes)):
+        for _, header in segment.headers(segment.offset_index.position_at_most(segment.size_bytes - 1)):
             end = header.next_offset
         return end
 
-    def _remove_snapshots_behind(self, end_offset: int) -> None:
-        for name in self._disk.listdir(self.directory):
-            if name.endswith(".snapshot") and int(name.removesuffix(".snapshot")) > end_offset:
-                self._disk.remove(os.path.join(self.directory, name))
-
     def flush_files(self) -> None:
-        """Clean stop: indexes, producers and epochs go to their files, the data to the disk."""
+        """Clean stop: the data, and then all that describes it, goes to disk."""
         if self.make_folder is not None:
             return
         self.write_pending()
+        self._trim()
         unsynced = self.unsynced()
         for segment, _ in unsynced:
             segment.sync()
         self.note_synced(unsynced, self.log_end_offset)
-        if self.active.size_bytes and self._disk.size(self.active.file.fd) > self.active.size_bytes:
-            self._disk.truncate(self.active.file.fd, self.active.size_bytes)
-        self.active.write_indexes()
-        self.write_snapshot()
+        for segment in self.segments:
+            segment.write_indexes()
+        self._write_snapshot(sync=True)
+        if not self._epochs_synced:
+            self._write_epochs(sync=True)
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    return os.path.join(directory, f"{offset:020d}.snapshot")
+
+
+def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
+    """The offsets for which there are producer snapshots, newest first."""
+    stems = (name.removesuffix(".snapshot") for name in disk.listdir(directory) if name.endswith(".snapshot"))
+    return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
+
+
+def remove_snapshots(disk: Disk, directory: str, *, behind: int) -> bool:
+    """Remove what describes batches that are no longer there; whether there was any."""
+    stale = [offset for offset in snapshot_offsets(disk, directory) if offset > behind]
+    for offset in stale:
+        disk.remove(snapshot_path(directory, offset))
+    return bool(stale)
 
 
 def load_snapshot(disk: Disk, directory: str, end_offset: int) -> tuple[Producers, int]:
     """The newest undamaged snapshot at or below ``end_offset``, and the offset it stands for."""
-    offsets = sorted(
-        (int(n.removesuffix(".snapshot")) for n in disk.listdir(directory) if n.endswith(".snapshot")), reverse=True
-    )
-    for offset in offsets:
+    for offset in snapshot_offsets(disk, directory):
         if offset <= end_offset:
             try:
-                data = disk.read_file(os.path.join(directory, f"{offset:020d}.snapshot"))
-                return Producers.from_snapshot(data or b""), offset
+                return Producers.from_snapshot(disk.read_file(snapshot_path(directory, offset)) or b""), offset
             except ValueError:
                 continue
     return Producers(), 0
@@ -557,4 +618,4 @@ def _nobody_rolled(log: Log, segment: Segment) -> None:
     pass
 
 
-__all__ = ["Log", "load_snapshot"]
+__all__ = ["EPOCHS_FILE", "Log", "load_snapshot", "remove_snapshots", "snapshot_offsets", "snapshot_path"]

@@ -5,32 +5,28 @@ Not clean: every batch from the recovery point on is read and checked, indexes, 
 what is there, and the log is cut at the first byte that does not belong to a whole, undamaged batch. Everything below
 the recovery point had been synced, and what was acknowledged was written: neither is ever cut by this.
 
-Leftovers of the last life, ``.deleted``, ``.cleaned`` and ``.tmp``, go; so do producer snapshots that belong to no
-segment and are not the newest.
+A checksum covers all of a batch but its offset and its leader epoch. An offset must therefore follow the one before it.
+Only compaction leaves gaps, so they are damage where it cannot have been: on topics that are not compacted, behind the
+recovery point, between segments and in the last one.
+
+Leftovers of the last life, ``.deleted``, ``.cleaned`` and ``.tmp``, go; so do indexes without a segment, and producer
+snapshots that belong to no segment and are not the newest.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from ottla.env.disk import Disk
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.log import Log, load_snapshot
+from ottla.log.index import RELATIVE_OFFSET_MAX
+from ottla.log.log import EPOCHS_FILE, Log, load_snapshot, remove_snapshots, snapshot_offsets, snapshot_path
 from ottla.log.producers import Producers
-from ottla.log.segment import Segment
-from ottla.model.batch import (
-    CONTROL,
-    CRC_FROM,
-    HEADER_BYTES,
-    LENGTH_END,
-    LENGTH_MIN,
-    MAGIC,
-    BatchHeader,
-    checksum,
-    read_header,
-)
+from ottla.log.segment import INDEX_INTERVAL_BYTES, Segment
+from ottla.model.batch import CONTROL, HEADER_BYTES, LENGTH_MIN, MAGIC, BatchHeader, checksum, read_header
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
 
@@ -46,6 +42,8 @@ class CleanStop:
     log_end_offset: int
     active_base_offset: int
     active_size_bytes: int
+    #: so that rolling by time goes on without a look into the file
+    active_first_timestamp: int
 
 
 def open_log(
@@ -54,45 +52,57 @@ def open_log(
 ) -> Log:  # fmt: skip
     """Open the log in ``directory``; it may be empty. Raises OSError when the disk does not answer."""
     segments = _list_segments(disk, directory)
-    if clean is not None and _fits(segments, clean):
+    was_clean = clean is not None and _fits(segments, clean)
+    if clean is not None and was_clean:
         epochs = _load_epochs(disk, directory)
         end_offset = clean.log_end_offset
         producers = None
         for segment in segments:
-            segment.synced_bytes = segment.size_bytes
+            segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
+        if segments:
+            segments[-1].first_timestamp = clean.active_first_timestamp
     else:
-        epochs, end_offset, producers = _recover(disk, directory, segments, recovery_point)
-    start_offset = max(log_start_offset, segments[0].base_offset if segments else 0)
+        dense_from = recovery_point if not settings.compact else None
+        epochs, end_offset, producers = _recover(disk, directory, segments, recovery_point, dense_from)
+    start_offset = max(log_start_offset, segments[0].base_offset if segments else end_offset)
     if end_offset < start_offset:
         # The start moved beyond everything the files hold (deleted records, lost files): begin anew there.
         for segment in segments:
             segment.delete_files()
         segments, end_offset = [], start_offset
-        epochs.truncate_from_end(start_offset)
         producers = Producers()
     if not segments:
         segments = [Segment(disk, directory, end_offset)]
+        if end_offset:
+            # The name of this file is all that tells where the log goes on.
+            segments[0].open()
+            disk.fsync_dir(directory)
+    epochs.truncate_from_end(end_offset)
+    epochs.truncate_from_start(start_offset)
     return Log(
         disk=disk, directory=directory, name=name, settings=settings, segments=segments,
         log_start_offset=start_offset, log_end_offset=end_offset, epochs=epochs, producers=producers,
+        epochs_synced=was_clean,
     )  # fmt: skip
 
 
 def _list_segments(disk: Disk, directory: str) -> list[Segment]:
     """The segments by name, leftovers of the last life removed."""
-    segments, snapshots = [], []
-    for name in disk.listdir(directory):
+    segments = []
+    names = disk.listdir(directory)
+    for name in names:
         path = os.path.join(directory, name)
         stem, suffix = os.path.splitext(name)
-        if suffix in (".deleted", ".cleaned", ".tmp"):
+        orphan = suffix in (".index", ".timeindex") and stem + ".log" not in names
+        if orphan or suffix in (".deleted", ".cleaned", ".tmp"):
             disk.remove(path)
-        elif suffix == ".log" and stem.isdigit():
+        elif suffix == ".log" and stem.isdecimal():
             segments.append(Segment(disk, directory, int(stem), disk.file_size(path) or 0))
-        elif suffix == ".snapshot" and stem.isdigit():
-            snapshots.append(int(stem))
-    segments.sort(key=lambda segment: segment.base_offset)
-    for offset in set(snapshots) - {segment.base_offset for segment in segments} - {max(snapshots, default=0)}:
-        disk.remove(os.path.join(directory, f"{offset:020d}.snapshot"))
+    segments.sort(key=_base_offset)
+    bases = {segment.base_offset for segment in segments}
+    for offset in snapshot_offsets(disk, directory)[1:]:
+        if offset not in bases:
+            disk.remove(snapshot_path(directory, offset))
     return segments
 
 
@@ -108,7 +118,7 @@ def _fits(segments: list[Segment], clean: CleanStop) -> bool:
 
 
 def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs:
-    data = disk.read_file(os.path.join(directory, "leader-epoch-checkpoint"))
+    data = disk.read_file(os.path.join(directory, EPOCHS_FILE))
     if not data:
         return LeaderEpochs()
     try:
@@ -119,99 +129,134 @@ def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs:
 
 
 def _recover(
-    disk: Disk, directory: str, segments: list[Segment], recovery_point: int
-) -> tuple[LeaderEpochs, int, Producers]:
+    disk: Disk, directory: str, segments: list[Segment], recovery_point: int, dense_from: int | None
+) -> tuple[LeaderEpochs, int, Producers | None]:
     """Read what may be damaged, cut where it is, rebuild what describes it."""
     epochs = _load_epochs(disk, directory)
-    first = 0
-    while first + 1 < len(segments) and segments[first + 1].base_offset <= recovery_point:
-        segments[first].synced_bytes = segments[first].size_bytes
-        first += 1
-    if not epochs.epochs:
-        first = 0
-    end_offset = segments[first].base_offset if segments else 0
     producers, replay_from = load_snapshot(disk, directory, recovery_point)
-    if replay_from < end_offset:
-        first = max((i for i, s in enumerate(segments) if s.base_offset <= replay_from), default=0)
-        end_offset = segments[first].base_offset
+    # Without its history of epochs a log is read as a whole; without a snapshot of its producers, from the last one on.
+    read_from = min(recovery_point, replay_from) if epochs.epochs else 0
+    first = max(bisect_right(segments, read_from, key=_base_offset) - 1, 0)
+    for segment in segments[:first]:
+        segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
+        segment.indexes_suspect = True
+    end_offset = segments[first].base_offset if segments else 0
+    cut = False
     for number in range(first, len(segments)):
         segment = segments[number]
-        if number > first and segment.base_offset < end_offset:
-            damage: str | None = "its first offset is below the end of the segment before it"
-            position = 0
-        else:
-            end_offset, position, damage = _recover_segment(disk, segment, epochs, producers, replay_from)
-        if damage is not None:
+        gap = segment.base_offset - end_offset
+        if gap < 0 or (gap > 0 and dense_from is not None and end_offset >= dense_from):
+            _drop(segments, number, f"it should start at offset {end_offset}")
+            cut = True
+            break
+        scan = _Scan(segment, segments[number + 1 :], epochs, producers, replay_from, dense_from)
+        scan.run(disk)
+        end_offset = scan.end_offset
+        if scan.damage:
             log.warning(
                 "log cut path=%s position=%d size=%d next_offset=%d reason=%s",
-                segment.path(".log"), position, segment.size_bytes, end_offset, damage,
+                segment.path(".log"), segment.size_bytes, scan.file_bytes, end_offset, scan.damage,
             )  # fmt: skip
-            segment.size_bytes = position
-            disk.truncate(segment.file.fd, position)
-            for later in segments[number + 1 :]:
-                log.warning("segment dropped behind the cut path=%s", later.path(".log"))
-                later.delete_files()
-            del segments[number + 1 :]
+            disk.truncate(segment.file.fd, segment.size_bytes)
+            _drop(segments, number + 1, "it stands behind the cut")
+            cut = True
             break
+    cut |= remove_snapshots(disk, directory, behind=end_offset)
+    if cut:
+        # What was removed must not come back with the next power cut and be taken for a part of the new log.
+        disk.fsync_dir(directory)
     epochs.truncate_from_end(end_offset)
-    disk.write_file(os.path.join(directory, "leader-epoch-checkpoint"), epochs.to_text().encode(), sync=False)
-    for name in disk.listdir(directory):
-        if name.endswith(".snapshot") and int(name.removesuffix(".snapshot")) > end_offset:
-            disk.remove(os.path.join(directory, name))
+    if len(segments) - first > 1:
+        # Recovery will not read these segments again, so what it learnt of them must stay.
+        disk.write_file(os.path.join(directory, EPOCHS_FILE), epochs.to_text().encode(), sync=True)
     # What recovery found and keeps may so far be in the page cache only, yet the log will be taken for synced.
     for segment in segments[first:]:
         if segment.size_bytes:
             segment.sync()
             segment.synced_bytes = segment.size_bytes
+        if segment is not segments[-1]:
             segment.write_indexes()
-    return epochs, end_offset, producers
+    # A snapshot of more than is left says nothing: the log then loads an older one and replays.
+    return epochs, end_offset, producers if replay_from <= end_offset else None
 
 
-def _recover_segment(
-    disk: Disk, segment: Segment, epochs: LeaderEpochs, producers: Producers, replay_from: int
-) -> tuple[int, int, str | None]:
-    """Check one file: the offset behind its last good batch, the position behind it, and what is wrong there."""
-    size, segment.size_bytes = segment.size_bytes, 0
-    segment.reset_indexes()
-    end_offset, position = segment.base_offset, 0
-    chunk, chunk_at = b"", 0
-    while position < size:
-        inner = position - chunk_at
-        if inner + HEADER_BYTES > len(chunk):
-            chunk, chunk_at, inner = disk.pread(segment.file.fd, _READ_BYTES, position), position, 0
-            if len(chunk) < HEADER_BYTES:
-                return _damaged(segment, end_offset, size, "less than a batch header is left")
-        header = read_header(chunk, inner)
-        if header.length < LENGTH_MIN or position + header.size_bytes > size:
-            return _damaged(segment, end_offset, size, "the last batch is not whole")
-        if inner + header.size_bytes > len(chunk):
-            chunk = disk.pread(segment.file.fd, max(_READ_BYTES, header.size_bytes), position)
-            chunk_at, inner = position, 0
-        damage = _batch_damage(header, memoryview(chunk)[inner : inner + header.size_bytes], end_offset)
-        if damage is not None:
-            return _damaged(segment, end_offset, size, damage)
-        epochs.assign(header.leader_epoch, header.base_offset)
-        if header.producer_id >= 0 and header.base_offset >= replay_from and not header.attributes & CONTROL:
-            producers.note(
-                header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
-                header.base_offset, header.max_timestamp,
+def _drop(segments: list[Segment], first: int, reason: str) -> None:
+    for segment in segments[first:]:
+        log.warning("segment dropped path=%s reason=%s", segment.path(".log"), reason)
+        segment.delete_files()
+    del segments[first:]
+
+
+class _Scan:
+    """One file read from its start: batches are checked and noted, up to the first that is damaged."""
+
+    def __init__(
+        self, segment: Segment, later: list[Segment], epochs: LeaderEpochs, producers: Producers, replay_from: int,
+        dense_from: int | None,
+    ) -> None:  # fmt: skip
+        self._segment = segment
+        self._epochs = epochs
+        self._producers = producers
+        self._replay_from = replay_from
+        self._dense_from = dense_from
+        self._next_base_offset = later[0].base_offset if later else None
+        self.file_bytes = segment.size_bytes
+        #: the offset behind the last good batch; the segment's size is the position
+        self.end_offset = segment.base_offset
+        #: what is wrong there
+        self.damage: str | None = None
+
+    def run(self, disk: Disk) -> None:
+        segment, size = self._segment, self.file_bytes
+        segment.size_bytes = 0
+        segment.reset_indexes()
+        chunk, chunk_at = b"", 0
+        while (position := segment.size_bytes) < size:
+            inner = position - chunk_at
+            if inner + HEADER_BYTES > len(chunk):
+                chunk, chunk_at, inner = disk.pread(segment.file.fd, _READ_BYTES, position), position, 0
+                if len(chunk) < HEADER_BYTES:
+                    self.damage = "less than a batch header is left"
+                    return
+            header = read_header(chunk, inner)
+            if header.length < LENGTH_MIN or position + header.size_bytes > size:
+                self.damage = "the last batch is not whole"
+                return
+            if inner + header.size_bytes > len(chunk):
+                chunk = disk.pread(segment.file.fd, max(_READ_BYTES, header.size_bytes), position)
+                chunk_at, inner = position, 0
+            self.damage = self._look(header, memoryview(chunk)[inner : inner + header.size_bytes])
+            if self.damage:
+                return
+
+    def _look(self, header: BatchHeader, batch: memoryview) -> str | None:
+        """Note a batch, or say what is wrong with it."""
+        expected, base = self.end_offset, header.base_offset
+        if header.magic != MAGIC:
+            return f"magic {header.magic}"
+        last = header.last_offset
+        if not expected <= base <= last <= self._segment.base_offset + RELATIVE_OFFSET_MAX:
+            return f"offsets {base} to {last} where {expected} or more must follow"
+        if base > expected and not self._may_skip(expected, header.next_offset):
+            return f"offset {base} where {expected} must follow"
+        if len(batch) != header.size_bytes or checksum(batch) != header.crc:
+            return "checksum"
+        self._epochs.assign(header.leader_epoch, base)
+        if header.producer_id >= 0 and base >= self._replay_from and not header.attributes & CONTROL:
+            self._producers.note(
+                header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta, base,
+                header.max_timestamp,
             )  # fmt: skip
-        segment.note_append(header.last_offset, header.size_bytes, header.max_timestamp, 4096)
-        end_offset = header.next_offset
-        position += header.size_bytes
-    return end_offset, position, None
+        self._segment.note_append(header.last_offset, header.size_bytes, header.max_timestamp, INDEX_INTERVAL_BYTES)
+        self.end_offset = header.next_offset
+        return None
+
+    def _may_skip(self, expected: int, next_offset: int) -> bool:
+        """Whether offsets from ``expected`` on may be missing before a batch that ends with ``next_offset``."""
+        if self._next_base_offset is not None:
+            return next_offset <= self._next_base_offset
+        return self._dense_from is None or expected < self._dense_from
 
 
-def _damaged(segment: Segment, end_offset: int, size: int, reason: str) -> tuple[int, int, str]:
-    position, segment.size_bytes = segment.size_bytes, size
-    return end_offset, position, reason
-
-
-def _batch_damage(header: BatchHeader, batch: memoryview, end_offset: int) -> str | None:
-    if header.magic != MAGIC:
-        return f"magic {header.magic}"
-    if header.base_offset < end_offset or header.last_offset_delta < 0:
-        return f"offset {header.base_offset} where {end_offset} or more must follow"
-    if len(batch) != header.length + LENGTH_END or len(batch) <= CRC_FROM or checksum(batch) != header.crc:
-        return "checksum"
-    return None
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

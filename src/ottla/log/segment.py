@@ -7,15 +7,22 @@ neither descriptors nor time at start.
 
 from __future__ import annotations
 
+import logging
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from struct import Struct
 
 from ottla.env.disk import Disk
 from ottla.log.index import OffsetIndex, TimeIndex
 from ottla.model.batch import HEADER_BYTES, LENGTH_END, LENGTH_MIN, BatchHeader, read_header
+from ottla.model.errors import CorruptMessage
+
+log = logging.getLogger(__name__)
 
 NO_TIMESTAMP = -1
+#: Kafka's default of index.interval.bytes, for indexes that are rebuilt
+INDEX_INTERVAL_BYTES = 4096
 #: how much of the file one look at batch headers reads
 _SCAN_BYTES = 16384
 _LENGTHS = Struct(">qi")
@@ -55,19 +62,25 @@ class Segment:
 
     __slots__ = (
         "_disk", "_file", "_offset_index", "_time_index", "base_offset", "bytes_since_index", "directory",
-        "first_timestamp", "max_timestamp", "max_timestamp_offset", "size_bytes", "synced_bytes",
+        "first_timestamp", "indexed_bytes", "indexes_suspect", "max_timestamp", "max_timestamp_offset", "size_bytes",
+        "synced_bytes",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size_bytes: int = 0) -> None:
         self._disk = disk
         self._file: SegmentFile | None = None
-        self._offset_index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
+        #: None until first used; a file without batches has no use for what an earlier life may have left beside it
+        self._offset_index: OffsetIndex | None = None if size_bytes else OffsetIndex()
+        self._time_index: TimeIndex | None = None if size_bytes else TimeIndex()
         self.directory = directory
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         #: how much of the file is known to be on disk; a new file's name is not, so it starts below zero
         self.synced_bytes = -1
+        #: the size that the index files on disk describe; while it is the segment's, there is nothing to write
+        self.indexed_bytes = -1
+        #: the last stop was not clean: look at the index files before they are believed
+        self.indexes_suspect = False
         self.bytes_since_index = 0
         #: the first batch's largest timestamp: rolling by time counts from here
         self.first_timestamp = NO_TIMESTAMP
@@ -81,24 +94,53 @@ class Segment:
 
     @property
     def file(self) -> SegmentFile:
-        file = self._file
-        if file is None:
-            file = self._file = SegmentFile(self._disk, self._disk.open(self.path(".log"), create=True))
-        return file
+        return self._file or self.open()
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def open(self) -> SegmentFile:
+        """Open the file, and make it if there is none."""
+        self._file = SegmentFile(self._disk, self._disk.open(self.path(".log"), create=True))
+        return self._file
 
     @property
     def offset_index(self) -> OffsetIndex:
         if self._offset_index is None:
-            data = self._disk.read_file(self.path(".index")) if self.size_bytes else None
-            self._offset_index = OffsetIndex.from_bytes(data or b"")
+            self._load_indexes()
+        assert self._offset_index is not None
         return self._offset_index
 
     @property
     def time_index(self) -> TimeIndex:
         if self._time_index is None:
-            data = self._disk.read_file(self.path(".timeindex")) if self.size_bytes else None
-            self._time_index = TimeIndex.from_bytes(data or b"")
+            self._load_indexes()
+        assert self._time_index is not None
         return self._time_index
+
+    def _load_indexes(self) -> None:
+        offset_data = self._disk.read_file(self.path(".index"))
+        time_data = self._disk.read_file(self.path(".timeindex"))
+        if offset_data is not None and time_data is not None:
+            offset_index, time_index = OffsetIndex.from_bytes(offset_data), TimeIndex.from_bytes(time_data)
+            if not self.indexes_suspect or (
+                offset_index.is_sound(self.size_bytes) and time_index.timestamps and _is_whole(time_index, time_data)
+            ):
+                self._offset_index, self._time_index = offset_index, time_index
+                return
+        log.warning("index is missing or damaged and rebuilt path=%s", self.path(".index"))
+        self._rebuild_indexes()
+
+    def _rebuild_indexes(self) -> None:
+        """Read every batch header, as recovery does. Work for a damaged disk only: it takes its time."""
+        whole = Segment(self._disk, self.directory, self.base_offset)
+        for _, header in self.headers():
+            whole.note_append(header.last_offset, header.size_bytes, header.max_timestamp, INDEX_INTERVAL_BYTES)
+        if whole.max_timestamp != NO_TIMESTAMP:
+            whole.time_index.maybe_append(whole.max_timestamp, whole.max_timestamp_offset - self.base_offset)
+        self._offset_index, self._time_index = whole.offset_index, whole.time_index
+        self.indexed_bytes = -1
 
     def load_times(self) -> None:
         """After a clean start: the time index's last entry is the segment's newest timestamp."""
@@ -113,13 +155,15 @@ class Segment:
         return self.first_timestamp
 
     def write_indexes(self) -> None:
-        """Bring the index files up to date. The last time entry is the newest timestamp of all."""
-        if self._offset_index is None and self._time_index is None:
-            return  # never touched since it was loaded
+        """Bring the index files up to date, durably. The last time entry is the newest timestamp of all."""
+        size = self.size_bytes
+        if not size or self.indexed_bytes == size:
+            return
         if self.max_timestamp != NO_TIMESTAMP:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
-        self._disk.write_file(self.path(".index"), self.offset_index.to_bytes(), sync=False)
-        self._disk.write_file(self.path(".timeindex"), self.time_index.to_bytes(), sync=False)
+        self._disk.write_file(self.path(".index"), self.offset_index.to_bytes(), sync=True)
+        self._disk.write_file(self.path(".timeindex"), self.time_index.to_bytes(), sync=True)
+        self.indexed_bytes = size
 
     def sync(self) -> None:
         """Put the file on disk, and the first time its name and its folder's. Runs in a thread."""
@@ -144,8 +188,11 @@ class Segment:
         if not self.size_bytes:
             self.first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp:
-            self.max_timestamp = max_timestamp
-            self.max_timestamp_offset = last_offset
+            if self.max_timestamp == NO_TIMESTAMP:
+                self.load_times()  # the first batch after a clean start need not be the newest
+            if max_timestamp > self.max_timestamp:
+                self.max_timestamp = max_timestamp
+                self.max_timestamp_offset = last_offset
         self.size_bytes += size_bytes
         self.bytes_since_index += size_bytes
 
@@ -162,6 +209,8 @@ class Segment:
                 base, length, delta = _OFFSETS.unpack_from(chunk, at)
                 if base + delta >= offset:
                     return position + at
+                if length < LENGTH_MIN:
+                    raise self._damaged_at(position + at)
                 at += length + LENGTH_END
             if not at:
                 break  # fewer bytes than a header are left: nothing whole starts here
@@ -185,6 +234,8 @@ class Segment:
             inner, usable = 0, len(chunk) - LENGTH_END
             while inner <= usable:
                 base, length = _LENGTHS.unpack_from(chunk, inner)
+                if length < LENGTH_MIN:
+                    raise self._damaged_at(at + inner)
                 following: int = at + inner + length + LENGTH_END
                 if following > limit:
                     if at + inner == position and at_least_one:
@@ -215,28 +266,52 @@ class Segment:
     def batch(self, position: int, header: BatchHeader) -> bytes:
         return self._disk.pread(self.file.fd, header.size_bytes, position)
 
+    def newest_before(self, end_offset: int) -> tuple[int, int]:
+        """The largest timestamp of the batches that end before ``end_offset``, and the last offset of its batch."""
+        self.load_times()
+        if self.max_timestamp_offset < end_offset:
+            return self.max_timestamp, self.max_timestamp_offset
+        index, base = self.time_index, self.base_offset
+        known = bisect_left(index.offsets, end_offset - base) - 1
+        newest = (index.timestamps[known], index.offsets[known] + base) if known >= 0 else (NO_TIMESTAMP, -1)
+        for _, header in self.headers(self.position_of(newest[1])):
+            if header.last_offset >= end_offset:
+                break
+            if header.max_timestamp > newest[0]:
+                newest = header.max_timestamp, header.last_offset
+        return newest
+
+    def _damaged_at(self, position: int) -> CorruptMessage:
+        return CorruptMessage(f"no batch can start like the one at {position} in {self.path('.log')}: it is damaged")
+
     # -- cutting --------------------------------------------------------------------------------------------------
 
     def truncate(self, position: int, offset: int) -> None:
         """Cut the file at ``position``, where ``offset`` would stand, and forget what the indexes say behind it."""
-        self._disk.truncate(self.file.fd, position)
         self.size_bytes = position
         self.synced_bytes = min(self.synced_bytes, position)
-        self.offset_index.truncate(offset - self.base_offset)
-        self.time_index.truncate(offset - self.base_offset)
-        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, -1
+        self.indexed_bytes = -1
         self.bytes_since_index = 0
-        last = self.time_index.offsets[-1] + self.base_offset if self.time_index.offsets else self.base_offset
-        self.load_times()
-        for _, header in self.headers(self.position_of(last)):
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
-        if not position:
-            self.first_timestamp = NO_TIMESTAMP
+        self.offset_index.truncate(offset - self.base_offset)
+        if position:
+            self.max_timestamp, self.max_timestamp_offset = self.newest_before(offset)
+        else:
+            self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
+            self.max_timestamp_offset = -1
+        self.time_index.truncate(offset - self.base_offset)
+        if self.is_open or (self._disk.file_size(self.path(".log")) or 0) > position:
+            self._disk.truncate(self.file.fd, position)
 
     def reset_indexes(self) -> None:
         """Start both indexes from nothing: recovery is about to rebuild them."""
         self._offset_index, self._time_index = OffsetIndex(), TimeIndex()
+        self.indexed_bytes = -1
         self.bytes_since_index = 0
         self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = -1
+
+
+def _is_whole(index: TimeIndex, data: bytes) -> bool:
+    """Whether every entry of the file is in the index; zeros may follow."""
+    known = index.to_bytes()
+    return data.startswith(known) and not any(data[len(known) :])

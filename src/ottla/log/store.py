@@ -14,6 +14,7 @@ import base64
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -57,6 +58,8 @@ class LogDir:
         #: False while less is free than `log.dir.free.bytes.min`
         self.has_room = True
         self.logs: dict[TopicPartition, Log] = {}
+        #: partitions of which the checkpoints on disk may say more than that they are empty
+        self.checkpointed: set[TopicPartition] = set()
 
 
 def text_id(topic_id: bytes) -> str:
@@ -65,10 +68,18 @@ def text_id(topic_id: bytes) -> str:
 
 
 def read_meta(disk: Disk, path: str) -> dict[str, str]:
-    """A directory's ``meta.properties``; empty when it has none."""
+    """A directory's ``meta.properties``; empty when it has none. Raises StartError when it does not say whose it is."""
     data = disk.read_file(os.path.join(path, META))
-    lines = (line.partition("=") for line in (data or b"").decode().splitlines() if "=" in line)
-    return {name.strip(): value.strip() for name, _, value in lines}
+    if data is None:
+        return {}
+    lines = (line.partition("=") for line in data.decode(errors="replace").splitlines() if "=" in line)
+    meta = {name.strip(): value.strip() for name, _, value in lines}
+    if "cluster.id" not in meta:
+        raise StartError(
+            f"{os.path.join(path, META)} is damaged, it names no cluster; restore it from a backup, or move it away: "
+            "a broker that finds its own metadata there writes a new one"
+        )
+    return meta
 
 
 def check_owner(disk: Disk, path: str, cluster_id: str | None, broker_id: int) -> None:
@@ -103,8 +114,8 @@ class LogStore:
 
     # -- start ----------------------------------------------------------------------------------------------------
 
-    def lock(self, cluster_id: str, broker_id: int, directory_id: Callable[[], str]) -> None:
-        """Take the directories for this process, and sign those that are new."""
+    def lock(self) -> None:
+        """Take the directories for this process."""
         for path in self._paths:
             self._disk.makedirs(path)
             lock_fd = lock_file(os.path.join(path, LOCK))
@@ -114,9 +125,13 @@ class LogStore:
                     "or choose another --data directory"
                 )
             self.dirs.append(LogDir(path, lock_fd))
-            if not read_meta(self._disk, path):
+
+    def sign(self, cluster_id: str, broker_id: int, directory_id: Callable[[], str]) -> None:
+        """Write into the directories that are new whose they are."""
+        for directory in self.dirs:
+            if not read_meta(self._disk, directory.path):
                 text = f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={directory_id()}\n"
-                self._disk.write_file(os.path.join(path, META), text.encode(), sync=True)
+                self._disk.write_file(os.path.join(directory.path, META), text.encode(), sync=True)
 
     def load(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, int]:
         """Open the logs of all known partitions. Returns the high watermarks that were noted for them."""
@@ -124,9 +139,10 @@ class LogStore:
         for directory in self.dirs:
             path = directory.path
             clean = self._read_clean_stop(path)
-            self.was_clean &= self._disk.exists(os.path.join(path, CLEAN_STOP)) or not self._has_logs(path)
+            self.was_clean &= clean is not None or not self._has_logs(path)
             recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)
             start_offsets = self._read_checkpoint(path, START_OFFSETS)
+            directory.checkpointed = {name for name, o in recovery_points.items() if o} | start_offsets.keys()
             high_watermarks |= self._read_checkpoint(path, HIGH_WATERMARKS)
             for folder in self._disk.listdir(path):
                 name = _partition_of(folder)
@@ -136,7 +152,7 @@ class LogStore:
                     if self._set_aside_stranger(path, folder, spec.topic_id):
                         continue
                     self._add(directory, open_log(
-                        self._disk, os.path.join(path, folder), name, spec.settings, clean=clean.get(folder),
+                        self._disk, os.path.join(path, folder), name, spec.settings, clean=(clean or {}).get(folder),
                         recovery_point=recovery_points.get(name, 0), log_start_offset=start_offsets.get(name, 0),
                     ))  # fmt: skip
                 elif name is not None:
@@ -154,12 +170,17 @@ class LogStore:
 
     def _set_aside_stranger(self, path: str, folder: str, topic_id: bytes) -> bool:
         data = self._disk.read_file(os.path.join(path, folder, "partition.metadata"))
-        if not data or f"topic_id: {text_id(topic_id)}" in data.decode(errors="replace"):
+        # A power cut can leave the file empty or torn; only a whole id is proof that the folder is another topic's.
+        found = re.search(rb"^topic_id: ([\w-]{22})$", data or b"", re.MULTILINE)
+        if found is None or found[1].decode() == text_id(topic_id):
             return False
-        aside = f"{folder}.{text_id(topic_id)}-stray"
-        log.warning("folder of an earlier topic set aside path=%s", os.path.join(path, aside))
-        self._disk.rename(os.path.join(path, folder), os.path.join(path, aside))
+        self._set_aside(os.path.join(path, folder), found[1].decode())
         return True
+
+    def _set_aside(self, path: str, unique: str) -> None:
+        aside = f"{path}.{unique}-stray"
+        log.warning("folder of an earlier topic set aside path=%s", aside)
+        self._disk.rename(path, aside)
 
     def _add(self, directory: LogDir, opened: Log) -> Log:
         opened.on_roll = self._rolled
@@ -181,23 +202,31 @@ class LogStore:
             segments=[Segment(self._disk, folder, 0)], log_start_offset=0, log_end_offset=0, epochs=LeaderEpochs(),
             producers=None,
         )  # fmt: skip
-        made.make_folder = partial(self._make_folder, folder, spec.topic_id)
+        made.make_folder = partial(self._make_folder, directory, spec)
         return self._add(directory, made)
 
-    def _make_folder(self, folder: str, topic_id: bytes) -> None:
+    def _make_folder(self, directory: LogDir, spec: PartitionSpec) -> None:
+        folder, topic_id = os.path.join(directory.path, str(spec.name)), spec.topic_id
+        if self._disk.exists(folder) and any(name.endswith(".log") for name in self._disk.listdir(folder)):
+            # A topic of this name was deleted, or forgotten, while its disk was away.
+            self._set_aside(folder, text_id(topic_id))
+        if spec.name in directory.checkpointed:
+            # What the checkpoints say of an earlier topic of this name would cut the new one down after a crash.
+            self._write_offsets(directory, sync=True)
         self._disk.makedirs(folder)
         metadata = f"version: 0\ntopic_id: {text_id(topic_id)}"
         self._disk.write_file(os.path.join(folder, "partition.metadata"), metadata.encode(), sync=False)
 
     def delete(self, name: TopicPartition, unique: str) -> None:
-        """Forget the log at once; its files go in a thread."""
+        """Forget the log at once; its files go in a thread, unless their disk is offline."""
         gone = self.logs.pop(name, None)
         if gone is None:
             return
         directory = self.dir_of(gone)
         del directory.logs[name]
         gone.pending.clear()
-        if gone.make_folder is not None:
+        gone.gone = True
+        if gone.make_folder is not None or directory.offline:
             return
         target = os.path.join(directory.path, f"{name}.{unique}-delete")
         self._disk.rename(gone.directory, target)
@@ -217,10 +246,12 @@ class LogStore:
         size = sealed.size_bytes
 
         def work() -> None:
-            sealed.sync()
-            sealed.write_indexes()
+            if not of.gone:
+                of.sync_sealed(sealed)
 
         def done(error: OSError | None) -> None:
+            if of.gone:
+                return
             if error is not None:
                 self.on_dir_failed(self.dir_of(of), error)
             else:
@@ -230,9 +261,21 @@ class LogStore:
 
     def advance_log_start(self, of: Log, offset: int) -> None:
         """Move a log's start; segments that fall before it are unlinked in a thread."""
-        for segment in of.advance_log_start(offset):
-            log.info("segment deleted path=%s size=%d", segment.path(".log"), segment.size_bytes)
-            self._threads.submit(segment.delete_files, _SegmentGone(segment))
+        dropped = of.advance_log_start(offset)
+        if not dropped:
+            return
+
+        def work() -> None:
+            if not of.gone:
+                # The segments that stay must not lose their names in the power cut that takes these.
+                self._disk.fsync_dir(of.directory)
+                for segment in dropped:
+                    segment.delete_files()
+
+        # The segments are kept until then, so that their files close after their names are gone.
+        first, last = dropped[0].path(".log"), dropped[-1].path(".log")
+        log.info("segments deleted first=%s last=%s count=%d", first, last, len(dropped))
+        self._threads.submit(work, lambda error: None if of.gone else _report(error, "remove segments from", first))
 
     # -- small files ----------------------------------------------------------------------------------------------
 
@@ -241,17 +284,24 @@ class LogStore:
         for directory in self.dirs:
             if directory.offline:
                 continue
-            logs = directory.logs
-            points = {name: each.synced_end_offset for name, each in logs.items()}
-            self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)
-            starts = {
-                name: each.log_start_offset
-                for name, each in logs.items()
-                if each.log_start_offset > each.segments[0].base_offset
-            }
-            self._write_checkpoint(directory, START_OFFSETS, starts, sync)
-            marks = {n: high_watermarks[n] for n in logs if n in high_watermarks}
+            self._write_offsets(directory, sync=sync)
+            marks = {name: high_watermarks[name] for name in directory.logs if name in high_watermarks}
             self._write_checkpoint(directory, HIGH_WATERMARKS, marks, sync)
+
+    def _write_offsets(self, directory: LogDir, *, sync: bool) -> None:
+        logs = directory.logs
+        points = {name: each.recovery_point for name, each in logs.items() if each.log_end_offset}
+        starts = {
+            name: each.log_start_offset
+            for name, each in logs.items()
+            if each.log_start_offset > each.segments[0].base_offset
+        }
+        directory.checkpointed |= points.keys()
+        self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)
+        self._write_checkpoint(directory, START_OFFSETS, starts, sync)
+        if sync:
+            # A checkpoint that is not synced can still give way to the one before it.
+            directory.checkpointed = set(points)
 
     def _write_checkpoint(
         self, directory: LogDir, file: str, offsets: Mapping[TopicPartition, int], sync: bool
@@ -263,24 +313,32 @@ class LogStore:
         data = self._disk.read_file(os.path.join(path, file))
         try:
             lines = (data or b"0\n0\n").decode().split("\n")
-            rows = [line.split() for line in lines[2 : 2 + int(lines[1])]]
+            if lines[0] != "0" or len(lines) != int(lines[1]) + 3 or lines[-1]:
+                raise ValueError("not a whole checkpoint")
+            rows = [line.split() for line in lines[2:-1]]
             return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
         except (ValueError, IndexError):
             # Recovery without a recovery point reads more, and loses nothing.
             log.warning("checkpoint is damaged and ignored path=%s", os.path.join(path, file))
             return {}
 
-    def _read_clean_stop(self, path: str) -> dict[str, CleanStop]:
+    def _read_clean_stop(self, path: str) -> dict[str, CleanStop] | None:
+        """What the last clean stop noted of each folder; None when the last stop was not clean."""
         data = self._disk.read_file(os.path.join(path, CLEAN_STOP))
+        if data is None:
+            return None
         try:
-            noted = json.loads(data or b"{}").get("logs", {})
+            noted = json.loads(data)["logs"]
             return {
-                folder: CleanStop(log_end_offset=end, active_base_offset=base, active_size_bytes=size)
-                for folder, (end, base, size) in noted.items()
-            }
-        except (ValueError, AttributeError, TypeError):
+                folder: CleanStop(
+                    log_end_offset=int(end), active_base_offset=int(base), active_size_bytes=int(size),
+                    active_first_timestamp=int(first),
+                )
+                for folder, (end, base, size, first) in noted.items()
+            }  # fmt: skip
+        except (ValueError, AttributeError, TypeError, KeyError):
             log.warning("clean stop note is damaged and ignored path=%s", path)
-            return {}
+            return None
 
     # -- stop -----------------------------------------------------------------------------------------------------
 
@@ -294,10 +352,13 @@ class LogStore:
         for directory in self.dirs:
             if not directory.offline:
                 ends = {
-                    str(name): (each.log_end_offset, each.active.base_offset, each.active.size_bytes)
+                    str(name): (
+                        each.log_end_offset, each.active.base_offset, each.active.size_bytes,
+                        each.active.first_timestamp,
+                    )
                     for name, each in directory.logs.items()
                     if each.make_folder is None
-                }
+                }  # fmt: skip
                 note = json.dumps({"version": 0, "brokerEpoch": -1, "logs": ends}, separators=(",", ":"))
                 self._disk.write_file(os.path.join(directory.path, CLEAN_STOP), note.encode(), sync=True)
         self.unlock()
@@ -308,21 +369,11 @@ class LogStore:
         self.dirs.clear()
 
 
-class _SegmentGone:
-    """Reports a failed unlink; the segment is kept until then, so that its file closes after its name is gone."""
-
-    def __init__(self, segment: Segment) -> None:
-        self._segment = segment
-
-    def __call__(self, error: OSError | None) -> None:
-        _report(error, "remove segment", self._segment.path(".log"))
-
-
 def _report(error: OSError | None, what: str, path: str) -> None:
     if error is not None:
         log.error("could not %s path=%s error=%s", what, path, error)
 
 
 def _partition_of(folder: str) -> TopicPartition | None:
-    topic, dash, number = folder.rpartition("-")
-    return TopicPartition(topic, int(number)) if dash and topic and number.isdigit() else None
+    match = re.fullmatch(r"(.+)-(0|[1-9][0-9]*)", folder)
+    return TopicPartition(match[1], int(match[2])) if match else None

@@ -135,21 +135,21 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
     socket_send_buffer_bytes = Setting(
         "socket.send.buffer.bytes",
         INT,
-        102_400,
+        262_144,
         or_else(at_least(1), -1, "the system's own size"),
-        "Send buffer (SO_SNDBUF) of each connection.",
+        "Send buffer (SO_SNDBUF) of each connection. Kafka has 102400; this size was measured to be the fastest.",
     )
     socket_receive_buffer_bytes = Setting(
         "socket.receive.buffer.bytes",
         INT,
-        102_400,
+        -1,
         or_else(at_least(1), -1, "the system's own size"),
-        "Receive buffer (SO_RCVBUF) of each connection.",
+        "Receive buffer (SO_RCVBUF) of each connection. Kafka has 102400; the system's own choice is faster.",
     )
     socket_listen_backlog_size = Setting(
         "socket.listen.backlog.size",
         INT,
-        50,
+        1_024,
         at_least(1),
         "Connections the system may hold before they are accepted.",
     )

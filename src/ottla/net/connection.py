@@ -32,13 +32,16 @@ if TYPE_CHECKING:
     from ottla.net.server import Server
 
 RECEIVE_BYTES = 256 << 10
-#: a frame's own buffer starts at this size at most and grows with what really arrives
-_FRAME_ALLOCATE_BYTES = 4 << 20
+#: a frame's own buffer starts at this size, or four times what has arrived of it, and grows as more really arrives
+_FRAME_ALLOCATE_BYTES = 64 << 10
 #: frame buffers that are kept for the next large frame, and how large they may be
 _SPARE_BUFFERS = 4
 _SPARE_BYTES_MAX = 2 << 20
 #: what is left with the loop to wait with when a socket is full; the rest stays in the file
-_REGION_CHUNK_BYTES = 64 << 10
+_REGION_CHUNK_BYTES = 4 << 10
+
+#: replies in memory that were not sent yet; a client with more is not read from, however few requests they answer
+_OWED_BYTES_MAX = 1 << 20
 
 _receive = bytearray(RECEIVE_BYTES)
 _receive_view = memoryview(_receive)
@@ -82,6 +85,7 @@ class Slot:
         """Give the reply. It leaves at the end of this turn, or when those before it have left."""
         self.parts = parts
         self.data = data
+        self.connection.owed_bytes += _in_memory(data, parts)
         self.connection.touch()
 
 
@@ -91,7 +95,8 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
         "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket", "_socket_fd",
-        "_touched", "_write_paused", "cache", "last_active", "local_address", "on_close", "peer_host", "transport",
+        "_touched", "_write_paused", "cache", "last_active", "local_address", "on_close", "owed_bytes", "peer_host",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server, handle: Handler) -> None:
@@ -112,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = 0.0
         #: the handler's own: what it remembers of this client's requests
         self.cache: object = None
-        #: called once when the connection ends, with whatever is parked on it
+        #: called when the client is gone, or closed its side: what is parked for it has nothing to wait for
         self.on_close: dict[Callable[[], None], None] = {}
 
         # Intake
@@ -129,6 +134,8 @@ class Connection(asyncio.BufferedProtocol):
 
         # Replies
         self._replies: deque[Slot] = deque()
+        #: bytes in memory of the replies in ``_replies``
+        self.owed_bytes = 0
         self._sending: deque[Part] = deque()
         self._write_paused = False
         self._touched = False
@@ -185,6 +192,11 @@ class Connection(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         return len(self._replies)
 
+    @property
+    def sending(self) -> bool:
+        """Whether replies are on their way that the client has not taken yet."""
+        return self._write_paused or bool(self._sending)
+
     # -- intake ---------------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -213,6 +225,8 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         # A client that closed its side may still read the replies it is owed.
         self.close()
+        for parked in list(self.on_close):
+            parked()
         return True
 
     def _intake(self, buffer: bytearray, view: memoryview, end: int) -> None:
@@ -232,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             handle(self, buffer, view, position + 4, following)
             position = following
-            if self._muted or self._write_paused or len(self._replies) >= self._in_flight_max:
+            if self._muted or self._write_paused or self._owes_too_much():
                 if not self._ending:
                     self._held = bytes(view[position:end])
                     self._pause()
@@ -243,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_frame(self, view: memoryview, position: int, end: int, size: int) -> None:
         """The rest of this frame is received straight into a buffer of its own."""
         total = size + 4
-        allocate = min(total, max(_FRAME_ALLOCATE_BYTES, end - position))
+        allocate = min(total, max(_FRAME_ALLOCATE_BYTES, 4 * (end - position)))
         if _spare and len(_spare[-1]) >= total:
             frame = _spare.pop()
         else:
@@ -268,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
         view.release()
         if len(frame) <= _SPARE_BYTES_MAX and len(_spare) < _SPARE_BUFFERS:
             _spare.append(frame)
-        if self._muted or self._write_paused or len(self._replies) >= self._in_flight_max:
+        if self._muted or self._write_paused or self._owes_too_much():
             self._pause()
 
     # -- stop and go ----------------------------------------------------------------------------------------------
@@ -286,15 +300,16 @@ class Connection(asyncio.BufferedProtocol):
         self.mute()
         self._pause()
 
+    def _owes_too_much(self) -> bool:
+        return len(self._replies) >= self._in_flight_max or self.owed_bytes > _OWED_BYTES_MAX
+
     def _pause(self) -> None:
         if self._reading:
             self._reading = False
             self.transport.pause_reading()
 
     def _maybe_resume(self) -> None:
-        if self._reading or self._closing or self._muted or self._write_paused:
-            return
-        if len(self._replies) >= self._in_flight_max:
+        if self._reading or self._closing or self._muted or self._write_paused or self._owes_too_much():
             return
         held, self._held = self._held, b""
         self._reading = True  # so that _intake may pause again
@@ -347,6 +362,7 @@ class Connection(asyncio.BufferedProtocol):
             if data is None:
                 break
             replies.popleft()
+            self.owed_bytes -= _in_memory(data, slot.parts)
             observe(slot.api_key, now - slot.started)
             if slot.parts is None:
                 out.append(data)
@@ -373,6 +389,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self.last_active = self._server.monotonic()
         self._pump()
         if not self._reading:
             self._maybe_resume()
@@ -432,3 +449,10 @@ class Connection(asyncio.BufferedProtocol):
         # The file is shorter than what the reply's header promised: it was truncated. Nothing right can follow.
         self._sending.clear()
         self.abort()
+
+
+def _in_memory(data: bytes, parts: list[Part] | None) -> int:
+    """The bytes of a reply that are held in memory; regions stay in their files."""
+    if parts is None:
+        return len(data)
+    return len(data) + sum(len(part) for part in parts if isinstance(part, bytes))

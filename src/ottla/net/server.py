@@ -21,12 +21,16 @@ from ottla.net.connection import Connection, Handler
 
 log = logging.getLogger(__name__)
 
-#: how often idle connections are looked for
+#: how often idle connections are looked for, at least
 _SWEEP_S = 5.0
 
 
-def bind(endpoint: Endpoint, *, backlog: int) -> socket.socket:
-    """A bound socket; raises StartError with what to do when the address cannot be had."""
+def bind(endpoint: Endpoint, *, backlog: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> socket.socket:
+    """A listening socket; raises StartError with what to do when the address cannot be had.
+
+    The sizes of the kernel's buffers pass on to accepted connections; -1 leaves them to the kernel. A small send buffer
+    is the faster one for large fetches: the reader copies what is still in the cache while more is being sent.
+    """
     host = endpoint.host or "0.0.0.0"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -37,6 +41,9 @@ def bind(endpoint: Endpoint, *, backlog: int) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for option, size in ((socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes)):
+        if size != -1:
+            sock.setsockopt(socket.SOL_SOCKET, option, size)
     try:
         sock.bind(address)
         # Listening at once makes a second broker on this port fail now, before it touches any data.
@@ -61,11 +68,12 @@ class Server:
         # Settings
         self._loop = loop
         #: the loop's own clock has a resolution of a millisecond
-        self._monotonic = clock.monotonic
+        self.monotonic = clock.monotonic
         self.request_bytes_max = request_bytes_max
         self.connections_max = connections_max
         self.connections_max_per_ip = connections_max_per_ip
-        self.idle_s_max = idle_ms_max / 1000
+        #: below zero a connection may be silent for ever
+        self.idle_s_max = idle_ms_max / 1000 if idle_ms_max >= 0 else float("inf")
         self.in_flight_max = in_flight_max
         self._before_replies = before_replies
         #: told of every reply: API key and seconds since its request arrived
@@ -76,6 +84,7 @@ class Server:
         self._per_host: dict[str, int] = {}
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
+        self._sweep_s = min(_SWEEP_S, max(self.idle_s_max / 2, 0.1))
         self.refused_connections = 0
         self.refused_frames = 0
 
@@ -90,7 +99,7 @@ class Server:
         server = await self._loop.create_server(lambda: Connection(self, handle), sock=sock)
         self._servers.append(server)
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+            self._sweeper = self._loop.call_later(self._sweep_s, self._sweep)
 
     async def stop(self, drain_s: float) -> None:
         """1 accept no more  2 let requests in flight finish, for a while  3 close."""
@@ -126,7 +135,7 @@ class Server:
             return False
         self.connections.add(connection)
         self._per_host[host] = of_host + 1
-        connection.last_active = self._monotonic()
+        connection.last_active = self.monotonic()
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -142,18 +151,19 @@ class Server:
     def _sweep(self) -> None:
         """Close connections that asked nothing for too long and wait for nothing."""
         try:
-            oldest = self._monotonic() - self.idle_s_max
+            oldest = self.monotonic() - self.idle_s_max
             for connection in list(self.connections):
                 if connection.last_active < oldest and not connection.in_flight:
-                    connection.close()
+                    # One that does not take its replies would keep a friendly end waiting for ever.
+                    connection.abort() if connection.sending else connection.close()
         finally:
-            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+            self._sweeper = self._loop.call_later(self._sweep_s, self._sweep)
 
     # -- the turn -------------------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
         self.in_turn = True
-        self.turn_started = self._monotonic()
+        self.turn_started = self.monotonic()
         self._loop.call_soon(self.end_turn)
 
     def end_turn(self) -> None:
@@ -163,7 +173,7 @@ class Server:
         # 2 replies; flushing may read held requests, which belong to the next turn
         self.in_turn = False
         touched, self.touched = self.touched, []
-        now = self.now = self._monotonic()
+        now = self.now = self.monotonic()
         for connection in touched:
             connection.last_active = now
             connection.flush()

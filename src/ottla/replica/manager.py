@@ -93,11 +93,10 @@ class ReplicaManager:
             self._pending.pop(partition.log, None)
             self._waiting.pop(partition, None)
             partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if not partition.offline:
-                try:
-                    self.store.delete(partition.name, unique())
-                except OSError as error:
-                    self._dir_failed(self.store.dir_of(partition.log), error)
+            try:
+                self.store.delete(partition.name, unique())
+            except OSError as error:
+                self._dir_failed(self.store.dir_of(partition.log), error)
 
     def configure(self, topic: bytes, settings: TopicSettings) -> None:
         for partition in self.topics.get(topic, {}).values():
@@ -180,6 +179,8 @@ class ReplicaManager:
         self, partition: Partition, segments: list[tuple[Segment, int]], end_offset: int, error: OSError | None
     ) -> None:
         partition.sync_in_flight = False
+        if partition.log.gone:
+            return  # deleted meanwhile: nobody waits, and a folder that is not found is no failure
         if error is not None:
             self._dir_failed(self.store.dir_of(partition.log), error)
             return
@@ -224,18 +225,22 @@ class ReplicaManager:
             offset = partition.high_watermark
         if offset < 0 or offset > partition.high_watermark:
             raise OffsetOutOfRange(f"offset {offset} is beyond the high watermark {partition.high_watermark}")
-        self.store.advance_log_start(partition.log, offset)
+        try:
+            self.store.advance_log_start(partition.log, offset)
+        except OSError as error:
+            self._write_failed(partition.log, error)
+            raise StorageError(f"the log's start could not be moved: {error.strerror}") from None
         return partition.log.log_start_offset
 
     def apply_retention(self, partition: Partition, now_ms: int) -> None:
         """Drop what one topic's limits no longer cover."""
         if partition.offline:
             return
-        start = retention_start_offset(partition.log, partition.high_watermark, now_ms)
         try:
+            start = retention_start_offset(partition.log, partition.high_watermark, now_ms)
             self.store.advance_log_start(partition.log, start)
         except OSError as error:
-            self._dir_failed(self.store.dir_of(partition.log), error)
+            self._write_failed(partition.log, error)
 
     def apply_flush_interval(self) -> None:
         """Sync logs whose topic sets `flush.ms`."""
@@ -249,7 +254,11 @@ class ReplicaManager:
         for directory in self.store.dirs:
             if directory.offline:
                 continue
-            free = self._disk.free_bytes(directory.path)
+            try:
+                free = self._disk.free_bytes(directory.path)
+            except OSError as error:
+                self._dir_failed(directory, error)
+                continue
             has_room = free >= self._free_bytes_min
             if has_room != directory.has_room:
                 self._set_room(directory, has_room)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from types import TracebackType
 from typing import Any, Self
 
+from ottla.log.records import Record, build_batch
 from ottla.wire import (
     Message,
     decode,
@@ -24,6 +26,9 @@ from ottla.wire import (
     response_class,
     response_header_version,
 )
+from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.wire.schema import Array, Field
 
 _SIZE = Struct(">i")
@@ -74,6 +79,14 @@ class RawClient:
         """Take the next answer, which must be the one to this request."""
         return read_answer(self.receive_frame(), api_key, version, correlation_id)
 
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str | None] | None = None) -> bytes:
+        """Make a topic; its id."""
+        configs = [CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=configs)
+        (made,) = self.ask(CreateTopicsRequest(topics=[topic], timeout=30_000), 7).topics
+        assert made.error_code == 0, made
+        return bytes(made.topic_id)
+
     # -- bytes ----------------------------------------------------------------------------------------------------
 
     def send_frame(self, payload: bytes) -> None:
@@ -118,6 +131,56 @@ class RawClient:
             return self.socket.recv(size)
         except ConnectionResetError:
             return b""
+
+
+# -- requests -------------------------------------------------------------------------------------------------------
+
+#: a topic by its name, or by its id in versions that use ids
+Topic = str | bytes
+
+
+def batch_of(*values: bytes, timestamp: int | None = None, **fields: Any) -> bytes:
+    """A batch with these values, as a producer sends it; ``fields`` are those of ``build_batch``."""
+    first = int(time.time() * 1000) if timestamp is None else timestamp
+    records = [Record(timestamp=first + number, key=b"key", value=value) for number, value in enumerate(values)]
+    return build_batch(records, **fields)
+
+
+def produce_request(
+    *batches: tuple[Topic, int, bytes | None], acks: int = 1, timeout_ms: int = 10_000,
+    transactional_id: str | None = None,
+) -> ProduceRequest:  # fmt: skip
+    """One topic entry for each (topic, partition, batch), so that order and repetition are the caller's."""
+    topics = [
+        TopicProduceData(**_named("name", topic), partition_data=[PartitionProduceData(index=number, records=batch)])
+        for topic, number, batch in batches
+    ]
+    return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout=timeout_ms, topic_data=topics)
+
+
+def fetch_from(partition: int, offset: int, **fields: Any) -> FetchPartition:
+    return FetchPartition(partition=partition, fetch_offset=offset, **{"partition_max_bytes": 1 << 20} | fields)
+
+
+def fetch_request(
+    topics: Mapping[Topic, Sequence[FetchPartition]], *, session: tuple[int, int] = (0, -1),
+    forgotten: Mapping[Topic, Sequence[int]] | None = None, **fields: Any,
+) -> FetchRequest:  # fmt: skip
+    """A fetch that does not wait unless ``max_wait`` says so."""
+    session_id, session_epoch = session
+    return FetchRequest(
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[FetchTopic(**_named("topic", topic), partitions=rows) for topic, rows in topics.items()],
+        forgotten_topics_data=[
+            ForgottenTopic(**_named("topic", topic), partitions=numbers) for topic, numbers in (forgotten or {}).items()
+        ],
+        **{"min_bytes": 1, "max_bytes": 1 << 26} | fields,
+    )
+
+
+def _named(field: str, topic: Topic) -> dict[str, Any]:
+    return {field: topic} if isinstance(topic, str) else {field: "", "topic_id": topic}
 
 
 # -- messages -------------------------------------------------------------------------------------------------------

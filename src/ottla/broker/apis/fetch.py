@@ -27,7 +27,7 @@ _FETCH = 1
 #: a region up to this size is read into the reply; a larger one is sent from its file
 _INLINE_BYTES_MAX = 64 << 10
 #: how many bytes of records one reply may hold in memory because its regions are small
-_INLINE_TOTAL_BYTES_MAX = 4 << 20
+_INLINE_TOTAL_BYTES_MAX = 1 << 20
 _NOWHERE: dict[int, Partition] = {}
 
 
@@ -140,8 +140,11 @@ class _Fetch:
         self._leave_and_answer()
 
     def cancel(self) -> None:
-        """The client is gone: nobody wants the answer."""
+        """The client is gone and nobody wants the answer, or it closed its side and wants what there is."""
+        connection = self._connection
         self._leave()
+        if connection is not None and not connection.closing:
+            self._answer(self._read()[0])
 
     def _leave_and_answer(self) -> None:
         if self._connection is not None:

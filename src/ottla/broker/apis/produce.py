@@ -203,6 +203,7 @@ class ProduceApi:
             return
         if acks == 0:
             replicas.acks_zero += 1
+            connection.touch()  # no reply will show that this client is alive
             return
         log = partition.log
         append_time = now_ms if log.settings.log_append_time else -1
@@ -253,6 +254,8 @@ class ProduceApi:
             whole.tried()
         elif failed:
             connection.close()
+        else:
+            connection.touch()
 
     def _learn(
         self, connection: Connection, buffer: bytearray, start: int, request: ProduceRequest, version: int

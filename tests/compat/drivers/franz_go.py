@@ -1,0 +1,101 @@
+"""franz-go: a strict parser, topic ids, and the newest request versions. Built from tests/compat/go."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from drivers import CODECS, DEADLINE_S, Received, Record, Refused
+
+MISSING = "Go is not installed: see https://go.dev/doc/install"
+_SOURCE = Path(__file__).resolve().parent.parent / "go"
+_BUILD_S_MAX = 300.0
+
+
+def build(directory: Path) -> Path | str:
+    """The command, built into the directory unless it is there and new; or one line that says why there is none."""
+    go = shutil.which("go")
+    if go is None:
+        return MISSING
+    directory.mkdir(parents=True, exist_ok=True)
+    built = directory / "franz"
+    if built.exists() and built.stat().st_mtime > max(path.stat().st_mtime for path in _SOURCE.iterdir()):
+        return built
+    command = [go, "build", "-o", str(built), "."]
+    done = subprocess.run(command, cwd=_SOURCE, capture_output=True, text=True, timeout=_BUILD_S_MAX)
+    if done.returncode:
+        return f"franz-go cannot be built: {done.stderr.strip().splitlines()[-1]}"
+    return built
+
+
+class FranzGo:
+    """franz-go with its defaults."""
+
+    name = "franz-go"
+    codecs = CODECS
+
+    def __init__(self, bootstrap: str, command: Path) -> None:
+        self._bootstrap = bootstrap
+        self._command = command
+
+    def expresses(self, record: Record) -> Record:
+        return record
+
+    def shows(self, record: Record) -> Record:
+        return record
+
+    def produce(
+        self, topic: str, records: Sequence[Record], *, partition: int = 0, codec: str = "none", acks: int = -1,
+        idempotent: bool = False,
+    ) -> None:  # fmt: skip
+        lines = [
+            {
+                "key": _encode(record.key),
+                "value": _encode(record.value),
+                "headers": [{"key": name, "value": _encode(value)} for name, value in record.headers],
+                "timestamp_ms": record.timestamp_ms,
+            }
+            for record in records
+        ]
+        stdin = "".join(json.dumps(line) + "\n" for line in lines)
+        self._run("produce", topic, str(partition), codec, str(acks), str(idempotent).lower(), stdin=stdin)
+
+    def consume(self, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Received]:
+        out = self._run("consume", topic, str(partition), str(offset), str(count))
+        return [_received(json.loads(line)) for line in out.splitlines()]
+
+    def administer(self, topic: str) -> dict[str, Any]:
+        """What the admin client found on its walk; see main.go."""
+        found: dict[str, Any] = json.loads(self._run("admin", topic))
+        return found
+
+    def _run(self, verb: str, *arguments: str, stdin: str = "") -> str:
+        command = [str(self._command), verb, self._bootstrap, *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=2 * DEADLINE_S)
+        if done.returncode:
+            word, _, rest = done.stderr.partition(" ")
+            raise Refused(int(rest.split()[0]) if word == "refused" else -1, done.stderr)
+        return done.stdout
+
+
+def _received(line: dict[str, Any]) -> Received:
+    record = Record(
+        value=_decode(line["value"]),
+        key=_decode(line["key"]),
+        headers=tuple((header["key"], _decode(header["value"])) for header in line["headers"]),
+        timestamp_ms=line["timestamp_ms"],
+    )
+    return Received(offset=line["offset"], record=record, append_time=line["append_time"])
+
+
+def _encode(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _decode(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
