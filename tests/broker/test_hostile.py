@@ -337,9 +337,10 @@ def end_offset(client: RawClient) -> int:
 def test_two_thousand_connections_opened_and_closed_leave_nothing_behind(target: BrokerProcess) -> None:
     host, _, port = target.bootstrap.partition(":")
     before = rss_bytes(target)
-    for _ in range(20):
+    for _ in range(50):
+        # No more at once than the system holds for a broker that is not quick enough to accept them.
         with ExitStack() as stack:
-            for _ in range(100):
+            for _ in range(40):
                 stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
     eventually(lambda: metric(target, "ottla_connections") == 0)
     assert rss_bytes(target) - before < 16 * MIB
@@ -359,6 +360,7 @@ def test_connection_beyond_the_limit_is_closed_until_there_is_room(start_target:
         clients[4].close()
         eventually(lambda: metric(broker, "ottla_connections") == 4)
         expect_served(broker)
+    eventually(lambda: metric(broker, "ottla_connections") == 0)
 
 
 def test_lack_of_file_descriptors_passes(start_target: StartTarget) -> None:
@@ -410,7 +412,7 @@ def test_producer_that_asks_for_no_acknowledgement_is_not_idle(start_target: Sta
     broker = start_target(**IDLE)
     request = produce_request(("good", 0, batch_of(b"value")), acks=0)
     with RawClient(broker.bootstrap) as client:
-        deadline = time.monotonic() + 4
+        deadline = time.monotonic() + 2.5
         while time.monotonic() < deadline:
             client.send(request, 9)
             time.sleep(0.1)
@@ -420,17 +422,7 @@ def test_producer_that_asks_for_no_acknowledgement_is_not_idle(start_target: Sta
 def test_client_that_waits_for_an_answer_is_not_idle(start_target: StartTarget) -> None:
     broker = start_target(**IDLE)
     with RawClient(broker.bootstrap) as client:
-        client.ask(fetch_request({"good": [fetch_from(0, 0)]}, max_wait=3000), 11)
-
-
-def test_idle_time_below_zero_means_never(start_target: StartTarget) -> None:
-    broker = start_target(**{"connections.max.idle.ms": "-1"})
-    with RawClient(broker.bootstrap) as client:
-        client.ask(API_VERSIONS, 0)
-        client.socket.settimeout(6)
-        with pytest.raises(TimeoutError):
-            client.receive_until_closed()
-        expect_serves(client)
+        client.ask(fetch_request({"good": [fetch_from(0, 0)]}, max_wait=2500), 11)
 
 
 # -- readers that do not read ---------------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import kafka_server
 from drivers import franz_go as franz_go_driver
 from drivers import kafkajs as kafkajs_driver
 from drivers.aio import Aiokafka
@@ -18,20 +19,12 @@ from drivers.kafka_python import KafkaPython
 from drivers.kafkajs import KafkaJs
 from drivers.kcat import MISSING as KCAT_MISSING
 from drivers.kcat import Kcat, kcat_path
+from drivers.parameters import NewTopic
 
-from benchmarks import kafka_server
 from ottla.testing import BrokerProcess
 
 #: tools that are built or brought here once, not in version control
 BENCH = Path(__file__).resolve().parents[2] / ".bench"
-
-NewTopic = Callable[..., str]
-
-PYTHON_CLIENTS = [pytest.param(name, marks=pytest.mark.client) for name in ("confluent", "aiokafka", "kafka_python")]
-CLIENTS = [*PYTHON_CLIENTS, pytest.param("kcat", marks=pytest.mark.foreign)]
-
-every_python_client = pytest.mark.parametrize("client", PYTHON_CLIENTS, indirect=True)
-every_client = pytest.mark.parametrize("client", CLIENTS, indirect=True)
 
 _numbers = itertools.count()
 
@@ -66,7 +59,6 @@ def client(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="session")
 def new_topic(confluent: Confluent) -> NewTopic:
-    """Makes a topic under a name of its own: ``new_topic(partitions=3, config={...})``."""
 
     def create(**options: Any) -> str:
         name = f"compat-{next(_numbers)}"

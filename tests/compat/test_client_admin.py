@@ -6,13 +6,13 @@ import uuid
 from typing import Any
 
 import pytest
-from conftest import NewTopic, every_python_client
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from confluent_kafka.admin import NewTopic as ConfluentTopic
 from drivers import DEADLINE_S, Record, Refused
 from drivers.confluent import Confluent
 from drivers.kafka_python import KafkaPython
+from drivers.parameters import NewTopic, every_python_client
 
 from ottla.testing import BrokerProcess
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import NewTopic, every_python_client
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import OffsetSpec
 from drivers import Record
 from drivers.confluent import Confluent
 from drivers.confluent import poll as confluent_poll
 from drivers.kafka_python import KafkaPython
+from drivers.parameters import NewTopic, every_python_client
 from kafka import TopicPartition
 
 pytestmark = pytest.mark.client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections import Counter
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NewTopic, every_client, every_python_client
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError
 from confluent_kafka import TopicPartition as Place
 from drivers import CODECS, DEADLINE_S, Record, Refused
@@ -22,6 +22,7 @@ from drivers.confluent import poll as confluent_poll
 from drivers.kafka_python import KafkaPython
 from drivers.kafka_python import poll as kafka_python_poll
 from drivers.kcat import Kcat
+from drivers.parameters import NewTopic, every_client, every_python_client
 from kafka import TopicPartition
 
 from ottla.testing import BrokerProcess
@@ -61,7 +62,7 @@ def test_batches_are_stored_as_the_client_compressed_them(
     if codec not in client.codecs:
         pytest.skip(f"{client.name} needs a package of its own for {codec}")
     if codec == "lz4" and isinstance(client, Confluent | Kcat):
-        # librdkafka takes a broker that has FindCoordinator for one that has lz4, and else sends what was not compressed.
+        # librdkafka takes a broker without FindCoordinator for one without lz4, and does not compress.
         request.applymarker(pytest.mark.xfail(reason="needs consumer groups: FindCoordinator is not advertised"))
     topic = new_topic()
     client.produce(topic, [Record(value=b"compressible " * 1000)], codec=codec)
@@ -103,6 +104,31 @@ def test_consumer_starts_in_the_middle_of_a_batch(client: Any, new_topic: NewTop
     client.produce(topic, [Record(value=b"%d" % n) for n in range(100)], codec="gzip")
     received = client.consume(topic, 3, offset=57)
     assert [(each.offset, each.record.value) for each in received] == [(57, b"57"), (58, b"58"), (59, b"59")]
+
+
+@every_client
+def test_megabytes_come_back_in_order_across_segments(client: Any, new_topic: NewTopic) -> None:
+    topic = new_topic(config={"segment.bytes": str(MEGABYTE)})
+    source = random.Random(7)
+    values = [source.randbytes(5000).hex().encode() for _ in range(800)]
+    client.produce(topic, [Record(value=value) for value in values])
+    assert [each.record.value for each in client.consume(topic, len(values))] == values
+
+
+@pytest.mark.parametrize("limit", [1, 5000])
+def test_batch_larger_than_the_clients_limit_is_delivered(
+    confluent: Confluent, kafka_python: KafkaPython, new_topic: NewTopic, limit: int
+) -> None:
+    topic = new_topic(partitions=2)
+    for partition in (0, 1):
+        confluent.produce(topic, [Record(value=b"x" * 20_000)] * 3, partition=partition)
+    with confluent.consumer(fetch_message_max_bytes=limit) as consumer:
+        consumer.assign([Place(topic, 0, 0), Place(topic, 1, 0)])
+        assert [len(message.value() or b"") for message in confluent_poll(consumer, 6)] == [20_000] * 6
+    with kafka_python.consumer(max_partition_fetch_bytes=limit, fetch_max_bytes=limit) as reader:
+        reader.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
+        reader.seek_to_beginning()
+        assert [len(message.value) for message in kafka_python_poll(reader, 6)] == [20_000] * 6
 
 
 # -- long polls: a consumer that waits is woken by what is written later ----------------------------------------------

@@ -6,13 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import CLIENTS, NewTopic
 from drivers import CODECS, Reader, Record, Writer
 from drivers.java import JavaTools
+from drivers.parameters import CLIENTS, WRITERS, NewTopic
 
-FRANZ_GO = pytest.param("franz_go", marks=pytest.mark.foreign)
-READERS = [*CLIENTS, FRANZ_GO]
-WRITERS = [*READERS, pytest.param("kafkajs", marks=pytest.mark.foreign)]
 _SOME_TIME_MS = 1_700_000_000_000
 
 RECORDS = [
@@ -22,9 +19,7 @@ RECORDS = [
     Record(value=b"", key=b"empty", timestamp_ms=_SOME_TIME_MS + 3),
     Record(value=b"headers", key=b"h", headers=(("a", b"1"), ("b", b"two")), timestamp_ms=_SOME_TIME_MS + 4),
     Record(value=b"null header", key=b"h", headers=(("n", None),), timestamp_ms=_SOME_TIME_MS + 5),
-    Record(
-        value=b"repeated", key=b"h", headers=(("r", b"1"), ("s", b""), ("r", b"2")), timestamp_ms=_SOME_TIME_MS + 5
-    ),
+    Record(value=b"repeated", key=b"h", headers=(("r", b"1"), ("s", b""), ("r", b"2")), timestamp_ms=_SOME_TIME_MS + 5),
     # Out of order on purpose: a batch's first timestamp is not its smallest.
     Record(value="Příliš žluťoučký kůň".encode() * 500, key=b"large", timestamp_ms=_SOME_TIME_MS - 1000),
 ]
@@ -50,7 +45,7 @@ def written(new_topic: NewTopic) -> Written:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("reader_name", READERS)
+@pytest.mark.parametrize("reader_name", CLIENTS)
 @pytest.mark.parametrize("writer_name", WRITERS)
 def test_records_of_every_client_are_read_by_every_client(
     request: pytest.FixtureRequest, written: Written, writer_name: str, reader_name: str, codec: str
@@ -91,7 +86,7 @@ def written_by_java(java_tools: JavaTools, new_topic: NewTopic) -> dict[str, str
 
 @pytest.mark.foreign
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("reader_name", READERS)
+@pytest.mark.parametrize("reader_name", CLIENTS)
 def test_every_client_reads_what_java_wrote(
     request: pytest.FixtureRequest, java_tools: JavaTools, written_by_java: dict[str, str], reader_name: str, codec: str
 ) -> None:

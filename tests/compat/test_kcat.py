@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import NewTopic
 from drivers import Record, Refused
 from drivers.confluent import Confluent
 from drivers.kcat import Kcat
+from drivers.parameters import NewTopic
 
 from ottla.testing import BrokerProcess
 

@@ -58,7 +58,9 @@ class Campaign:
         return took
 
     def close(self) -> None:
-        for broker in self.brokers:
+        """End every broker; may be called again."""
+        while self.brokers:
+            broker = self.brokers.pop()
             broker.kill()
             print(f"the last broker on {broker.bootstrap} wrote:\n{broker.errors()[-3000:]}")
             broker.close()
@@ -87,6 +89,15 @@ def free_port(rng: random.Random) -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def refusal_to_start(broker: BrokerProcess) -> str:
+    """Start a broker that may not be able to; what it says then, empty when it started."""
+    try:
+        broker.launch()
+    except BrokerFailed as error:
+        return str(error)
+    return ""
 
 
 def launch_and_kill(broker: BrokerProcess, delay_s: float) -> bool:

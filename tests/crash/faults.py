@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -133,6 +133,15 @@ class Ext4:
             fcntl.ioctl(fd, _SHUTDOWN, _NO_LOG_FLUSH)
         finally:
             os.close(fd)
+
+    def fill_up(self, path: Path) -> None:
+        """Write a file until there is not one block left."""
+        with open(path, "ab", buffering=0) as file:
+            for block in (1 << 20, 4096, 1):
+                with suppress(OSError):
+                    while True:
+                        file.write(bytes(block))
+                        os.fsync(file.fileno())
 
     def free_bytes(self) -> int:
         status = os.statvfs(self.path)

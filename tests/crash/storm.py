@@ -113,7 +113,7 @@ class Storm:
 
     def __init__(
         self, bootstrap: str, seed: int, *, topics: Mapping[str, Mapping[str, str]] = TOPICS, confluent: int = 3,
-        others: bool = True, tail: bool = True, refusals: bool = True,
+        others: bool = True, tail: bool = True, refusals: bool = True, batch_bytes: int = 131_072,
     ) -> None:  # fmt: skip
         self.bootstrap = bootstrap
         self.history = History()
@@ -122,6 +122,7 @@ class Storm:
         self.gap_s_max = 0.0
         self._topics = topics
         self._refusals = refusals
+        self._batch_bytes = batch_bytes
         self._last_ack = time.monotonic()
         self._stopping = threading.Event()
         self._tail_stopping = threading.Event()
@@ -138,7 +139,7 @@ class Storm:
         settings = {
             "linger.ms": self._rng.choice([0, 2, 20]),
             "batch.num.messages": self._rng.choice([1, 40, 10000]),
-            "batch.size": 131072,
+            "batch.size": self._batch_bytes,
             "compression.type": self._rng.choice(["none", "gzip", "snappy", "lz4", "zstd"]),
             "max.in.flight": self._rng.choice([1, 5]),
         }
@@ -164,6 +165,14 @@ class Storm:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._tail_stopping.set()
+
+    def await_acks(self) -> None:
+        """Wait until every producer has been given one."""
+        deadline = time.monotonic() + SETTLE_S_MAX
+        names = {thread.name for thread in self._threads}
+        while names - {send.producer for send in self.history.sends if send.outcome is Outcome.ACKNOWLEDGED}:
+            assert time.monotonic() < deadline and not self.errors, f"no acknowledgements: {self.errors[:3]}"
+            time.sleep(0.05)
 
     def settle(self) -> None:
         """End the storm: every producer waits until its records are settled, then the tail reader stops."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 from campaign import Campaign, launch_and_kill
+from faults import traced
 from storm import Storm
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.client]
@@ -57,3 +59,18 @@ def test_a_broker_that_stood_still_goes_on(campaign: Campaign) -> None:
         pause.wait(0.7)
         history = storm.finish()
     assert campaign.verdict(storm, history) == {}
+
+
+def test_a_start_after_a_clean_stop_reads_no_segment(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = campaign.start(_SETTINGS)
+    with Storm(broker.bootstrap, campaign.seed, confluent=1, others=False, tail=False, refusals=False) as storm:
+        storm.await_acks()
+        storm.settle()
+    assert broker.stop() == 0
+    segments = list(Path(broker.data).rglob("*.log"))
+    with traced(monkeypatch, campaign.directory, "--seccomp-bpf", "-e", "trace=openat") as output:
+        campaign.relaunch(broker)
+        opened = output.read_text()
+    assert len(segments) >= 3
+    assert "meta.properties" in opened
+    assert [str(path) for path in segments if str(path) in opened] == []

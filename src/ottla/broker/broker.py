@@ -24,7 +24,7 @@ from ottla.broker.services import Services
 from ottla.cluster.controller import bump_leader_epochs
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
 from ottla.cluster.schema import CLUSTER_ID, SKELETON, state_path, to_json
-from ottla.cluster.store import Changed, Create, Op, Put
+from ottla.cluster.store import Changed, Create, Op, Put, StoreError
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.env.clock import Clock, SystemClock
 from ottla.env.disk import Disk, RealDisk
@@ -70,13 +70,13 @@ class Broker:
             clock=self._clock, disk=self._disk, store=self._log_store, threads=self._threads,
             free_bytes_min=settings.log_dir_free_bytes_min, on_all_dirs_failed=self._fail,
         )  # fmt: skip
-        self._latency = [Histogram() for _ in range(max(APIS) + 1)]
+        self._latency = {key: Histogram() for key in APIS}
         self.server = Server(
             loop, clock=self._clock, request_bytes_max=settings.socket_request_max_bytes,
             connections_max=settings.max_connections,
             connections_max_per_ip=settings.max_connections_per_ip, idle_ms_max=settings.connections_max_idle_ms,
             in_flight_max=settings.queued_max_requests, before_replies=self._write_turn,
-            observe=self._observe,
+            latency=self._latency,
         )  # fmt: skip
         self._store: EmbeddedStore | None = None
         self._services: Services | None = None
@@ -107,9 +107,13 @@ class Broker:
         try:
             cluster_id = await self._open_data()
             await self._open_logs(cluster_id)
-        except BaseException:
+        except BaseException as error:
             for _, sock in sockets:
                 sock.close()
+            if isinstance(error, StoreError) and not isinstance(error, StartError):
+                where = settings.data_dirs[0]
+                text = f"{error}; see that the disk of {where} has room and works, then start again"
+                raise StartError(text) from None
             raise
         if (endpoint := self._settings.metrics_endpoint) is not None:
             self._metrics = MetricsServer(endpoint, self._samples)
@@ -344,12 +348,9 @@ class Broker:
 
     # -- metrics --------------------------------------------------------------------------------------------------
 
-    def _observe(self, api_key: int, seconds: float) -> None:
-        self._latency[api_key].observe(seconds)
-
     def _samples(self) -> Iterator[Sample]:
         """Called in the metrics server's thread: reads numbers, changes nothing."""
-        for key, histogram in enumerate(self._latency):
+        for key, histogram in self._latency.items():
             if histogram.count:
                 labels = (("api", APIS[key].name),)
                 yield Sample("counter", "ottla_requests", "Requests answered.", labels, histogram.count)

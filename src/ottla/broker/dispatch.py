@@ -40,6 +40,9 @@ from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 log = logging.getLogger(__name__)
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+#: Records apart, no request needs as much. Kafka reads up to socket.request.max.bytes of names and numbers, each of
+#: which becomes an object; here all clients would wait for a minute while one request is taken apart.
+MESSAGE_BYTES_MAX = 8 << 20
 
 Handler = Callable[[Services, Any, RequestContext], Message | Awaitable[Message]]
 _unpack_start = REQUEST_START.unpack_from
@@ -106,6 +109,8 @@ class Dispatcher:
         try:
             if api_key == PRODUCE and 3 <= version <= 13:
                 self._produce(connection, buffer, view, start, end, version, correlation_id)
+            elif end - start > MESSAGE_BYTES_MAX:
+                raise WireError(f"{end - start} bytes, and no Produce")
             elif api_key == FETCH and 4 <= version <= 17:
                 self._fetch(connection, buffer, view, start, end, version, correlation_id)
             else:

@@ -11,6 +11,10 @@ import fcntl
 import os
 from typing import Protocol
 
+#: what runs out and comes back: room on the disk, and file descriptors; the disk itself is sound
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
 
 class Disk(Protocol):
     """What the log needs of a file system. Errors are ``OSError``."""

@@ -97,6 +97,8 @@ class Log:
         self._producers_offset = log_end_offset
         #: whether ``leader-epoch-checkpoint`` is durable and says what ``epochs`` does
         self._epochs_synced = epochs_synced
+        #: sealed segments whose indexes could not be written for want of room
+        self.unfinished: list[Segment] = []
         #: the partition was deleted: its folder has another name, and its files are no longer ours
         self.gone = False
 
@@ -121,8 +123,8 @@ class Log:
         self._hints: dict[int, tuple[Segment, int]] = {}
         #: a batch with a newer timestamp goes into the next segment
         self._roll_after_ms = 0
-        #: the first epoch entry of this leadership is written with its first batch
-        self._epoch_known = epochs.latest == self.leader_epoch
+        #: whether the first batch of this leadership, or of this life, has been prepared for
+        self._prepared = False
         self.configure(settings)
 
     # -- append ---------------------------------------------------------------------------------------------------
@@ -166,6 +168,8 @@ class Log:
                 if repeated is not None:
                     return repeated.base_offset, repeated.last_offset + 1
 
+        if not self._prepared:
+            self._prepare()
         segment = self.active
         base = self.log_end_offset
         last = base + delta
@@ -176,8 +180,6 @@ class Log:
             or len(segment.offset_index.entries) >= self._index_entries_max
         ) and segment.size_bytes:
             segment = self.roll()
-        if not self._epoch_known:
-            self._note_epoch(base)
 
         if size <= PENDING_BATCH_BYTES_MAX:
             self.pending.append(_pack_prefix(base, length, self.leader_epoch))
@@ -272,17 +274,21 @@ class Log:
     def become_leader(self, epoch: int) -> None:
         """From now on batches carry ``epoch``; it enters the history with the first of them."""
         self.leader_epoch = epoch
-        self._epoch_known = self.epochs.latest == epoch
+        self._prepared = False
 
-    def _note_epoch(self, offset: int) -> None:
+    def _prepare(self) -> None:
+        """What can wait until a log is written to, so that opening a thousand of them reads nothing."""
         if self.make_folder is not None:
             self.make_folder()
             self.make_folder = None
-        if self.epochs.assign(self.leader_epoch, offset):
+        if self.epochs.assign(self.leader_epoch, self.log_end_offset):
             self._epochs_synced = False
         if not self._epochs_synced:
             self._write_epochs(sync=False)
-        self._epoch_known = True
+        self.active.load_times()
+        self.active.load_first_timestamp()
+        self._roll_after_ms = self._roll_deadline()
+        self._prepared = True
 
     def _write_epochs(self, *, sync: bool) -> None:
         path = os.path.join(self.directory, EPOCHS_FILE)
@@ -315,8 +321,6 @@ class Log:
     def _roll_deadline(self) -> int:
         first = self.active.first_timestamp
         if first == NO_TIMESTAMP:
-            first = self.active.load_first_timestamp() if self.active.size_bytes else NO_TIMESTAMP
-        if first == NO_TIMESTAMP:
             return (1 << 63) - 1
         return first + self.settings.segment_ms - self.settings.segment_jitter_ms
 
@@ -348,11 +352,13 @@ class Log:
         if offset >= self.log_end_offset and self.active.size_bytes:
             self.roll()
         keep = bisect_right(self.segments, offset, key=_base_offset) - 1
-        if keep and not self.active.size_bytes:
-            # Once the others are gone, the name of this file is all that tells where the log goes on.
+        if keep and not self.active.is_open:
+            # Once the others are gone, the name of this file may be all that tells where the log goes on.
             self.active.open()
         self.log_start_offset = offset
         dropped, self.segments = self.segments[:keep], self.segments[keep:]
+        for segment in dropped:
+            segment.dropped = True
         if dropped:
             self._hints.clear()
             self.epochs.truncate_from_start(offset)
@@ -449,7 +455,8 @@ class Log:
         """The segments that hold what a power cut would take, each with the size that is to be synced."""
         first = max(bisect_right(self.segments, self.synced_end_offset, key=_base_offset) - 1, 0)
         sizes = [(s, self.written_bytes if s is self.active else s.size_bytes) for s in self.segments[first:]]
-        return [(segment, size) for segment, size in sizes if size and segment.synced_bytes < size]
+        # A file that is not open has nothing new; one that is open and empty has a name to sync.
+        return [(segment, size) for segment, size in sizes if segment.is_open and segment.synced_bytes < size]
 
     def note_synced(self, segments: list[tuple[Segment, int]], end_offset: int | None = None) -> None:
         """These segments are on disk up to these sizes; with ``end_offset``, so is everything below it."""
@@ -525,15 +532,17 @@ class Log:
     # -- truncate -------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Forget every batch that reaches ``offset`` or beyond. Also undoes appends that could not be written.
+        """Forget every batch that reaches ``offset`` or beyond, and all that is pending.
 
-        Nothing here needs room on the disk, and the files come last: a full disk is what most often brings us here.
+        Nothing here needs room on the disk, and the files come last: a full disk is what most often brings us here,
+        to undo appends that could not be written.
         """
+        if offset >= self.log_end_offset:
+            return
+        offset = min(offset, self.written_end_offset)
         self.pending.clear()
         self.pending_bytes = 0
         self._hints.clear()
-        if offset >= self.log_end_offset:
-            return
         # Behind this position the file may hold parts of a write that failed: nothing there is looked at.
         self.active.size_bytes = self.written_bytes
         while len(self.segments) > 1 and self.segments[-1].base_offset > offset:
@@ -552,9 +561,9 @@ class Log:
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.epochs.truncate_from_end(end_offset)
         self._epochs_synced = False
-        self._epoch_known = self.epochs.latest == self.leader_epoch
+        self._prepared = False
         self._producers, self._producers_offset = None, end_offset
-        segment.truncate(segment.size_bytes, offset)
+        segment.truncate(segment.size_bytes, end_offset)
         self._roll_after_ms = self._roll_deadline()
         remove_snapshots(self._disk, self.directory, behind=end_offset)
 

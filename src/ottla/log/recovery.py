@@ -137,6 +137,8 @@ def _recover(
     # Without its history of epochs a log is read as a whole; without a snapshot of its producers, from the last one on.
     read_from = min(recovery_point, replay_from) if epochs.epochs else 0
     first = max(bisect_right(segments, read_from, key=_base_offset) - 1, 0)
+    if not first:
+        epochs = LeaderEpochs()  # all of them are about to be read again
     for segment in segments[:first]:
         segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
         segment.indexes_suspect = True

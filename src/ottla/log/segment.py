@@ -7,6 +7,7 @@ neither descriptors nor time at start.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from bisect import bisect_left
@@ -61,7 +62,7 @@ class Segment:
     """The batches from ``base_offset`` up to the next segment's."""
 
     __slots__ = (
-        "_disk", "_file", "_offset_index", "_time_index", "base_offset", "bytes_since_index", "directory",
+        "_disk", "_file", "_offset_index", "_time_index", "base_offset", "bytes_since_index", "directory", "dropped",
         "first_timestamp", "indexed_bytes", "indexes_suspect", "max_timestamp", "max_timestamp_offset", "size_bytes",
         "synced_bytes",
     )  # fmt: skip
@@ -79,6 +80,8 @@ class Segment:
         self.synced_bytes = -1
         #: the size that the index files on disk describe; while it is the segment's, there is nothing to write
         self.indexed_bytes = -1
+        #: no longer part of its log; a thread unlinks the files, and nobody may bring them back
+        self.dropped = False
         #: the last stop was not clean: look at the index files before they are believed
         self.indexes_suspect = False
         self.bytes_since_index = 0
@@ -101,8 +104,9 @@ class Segment:
         return self._file is not None
 
     def open(self) -> SegmentFile:
-        """Open the file, and make it if there is none."""
-        self._file = SegmentFile(self._disk, self._disk.open(self.path(".log"), create=True))
+        """Open the file, and make it if it may be new: one that is known to be on disk is never made again."""
+        may_be_new = not self.size_bytes or self.synced_bytes < 0
+        self._file = SegmentFile(self._disk, self._disk.open(self.path(".log"), create=may_be_new))
         return self._file
 
     @property
@@ -167,10 +171,19 @@ class Segment:
 
     def sync(self) -> None:
         """Put the file on disk, and the first time its name and its folder's. Runs in a thread."""
-        self._disk.fdatasync(self.file.fd)
+        fd = self.file.fd
+        try:
+            self._disk.fdatasync(fd)
+        except OSError as error:
+            # Whatever the reason, it is lost for good what the kernel could not write: never taken for a full disk.
+            raise OSError(errno.EIO, f"fdatasync failed: {error.strerror}") from error
         if self.synced_bytes < 0:
             self._disk.fsync_dir(self.directory)
             self._disk.fsync_dir(os.path.dirname(self.directory))
+
+    def let_go(self) -> None:
+        """The segment is no more: its file closes as soon as the replies that are still being sent are out."""
+        self._file = None
 
     def delete_files(self) -> None:
         for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from ottla.env.disk import Disk, lock_file
+from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, lock_file
 from ottla.env.tasks import ThreadPool
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.log import Log
@@ -226,6 +226,9 @@ class LogStore:
         del directory.logs[name]
         gone.pending.clear()
         gone.gone = True
+        # Connections remember the partition they last wrote to; its space must not wait for them to close.
+        for segment in gone.segments:
+            segment.let_go()
         if gone.make_folder is not None or directory.offline:
             return
         target = os.path.join(directory.path, f"{name}.{unique}-delete")
@@ -243,19 +246,27 @@ class LogStore:
 
     def _rolled(self, of: Log, sealed: Segment) -> None:
         """A sealed segment goes to disk in the background, and the recovery point follows."""
-        size = sealed.size_bytes
+        segments, of.unfinished = [*of.unfinished, sealed], []
+        sizes = [(segment, segment.size_bytes) for segment in segments]
 
         def work() -> None:
-            if not of.gone:
-                of.sync_sealed(sealed)
+            for segment in segments:
+                if not of.gone and not segment.dropped:
+                    of.sync_sealed(segment)
 
         def done(error: OSError | None) -> None:
-            if of.gone:
+            if of.gone or all(segment.dropped for segment in segments):
                 return
-            if error is not None:
-                self.on_dir_failed(self.dir_of(of), error)
+            if error is None:
+                of.note_synced(sizes)
+            elif error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
+                # Only what describes the segments is missing. Until it is there, recovery would read them again.
+                log.warning(
+                    "sealed segment has no index yet, next try at the next roll dir=%s error=%s", of.directory, error
+                )
+                of.unfinished += segments
             else:
-                of.note_synced([(sealed, size)])
+                self.on_dir_failed(self.dir_of(of), error)
 
         self._threads.submit(work, done)
 

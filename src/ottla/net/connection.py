@@ -42,6 +42,8 @@ _REGION_CHUNK_BYTES = 4 << 10
 
 #: replies in memory that were not sent yet; a client with more is not read from, however few requests they answer
 _OWED_BYTES_MAX = 1 << 20
+#: replies up to this size are bounded well enough by the number of requests in flight; they are not added up
+_SMALL_REPLY_BYTES = 1024
 
 _receive = bytearray(RECEIVE_BYTES)
 _receive_view = memoryview(_receive)
@@ -85,8 +87,11 @@ class Slot:
         """Give the reply. It leaves at the end of this turn, or when those before it have left."""
         self.parts = parts
         self.data = data
-        self.connection.owed_bytes += _in_memory(data, parts)
-        self.connection.touch()
+        connection = self.connection
+        if parts is not None or len(data) > _SMALL_REPLY_BYTES:
+            connection.owed_bytes += _in_memory(data, parts)
+        if not connection.touched:
+            connection.touch()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -94,9 +99,9 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
-        "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket", "_socket_fd",
-        "_touched", "_write_paused", "cache", "last_active", "local_address", "on_close", "owed_bytes", "peer_host",
-        "transport",
+        "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket", "descriptor",
+        "_write_paused", "cache", "last_active", "local_address", "on_close", "owed_bytes", "peer_host",
+        "touched", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server, handle: Handler) -> None:
@@ -108,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
 
         # Per connection
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self._socket_fd = -1
+        self.descriptor = -1
         #: the same descriptor as an object; made for the first large reply
         self._socket: socket.socket | None = None
         self.peer_host = ""
@@ -134,11 +139,11 @@ class Connection(asyncio.BufferedProtocol):
 
         # Replies
         self._replies: deque[Slot] = deque()
-        #: bytes in memory of the replies in ``_replies``
+        #: bytes in memory of the replies in ``_replies`` that are not small
         self.owed_bytes = 0
         self._sending: deque[Part] = deque()
         self._write_paused = False
-        self._touched = False
+        self.touched = False
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -147,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         # Writes go to the kernel at once, and we hear of it as soon as it takes no more.
         transport.set_write_buffer_limits(high=0)
         sock = transport.get_extra_info("socket")
-        self._socket_fd = sock.fileno()
+        self.descriptor = sock.fileno()
         self.local_address = transport.get_extra_info("sockname")[:2]
         self.peer_host = str((transport.get_extra_info("peername") or ("?",))[0])
         if not self._server.admit(self):
@@ -246,7 +251,12 @@ class Connection(asyncio.BufferedProtocol):
                 return
             handle(self, buffer, view, position + 4, following)
             position = following
-            if self._muted or self._write_paused or self._owes_too_much():
+            if (
+                self._muted
+                or self._write_paused
+                or len(self._replies) >= self._in_flight_max
+                or self.owed_bytes > _OWED_BYTES_MAX
+            ):
                 if not self._ending:
                     self._held = bytes(view[position:end])
                     self._pause()
@@ -326,13 +336,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def reserve(self, api_key: int) -> Slot:
         """The place of the reply to the request at hand."""
-        server = self._server
-        slot = Slot(self, api_key, server.turn_started)
-        self._replies.append(slot)
-        if not self._touched:
-            self._touched = True
-            server.touched.append(self)
+        slot = Slot(self, api_key, self._server.turn_started)
+        self.enqueue(slot)
         return slot
+
+    def enqueue(self, slot: Slot) -> None:
+        self._replies.append(slot)
+        if not self.touched:
+            self.touched = True
+            self._server.touched.append(self)
+
+    @property
+    def turn_started(self) -> float:
+        return self._server.turn_started
 
     def withdraw(self, slot: Slot) -> None:
         """There will be no reply in this place."""
@@ -344,30 +360,29 @@ class Connection(asyncio.BufferedProtocol):
         server = self._server
         if not server.in_turn:
             server.begin_turn()
-        if not self._touched:
-            self._touched = True
+        if not self.touched:
+            self.touched = True
             server.touched.append(self)
 
     def flush(self) -> None:
         """Send what is filled at the head of the queue. Called once per turn, after the files are written."""
-        self._touched = False
+        self.touched = False
         replies = self._replies
         if self._closing:
             return
         out: list[bytes] = []
-        observe, now = self._server.observe, self._server.now
+        latency, now = self._server.latency, self._server.now
         while replies:
             slot = replies[0]
             data = slot.data
             if data is None:
                 break
             replies.popleft()
-            self.owed_bytes -= _in_memory(data, slot.parts)
-            observe(slot.api_key, now - slot.started)
-            if slot.parts is None:
-                out.append(data)
-            else:
-                out.append(data)
+            latency[slot.api_key].observe(now - slot.started)
+            out.append(data)
+            if slot.parts is not None or len(data) > _SMALL_REPLY_BYTES:
+                self.owed_bytes -= _in_memory(data, slot.parts)
+            if slot.parts is not None:
                 self._sending.append(b"".join(out))
                 out = []
                 self._sending.extend(slot.parts)
@@ -412,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send_with_more(self, data: bytes) -> bytes:
         """Send what stands before a region in one packet with it; returns what the kernel did not take."""
         if self._socket is None:
-            self._socket = socket.socket(fileno=self._socket_fd)
+            self._socket = socket.socket(fileno=self.descriptor)
         try:
             return data[self._socket.send(data, socket.MSG_MORE) :]
         except OSError:
@@ -422,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
         """One step of a region; True when it is all on its way."""
         if not self.transport.get_write_buffer_size():
             try:
-                sent = os.sendfile(self._socket_fd, region.file.fd, region.position, region.size_bytes)
+                sent = os.sendfile(self.descriptor, region.file.fd, region.position, region.size_bytes)
             except BlockingIOError:
                 sent = -1
             except OSError:

@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import socket
 from collections.abc import Callable
 
 from ottla.env.clock import Clock
+from ottla.env.metrics import Histogram
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
 from ottla.net.connection import Connection, Handler
@@ -23,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: how often idle connections are looked for, at least
 _SWEEP_S = 5.0
+#: descriptors that clients are not given, so that logs can open their files
+_DESCRIPTORS_KEPT_MAX = 256
 
 
 def bind(endpoint: Endpoint, *, backlog: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> socket.socket:
@@ -63,7 +67,7 @@ class Server:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, *, clock: Clock, request_bytes_max: int, connections_max: int,
         connections_max_per_ip: int, idle_ms_max: int, in_flight_max: int, before_replies: Callable[[], bool],
-        observe: Callable[[int, float], None],
+        latency: dict[int, Histogram],
     ) -> None:  # fmt: skip
         # Settings
         self._loop = loop
@@ -76,8 +80,8 @@ class Server:
         self.idle_s_max = idle_ms_max / 1000 if idle_ms_max >= 0 else float("inf")
         self.in_flight_max = in_flight_max
         self._before_replies = before_replies
-        #: told of every reply: API key and seconds since its request arrived
-        self.observe = observe
+        #: by API key: how long after its request each reply left
+        self.latency = latency
 
         # Connections
         self.connections: set[Connection] = set()
@@ -129,7 +133,11 @@ class Server:
         """Count a new connection; False when it is one too many."""
         host = connection.peer_host
         of_host = self._per_host.get(host, 0)
-        if len(self.connections) >= self.connections_max or of_host >= self.connections_max_per_ip:
+        if (
+            len(self.connections) >= self.connections_max
+            or of_host >= self.connections_max_per_ip
+            or connection.descriptor >= _descriptors_for_clients()
+        ):
             self.refused_connections += 1
             log.warning("connection refused peer=%s open=%d from_peer=%d", host, len(self.connections), of_host)
             return False
@@ -177,3 +185,9 @@ class Server:
         for connection in touched:
             connection.last_active = now
             connection.flush()
+
+
+def _descriptors_for_clients() -> int:
+    """The kernel gives out the lowest free number, so one from here on means that too few are left for the logs."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit - min(limit // 8, _DESCRIPTORS_KEPT_MAX)

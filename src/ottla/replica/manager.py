@@ -12,13 +12,12 @@ full is only refused further writes, and taken back when it has room.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from ottla.env.clock import Clock
-from ottla.env.disk import Disk
+from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk
 from ottla.env.tasks import ThreadPool
 from ottla.log.log import Log
 from ottla.log.retention import retention_start_offset
@@ -31,8 +30,9 @@ from ottla.replica.partition import Partition, Writer
 
 log = logging.getLogger(__name__)
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _LONG_MAX = (1 << 63) - 1
+#: free space is not looked at more often than this
+_CHECK_SPACE_BYTES_MIN = 1 << 20
 
 
 class ReplicaManager:
@@ -58,6 +58,8 @@ class ReplicaManager:
         self.generation = 0
         self._pending: dict[Log, None] = {}
         self._waiting: dict[Partition, None] = {}
+        #: free space is looked at again when this many bytes came in, however soon that is
+        self._bytes_in_at_check = 0
 
         # Counters
         self.bytes_in = 0
@@ -142,6 +144,8 @@ class ReplicaManager:
         """The end of a turn: 1 write what is pending  2 move high watermarks, wake readers  3 start syncs."""
         if not self._pending:
             return
+        if self.bytes_in > self._bytes_in_at_check:
+            self.check_free_space()
         pending, self._pending = self._pending, {}
         for each in pending:
             partition = self._by_log.get(each)
@@ -182,7 +186,12 @@ class ReplicaManager:
         if partition.log.gone:
             return  # deleted meanwhile: nobody waits, and a folder that is not found is no failure
         if error is not None:
-            self._dir_failed(self.store.dir_of(partition.log), error)
+            if error.errno in NO_DESCRIPTORS:
+                log.error(
+                    "no file descriptor is left, a sync must wait; raise the limit path=%s", partition.log.directory
+                )
+            else:
+                self._dir_failed(self.store.dir_of(partition.log), error)
             return
         partition.log.note_synced(segments, end_offset)
         reached = partition.log.synced_end_offset
@@ -206,7 +215,7 @@ class ReplicaManager:
             self._start_sync(partition)
 
     def expire_writers(self) -> None:
-        """A produce whose timeout passed is told so; its batch stays in the log."""
+        """A produce whose timeout passed is told so; its batch stays in the log. A sync that had to wait starts."""
         now = self._monotonic()
         for partition in list(self._waiting):
             late = [writer for _, writer in partition.writers if writer.deadline < now]
@@ -214,6 +223,8 @@ class ReplicaManager:
                 partition.writers = [entry for entry in partition.writers if entry[1].deadline >= now]
                 for writer in late:
                     writer.on_committed(ErrorCode.REQUEST_TIMED_OUT)
+            if partition.writers and not partition.sync_in_flight and not partition.log.pending:
+                self._start_sync(partition)
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
@@ -251,6 +262,8 @@ class ReplicaManager:
 
     def check_free_space(self) -> None:
         """Refuse produces to a directory before it is full, so that the broker can still restart and delete."""
+        # A fast producer could use up what is kept free between two ticks of the clock.
+        self._bytes_in_at_check = self.bytes_in + max(self._free_bytes_min // 4, _CHECK_SPACE_BYTES_MIN)
         for directory in self.store.dirs:
             if directory.offline:
                 continue
@@ -291,9 +304,12 @@ class ReplicaManager:
         directory = self.store.dir_of(of)
         if (partition := self._by_log.get(of)) is not None:
             partition.fail_writers(ErrorCode.KAFKA_STORAGE_ERROR, of.log_end_offset)
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             self._set_room(directory, False)
             log.error("log directory is full, produces are refused path=%s", directory.path)
+            return
+        if error.errno in NO_DESCRIPTORS:
+            log.error("no file descriptor is left, a produce was refused; raise the limit path=%s", of.directory)
             return
         self._dir_failed(directory, error)
 

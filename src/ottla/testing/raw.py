@@ -12,13 +12,14 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from types import TracebackType
 from typing import Any, Self
 
 from ottla.log.records import Record, build_batch
 from ottla.wire import (
+    ZERO_UUID,
     Message,
     decode,
     encode,
@@ -208,39 +209,44 @@ def read_answer(frame: bytes, api_key: int, version: int, correlation_id: int) -
     return answer
 
 
-def random_message(cls: type[Any], version: int, source: random.Random, strings: tuple[str, ...] = ("", "a")) -> Any:
-    """A message that is valid as bytes, with values from all over their range."""
-    return cls(**dict(_random_fields(cls, version, source, strings)))
+def random_message(
+    cls: type[Any], version: int, source: random.Random, strings: Sequence[str] = ("", "a"), ids: Sequence[bytes] = ()
+) -> Any:
+    """A message that is valid as bytes: strings and ids from those given, numbers from all over their range."""
+    return _RandomMessages(version, source, strings, (ZERO_UUID, source.randbytes(16), *ids)).message(cls)
 
 
-def _random_fields(
-    cls: type[Any], version: int, source: random.Random, strings: tuple[str, ...]
-) -> Iterator[tuple[str, Any]]:
-    for field in cls.FIELDS:
-        if field.is_in(version) and not (_may_be_left_out(field, version) and source.random() < 0.3):
-            yield field.name, _random_value(field.type, version, source, strings)
+class _RandomMessages:
+    def __init__(self, version: int, source: random.Random, strings: Sequence[str], ids: Sequence[bytes]) -> None:
+        self._version = version
+        self._source = source
+        self._strings = strings
+        self._ids = ids
 
+    def message(self, cls: type[Any]) -> Any:
+        return cls(**{field.name: self.value(field.type) for field in cls.FIELDS if self._is_there(field)})
 
-def _may_be_left_out(field: Field, version: int) -> bool:
-    # A nullable field without a value is null only when that is its default; either is a valid message.
-    return field.is_tagged_in(version) or (field.is_nullable_in(version) and field.default is None)
+    def _is_there(self, field: Field) -> bool:
+        # A nullable field without a value is null only when that is its default; either is a valid message.
+        version = self._version
+        optional = field.is_tagged_in(version) or (field.is_nullable_in(version) and field.default is None)
+        return field.is_in(version) and not (optional and self._source.random() < 0.3)
 
-
-def _random_value(field_type: Any, version: int, source: random.Random, strings: tuple[str, ...]) -> Any:
-    if isinstance(field_type, Array):
-        count = source.choice((0, 1, 1, 2, 9))
-        return [_random_value(field_type.element, version, source, strings) for _ in range(count)]
-    if not isinstance(field_type, str):
-        return random_message(field_type, version, source, strings)
-    if field_type == "string":
-        return source.choice(strings)
-    if field_type in ("bytes", "records"):
-        return source.randbytes(source.choice((0, 1, 61, 200)))
-    if field_type == "uuid":
-        return source.choice((bytes(16), source.randbytes(16)))
-    if field_type == "bool":
-        return source.random() < 0.5
-    if field_type == "float64":
-        return source.choice((0.0, -1.5, float("inf"), float("nan")))
-    top = 1 << int(field_type.removeprefix("int")) - 1
-    return source.choice((0, 0, 1, -1, -2, 2, 100, top - 1, -top, source.randrange(-top, top)))
+    def value(self, field_type: Any) -> Any:
+        source = self._source
+        if isinstance(field_type, Array):
+            return [self.value(field_type.element) for _ in range(source.choice((0, 1, 1, 2, 9)))]
+        if not isinstance(field_type, str):
+            return self.message(field_type)
+        if field_type == "string":
+            return source.choice(self._strings)
+        if field_type in ("bytes", "records"):
+            return source.randbytes(source.choice((0, 1, 61, 200)))
+        if field_type == "uuid":
+            return source.choice(self._ids)
+        if field_type == "bool":
+            return source.random() < 0.5
+        if field_type == "float64":
+            return source.choice((0.0, -1.5, float("inf"), float("nan")))
+        top = 1 << int(field_type.removeprefix("int")) - 1
+        return source.choice((0, 0, 1, -1, -2, 2, 100, top - 1, -top, source.randrange(-top, top)))

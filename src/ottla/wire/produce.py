@@ -14,6 +14,8 @@ from ottla.wire.frame import Buffer, read_compact_length, read_uvarint, skip_cli
 
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
+#: a request may be large, but not made of nothing but partitions: each costs time that all clients wait for
+PARTITIONS_MAX = 100_000
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -64,6 +66,7 @@ def parse_produce(buffer: Buffer, start: int, end: int, version: int) -> Produce
     (topic_count,) = _INT32.unpack_from(buffer, position + 6)
     position += 10
     _check_count(topic_count, position, end)
+    total = topic_count
     topics: list[tuple[bytes, list[PartitionData]]] = []
     for _ in range(topic_count):
         (name_length,) = _INT16.unpack_from(buffer, position)
@@ -74,6 +77,9 @@ def parse_produce(buffer: Buffer, start: int, end: int, version: int) -> Produce
         (count,) = _INT32.unpack_from(buffer, position)
         position += 4
         _check_count(count, position, end)
+        total += count
+        if total > PARTITIONS_MAX:
+            raise WireError(f"more than {PARTITIONS_MAX} partitions")
         partitions: list[PartitionData] = []
         for _ in range(count):
             index, size = _SIZE_CORRELATION.unpack_from(buffer, position)
@@ -100,6 +106,7 @@ def _parse_flexible(buffer: Buffer, position: int, end: int, version: int) -> Pr
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
     topic_count, position = read_uvarint(buffer, position + 6)
     _check_count(topic_count - 1, position, end)
+    total = topic_count - 1
     topics: list[tuple[bytes, list[PartitionData]]] = []
     for _ in range(topic_count - 1):
         if version >= TOPIC_IDS_FROM:
@@ -111,6 +118,9 @@ def _parse_flexible(buffer: Buffer, position: int, end: int, version: int) -> Pr
         name = bytes(buffer[position : position + length])
         count, position = read_uvarint(buffer, position + length)
         _check_count(count - 1, position, end)
+        total += count - 1
+        if total > PARTITIONS_MAX:
+            raise WireError(f"more than {PARTITIONS_MAX} partitions")
         partitions: list[PartitionData] = []
         for _ in range(count - 1):
             (index,) = _INT32.unpack_from(buffer, position)

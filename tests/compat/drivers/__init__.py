@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CODECS: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 #: no call to a broker on this machine takes this long unless something is wrong
 DEADLINE_S = 20.0
 

@@ -193,9 +193,7 @@ def _received(message: Any) -> Received:
     record = Record(
         value=message.value, key=message.key, headers=tuple(message.headers), timestamp_ms=message.timestamp
     )
-    return Received(
-        offset=message.offset, record=record, append_time=message.timestamp_type == _LOG_APPEND_TIME
-    )
+    return Received(offset=message.offset, record=record, append_time=message.timestamp_type == _LOG_APPEND_TIME)
 
 
 def _run(call: Awaitable[T]) -> T:

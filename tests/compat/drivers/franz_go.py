@@ -63,7 +63,10 @@ class FranzGo:
             for record in records
         ]
         stdin = "".join(json.dumps(line) + "\n" for line in lines)
-        self._run("produce", topic, str(partition), codec, str(acks), str(idempotent).lower(), stdin=stdin)
+        # As much as its default, or more when a record is larger: the broker is to decide, not the client.
+        batch_bytes_max = max([1_000_012, *(len(record.value or b"") + 1000 for record in records)])
+        options = [codec, str(acks), str(idempotent).lower(), str(batch_bytes_max)]
+        self._run("produce", topic, str(partition), *options, stdin=stdin)
 
     def consume(self, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Received]:
         out = self._run("consume", topic, str(partition), str(offset), str(count))

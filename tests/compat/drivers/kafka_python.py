@@ -56,9 +56,7 @@ class KafkaPython:
         )  # fmt: skip
         with closing(producer), _refusals():
             futures = [
-                producer.send(
-                    topic, record.value, record.key, list(record.headers), partition, record.timestamp_ms
-                )
+                producer.send(topic, record.value, record.key, list(record.headers), partition, record.timestamp_ms)
                 for record in records
             ]
             for future in futures:
@@ -177,9 +175,7 @@ def _received(message: Any) -> Received:
     record = Record(
         value=message.value, key=message.key, headers=tuple(message.headers), timestamp_ms=message.timestamp
     )
-    return Received(
-        offset=message.offset, record=record, append_time=message.timestamp_type == _LOG_APPEND_TIME
-    )
+    return Received(offset=message.offset, record=record, append_time=message.timestamp_type == _LOG_APPEND_TIME)
 
 
 @contextmanager

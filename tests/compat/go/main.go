@@ -1,8 +1,8 @@
 // franz-go as a command: produce and consume one partition without a group, and a walk through its admin client.
 //
-//	franz produce BOOTSTRAP TOPIC PARTITION CODEC ACKS IDEMPOTENT < records    one JSON object per line
-//	franz consume BOOTSTRAP TOPIC PARTITION OFFSET COUNT                       one JSON object per line
-//	franz admin   BOOTSTRAP TOPIC                                              one JSON object
+//	franz produce BOOTSTRAP TOPIC PARTITION CODEC ACKS IDEMPOTENT BATCH_BYTES_MAX < records    JSON, one per line
+//	franz consume BOOTSTRAP TOPIC PARTITION OFFSET COUNT                                       JSON, one per line
+//	franz admin   BOOTSTRAP TOPIC                                                              one JSON object
 //
 // Keys, values and header values are base64 or null, as encoding/json writes a []byte.
 package main
@@ -70,11 +70,15 @@ func produce(ctx context.Context, arguments []string) error {
 		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
 		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
 	}
+	numbers, err := integers(arguments[2], arguments[6])
+	if err != nil {
+		return err
+	}
 	acknowledgements := map[string]kgo.Acks{"-1": kgo.AllISRAcks(), "0": kgo.NoAck(), "1": kgo.LeaderAck()}
 	options := []kgo.Opt{
 		kgo.SeedBrokers(bootstrap), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(codecs[codec]), kgo.RequiredAcks(acknowledgements[acks]),
-		kgo.ProducerBatchMaxBytes(64 << 20), kgo.BrokerMaxWriteBytes(100 << 20),
+		kgo.ProducerBatchMaxBytes(int32(numbers[1])),
 	}
 	if arguments[5] != "true" {
 		options = append(options, kgo.DisableIdempotentWrite())
@@ -84,10 +88,6 @@ func produce(ctx context.Context, arguments []string) error {
 		return err
 	}
 	defer client.Close()
-	partition, err := strconv.Atoi(arguments[2])
-	if err != nil {
-		return err
-	}
 	var batch []*kgo.Record
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 64<<20)
@@ -96,7 +96,7 @@ func produce(ctx context.Context, arguments []string) error {
 		if err := json.Unmarshal(lines.Bytes(), &each); err != nil {
 			return err
 		}
-		out := &kgo.Record{Topic: topic, Partition: int32(partition), Key: each.Key, Value: each.Value}
+		out := &kgo.Record{Topic: topic, Partition: int32(numbers[0]), Key: each.Key, Value: each.Value}
 		for _, h := range each.Headers {
 			out.Headers = append(out.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 		}
@@ -109,13 +109,9 @@ func produce(ctx context.Context, arguments []string) error {
 }
 
 func consume(ctx context.Context, arguments []string) error {
-	numbers := make([]int64, 3)
-	for i, text := range arguments[2:5] {
-		number, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return err
-		}
-		numbers[i] = number
+	numbers, err := integers(arguments[2:5]...)
+	if err != nil {
+		return err
 	}
 	partition, offset, count := int32(numbers[0]), numbers[1], numbers[2]
 	places := map[string]map[int32]kgo.Offset{arguments[1]: {partition: kgo.NewOffset().At(offset)}}
@@ -137,6 +133,18 @@ func consume(ctx context.Context, arguments []string) error {
 		}
 	}
 	return nil
+}
+
+func integers(texts ...string) ([]int64, error) {
+	var numbers []int64
+	for _, text := range texts {
+		number, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		numbers = append(numbers, number)
+	}
+	return numbers, nil
 }
 
 func received(each *kgo.Record) record {

@@ -24,8 +24,8 @@ def topic(**overrides: object) -> TopicSettings:
 
 
 def batch(
-    count: int = 1, *, timestamp: int = NOW, step_ms: int = 0, size: int = 10, producer: tuple[int, int, int] | None = None,
-    codec: int = 0, key: bytes | None = b"k",
+    count: int = 1, *, timestamp: int = NOW, step_ms: int = 0, size: int = 10, codec: int = 0, key: bytes | None = b"k",
+    producer: tuple[int, int, int] | None = None,
 ) -> bytes:  # fmt: skip
     """A client's batch of ``count`` records with values of ``size`` bytes; ``producer`` is (id, epoch, sequence)."""
     producer_id, producer_epoch, sequence = producer or (-1, -1, -1)
@@ -111,7 +111,7 @@ def clean_stop(log: Log) -> CleanStop:
 def note_of(log: Log) -> CleanStop:
     return CleanStop(
         log_end_offset=log.log_end_offset, active_base_offset=log.active.base_offset,
-        active_size_bytes=log.active.size_bytes,
+        active_size_bytes=log.active.size_bytes, active_first_timestamp=log.active.first_timestamp,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ file that the connection sends by itself.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator
 
@@ -22,6 +23,8 @@ from ottla.model.errors import ErrorCode, KafkaError, OffsetOutOfRange, Refused
 from ottla.net.connection import Connection, Part, Slot
 from ottla.replica.partition import Partition
 from ottla.wire.fetch import TOPIC_IDS_FROM, FetchRequest, ReplyShape, frame_start, parse_fetch, reply_shape
+
+log = logging.getLogger(__name__)
 
 _FETCH = 1
 #: a region up to this size is read into the reply; a larger one is sent from its file
@@ -178,6 +181,8 @@ class _Fetch:
                 read = _Read(wanted, int(error.code))
                 if isinstance(error, OffsetOutOfRange):
                     read.log_start_offset = partition.log.log_start_offset
+            except OSError as error:
+                read = _unreadable(wanted, error)
             if read.error_code or read.diverging is not None:
                 failed = True
             if read.region is not None:
@@ -191,9 +196,12 @@ class _Fetch:
             reads = self._within_session(reads)
         shape = self._shape
         session_id = self._session.session_id if self._session is not None else 0
-        self._api.bytes_out += _fill(
-            self._slot, self._correlation_id, shape.reply_start(0, 0, session_id), reads, shape
-        )
+        start = shape.reply_start(0, 0, session_id)
+        try:
+            self._api.bytes_out += _fill(self._slot, self._correlation_id, start, reads, shape)
+        except OSError as error:
+            reads = [_unreadable(read.wanted, error) if read.region is not None else read for read in reads]
+            _fill(self._slot, self._correlation_id, start, reads, shape)
 
     def _within_session(self, reads: list[_Read]) -> list[_Read]:
         session = self._session
@@ -257,6 +265,11 @@ def _read_partition(
     end_offset = read.last_stable_offset if read_committed else read.high_watermark
     read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
     return read
+
+
+def _unreadable(wanted: FetchedPartition, error: OSError) -> _Read:
+    log.error("records cannot be read topic=%s partition=%d error=%s", wanted.topic, wanted.number, error)
+    return _Read(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
 
 def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], shape: ReplyShape) -> int:

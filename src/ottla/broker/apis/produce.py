@@ -62,26 +62,31 @@ class _Shortcut:
         self.template = template
 
 
-class _OneWriter:
-    """A produce to one partition that waits: for the end of the turn, or for the disk."""
+class _OneWriter(Slot):
+    """A produce to one partition that waits, for the end of the turn or for the disk: its own place in the queue."""
 
-    __slots__ = ("_correlation_id", "_reply", "_shortcut", "_slot", "deadline")
+    __slots__ = ("_correlation_id", "_reply", "_shortcut", "deadline")
 
-    def __init__(self, slot: Slot, reply: bytes, shortcut: _Shortcut, correlation_id: int, deadline: float) -> None:
-        self._slot = slot
+    def __init__(
+        self, connection: Connection, started: float, reply: bytes, shortcut: _Shortcut, correlation_id: int
+    ) -> None:
+        self.connection = connection
+        self.api_key = _PRODUCE
+        self.started = started
+        self.data = self.parts = None
         self._reply = reply
         self._shortcut = shortcut
         self._correlation_id = correlation_id
-        self.deadline = deadline
+        self.deadline = started + shortcut.timeout_s
 
     def on_committed(self, error_code: int) -> None:
         if error_code:
             partition, version = self._shortcut.partition, self._shortcut.version
             key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
             result = PartitionResult(partition.name.partition, error_code)
-            self._slot.fill(build_produce_reply(self._correlation_id, version, [(key, [result])]))
+            self.fill(build_produce_reply(self._correlation_id, version, [(key, [result])]))
         else:
-            self._slot.fill(self._reply)
+            self.fill(self._reply)
 
 
 class _ManyWriter:
@@ -208,8 +213,8 @@ class ProduceApi:
         log = partition.log
         append_time = now_ms if log.settings.log_append_time else -1
         reply = shortcut.template.fill(correlation_id, base_offset, append_time, log.log_start_offset)
-        slot = connection.reserve(_PRODUCE)
-        writer = _OneWriter(slot, reply, shortcut, correlation_id, slot.started + shortcut.timeout_s)
+        writer = _OneWriter(connection, connection.turn_started, reply, shortcut, correlation_id)
+        connection.enqueue(writer)
         if _waits_for_disk(partition, acks):
             replicas.wait_synced(partition, end_offset, writer)
         else:

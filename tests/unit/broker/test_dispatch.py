@@ -1,0 +1,207 @@
+"""From a frame to its handler and back: what is served, what closes the connection, what is a bug and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ottla.broker.dispatch import MESSAGE_BYTES_MAX, Dispatcher, ServedApi
+from ottla.model.errors import InvalidRequest
+from ottla.testing.raw import read_answer, request_bytes
+from ottla.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+
+DESCRIBE_CLUSTER = 60
+
+
+class Reply:
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+
+    def fill(self, data: bytes) -> None:
+        self.data = data
+
+
+class Connection:
+    """What dispatch does to a connection."""
+
+    def __init__(self) -> None:
+        self.peer_host = "10.0.0.1"
+        self.local_address = ("127.0.0.1", 9092)
+        self.replies: list[Reply] = []
+        self.ended = ""
+        self.muted = 0
+
+    def reserve(self, api_key: int) -> Reply:
+        self.replies.append(Reply())
+        return self.replies[-1]
+
+    def withdraw(self, reply: Reply) -> None:
+        self.replies.remove(reply)
+
+    def mute(self) -> None:
+        self.muted += 1
+
+    def unmute(self) -> None:
+        self.muted -= 1
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+class Desk:
+    """A dispatcher with one API, and the connection it talks to."""
+
+    def __init__(self, handler: Callable[..., Any]) -> None:
+        services: Any = SimpleNamespace(view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0))
+        data_api: Any = SimpleNamespace(handle=self._data)
+        apis = {DESCRIBE_CLUSTER: ServedApi(0, 2, handler), 18: ServedApi(0, 4)}
+        self.data_frames: list[tuple[int, int]] = []
+        self.connection: Any = Connection()
+        self.dispatcher = Dispatcher(services, "PLAINTEXT", apis, data_api, data_api)
+
+    def _data(
+        self, connection: Any, buffer: Any, view: Any, start: int, end: int, version: int, correlation: int
+    ) -> None:
+        self.data_frames.append((struct.unpack_from(">h", buffer, start)[0], version))
+
+    def take(self, frame: bytes) -> None:
+        buffer = bytearray(b"size" + frame + b"behind")
+        self.dispatcher.handle(self.connection, buffer, memoryview(buffer), 4, 4 + len(frame))
+
+
+def ask(version: int = 0) -> bytes:
+    return request_bytes(DescribeClusterRequest(), version, 7)
+
+
+def answer(*_: object) -> DescribeClusterResponse:
+    return DescribeClusterResponse(error_message=None, cluster_id="here")
+
+
+async def answer_later(*_: object) -> DescribeClusterResponse:
+    await asyncio.sleep(0)
+    return answer()
+
+
+def refuse(*_: object) -> DescribeClusterResponse:
+    raise InvalidRequest("cannot be answered")
+
+
+async def refuse_later(*_: object) -> DescribeClusterResponse:
+    await asyncio.sleep(0)
+    raise InvalidRequest("cannot be answered")
+
+
+def fail(*_: object) -> DescribeClusterResponse:
+    raise RuntimeError("a bug")
+
+
+async def fail_later(*_: object) -> DescribeClusterResponse:
+    await asyncio.sleep(0)
+    raise RuntimeError("a bug")
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("handler", [answer, answer_later])
+def test_request_is_answered_now_or_later(handler: Callable[..., Any]) -> None:
+    async def run() -> None:
+        desk = Desk(handler)
+        desk.take(ask())
+        assert desk.connection.muted == (handler is answer_later)
+        await settle()
+        assert read_answer(desk.connection.replies[0].data[4:], DESCRIBE_CLUSTER, 0, 7).cluster_id == "here"
+        assert (desk.connection.muted, desk.connection.ended) == (0, "")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("handler", [refuse, refuse_later])
+def test_request_that_has_no_answer_closes_the_connection_and_owes_nothing(
+    handler: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        desk = Desk(handler)
+        desk.take(ask())
+        await settle()
+        assert desk.connection.ended == "closed"
+        assert desk.connection.replies == []
+        assert desk.connection.muted == 0
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+@pytest.mark.parametrize("handler", [fail, fail_later])
+def test_bug_ends_the_connection_at_once_and_is_logged(
+    handler: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        desk = Desk(handler)
+        desk.take(ask())
+        await settle()
+        assert desk.connection.ended == "aborted"
+
+    asyncio.run(run())
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">hhih", 61, 0, 1, -1) + b"\0\0\0",
+        struct.pack(">hhih", DESCRIBE_CLUSTER, 3, 1, -1) + b"\0\0\0",
+        struct.pack(">hhih", DESCRIBE_CLUSTER, -1, 1, -1) + b"\0\0\0",
+        struct.pack(">hhih", 0, 2, 1, -1) + bytes(30),
+        struct.pack(">hhih", 1, 3, 1, -1) + bytes(30),
+        struct.pack(">hhi", DESCRIBE_CLUSTER, 0, 1),
+        struct.pack(">hhih", DESCRIBE_CLUSTER, 0, 1, 9) + b"short",
+        struct.pack(">hhih", DESCRIBE_CLUSTER, 0, 1, -2) + b"\0\0\0",
+        struct.pack(">hhih", DESCRIBE_CLUSTER, 0, 1, -1) + b"\0",
+    ],
+    ids=["api", "version", "negative", "produce-v2", "fetch-v3", "no-client-id", "client-id", "bad-length", "cut"],
+)
+def test_frame_that_cannot_be_understood_closes_the_connection(frame: bytes) -> None:
+    desk = Desk(answer)
+    desk.take(frame)
+    assert desk.connection.ended == "closed"
+    assert desk.connection.replies == []
+    assert desk.dispatcher.refused == 1
+
+
+def test_records_go_their_own_way() -> None:
+    desk = Desk(answer)
+    for key, version in ((0, 3), (0, 13), (1, 4), (1, 17)):
+        desk.take(struct.pack(">hhih", key, version, 1, -1) + bytes(10))
+    assert desk.data_frames == [(0, 3), (0, 13), (1, 4), (1, 17)]
+
+
+@pytest.mark.parametrize("key", [1, DESCRIBE_CLUSTER])
+def test_only_records_may_be_large(key: int) -> None:
+    desk = Desk(answer)
+    padding = bytes(MESSAGE_BYTES_MAX)
+    desk.take(struct.pack(">hhih", 0, 9, 1, -1) + padding)
+    assert desk.connection.ended == ""
+    desk.take(struct.pack(">hhih", key, 4 if key == 1 else 0, 1, -1) + padding)
+    assert desk.connection.ended == "closed"
+
+
+def test_api_versions_of_an_unknown_version_are_answered_without_reading_the_body() -> None:
+    desk = Desk(answer)
+    desk.take(struct.pack(">hhih", 18, 99, 7, -1) + b"\xff\xff\xff")
+    found = read_answer(desk.connection.replies[0].data[4:], 18, 0, 7)
+    assert found.error_code == 35
+    assert [(row.api_key, row.min_version, row.max_version) for row in found.api_keys] == [(18, 0, 4)]
+    assert desk.connection.ended == ""

@@ -1,0 +1,525 @@
+"""One client's connection with a transport that is not there: intake, order, back-pressure, the end."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.env.metrics import Histogram
+from ottla.net.connection import RECEIVE_BYTES, Connection, Slot
+from ottla.net.server import Server
+
+MIB = 1 << 20
+
+
+class Loop:
+    """Runs what it was given when it is told to."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def run(self) -> None:
+        while self.soon:
+            soon, self.soon = self.soon, []
+            for callback in soon:
+                callback()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class Transport:
+    """Takes what is written, or holds it when its kernel is full."""
+
+    def __init__(self, host: str, sock: socket.socket | None) -> None:
+        self._host = host
+        self._socket = sock
+        self.sent = bytearray()
+        self.buffered = bytearray()
+        self.full = False
+        self.reading = True
+        self.ended = ""
+        self.protocol: Connection = None  # type: ignore[assignment]
+
+    def get_extra_info(self, name: str) -> Any:
+        if name == "socket":
+            return self._socket or self
+        return ("127.0.0.1", 9092) if name == "sockname" else (self._host, 50_000)
+
+    def fileno(self) -> int:
+        return -1
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        assert high == 0
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.buffered)
+
+    def write(self, data: bytes) -> None:
+        if self._socket is not None and not self.full:
+            self._socket.setblocking(True)
+            self._socket.sendall(data)
+        elif self.full:
+            self.buffered += data
+            self.protocol.pause_writing()
+        else:
+            self.sent += data
+
+    def drain(self) -> None:
+        self.full = False
+        self.sent += self.buffered
+        self.buffered.clear()
+        self.protocol.resume_writing()
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+class Client:
+    """A connection, what its handler saw, and both ends of its wire."""
+
+    def __init__(self, server: Server, loop: Loop, sock: socket.socket | None = None, host: str = "10.0.0.1") -> None:
+        self.frames: list[bytes] = []
+        self.slots: list[Slot] = []
+        self.on_frame: Callable[[bytes], None] = self.reserve
+        self._loop = loop
+        self._kernel = bytearray()
+        self.connection = Connection(server, self._handle)
+        self.transport = self.connection.transport = Transport(host, sock)  # type: ignore[assignment]
+        self.transport.protocol = self.connection
+        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+
+    def _handle(self, _: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> None:
+        assert bytes(view[start:end]) == bytes(buffer[start:end])
+        self.frames.append(bytes(buffer[start:end]))
+        self.on_frame(self.frames[-1])
+
+    def reserve(self, frame: bytes) -> None:
+        self.slots.append(self.connection.reserve(frame[0]))
+
+    def echo(self, frame: bytes) -> None:
+        self.connection.reserve(frame[0]).fill(frame)
+
+    def feed(self, data: bytes) -> None:
+        """Bytes arrive; the connection gets as many as it wants to read, the rest waits in the kernel."""
+        self._kernel += data
+        while self._kernel and self.transport.reading:
+            view = self.connection.get_buffer(-1)
+            assert len(view), "the loop takes an empty buffer for the end of the connection"
+            count = min(len(view), len(self._kernel))
+            view[:count] = self._kernel[:count]
+            del self._kernel[:count]
+            self.connection.buffer_updated(count)
+
+    def turn(self) -> None:
+        self._loop.run()
+        self.feed(b"")
+        self._loop.run()
+
+    @property
+    def sent(self) -> bytes:
+        return bytes(self.transport.sent)
+
+
+class Room:
+    def __init__(self, **settings: int) -> None:
+        self.loop = Loop()
+        self.clock = Clock()
+        values = {"request_bytes_max": 100 * MIB, "connections_max": 10, "connections_max_per_ip": 10}
+        values |= {"idle_ms_max": 1000, "in_flight_max": 5} | settings
+        loop: Any = self.loop
+        self.server = Server(
+            loop, clock=self.clock, before_replies=lambda: True, latency=defaultdict(Histogram), **values
+        )
+
+    def client(self, sock: socket.socket | None = None, host: str = "10.0.0.1") -> Client:
+        return Client(self.server, self.loop, sock, host)
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+@pytest.fixture
+def client(room: Room) -> Client:
+    return room.client()
+
+
+def framed(*payloads: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(payload)) + payload for payload in payloads)
+
+
+ONE, TWO, THREE = b"1" * 8, b"2" * 20, b"3" * 300
+
+
+# -- intake ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.integers(8, 2000), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_frames_are_handled_whole_and_in_order_however_they_arrive(sizes: list[int], source: random.Random) -> None:
+    client = Room(in_flight_max=1000).client()
+    client.on_frame = client.echo
+    payloads = [source.randbytes(size) for size in sizes]
+    data = framed(*payloads)
+    while data:
+        count = source.randint(1, max(len(data) // 3, 1))
+        client.feed(data[:count])
+        data = data[count:]
+        if source.random() < 0.5:
+            client.turn()
+    client.turn()
+    assert client.frames == payloads
+    assert client.sent == b"".join(payloads)
+
+
+@pytest.mark.parametrize("size", [RECEIVE_BYTES - 5, RECEIVE_BYTES - 4, RECEIVE_BYTES, 3 * MIB, 9 * MIB])
+def test_frame_larger_than_the_receive_buffer_is_handled_whole(client: Client, size: int) -> None:
+    client.on_frame = client.echo
+    large = random.Random(size).randbytes(size)
+    client.feed(framed(ONE, large, TWO))
+    client.turn()
+    assert client.frames == [ONE, large, TWO]
+
+
+def test_frame_buffer_that_is_used_again_shows_nothing_of_the_last_frame(room: Room) -> None:
+    for fill in (b"a", b"b", b"c"):
+        client = room.client()
+        payload = fill * (MIB + ord(fill))
+        client.feed(framed(payload))
+        assert client.frames == [payload]
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, 100 * MIB + 1, 2**31 - 1])
+def test_frame_of_impossible_size_ends_the_connection(client: Client, size: int) -> None:
+    client.feed(struct.pack(">i", size) + ONE)
+    client.turn()
+    assert client.frames == []
+    assert client.transport.ended == "closed"
+
+
+def test_claimed_size_allocates_only_what_arrives(room: Room) -> None:
+    clients = [room.client() for _ in range(10)]
+    tracemalloc.start()
+    try:
+        for client in clients:
+            client.feed(struct.pack(">i", 100 * MIB) + b"x" * 10)
+        assert tracemalloc.get_traced_memory()[1] < MIB
+        for client in clients:
+            client.feed(b"x" * 200_000)
+        assert tracemalloc.get_traced_memory()[1] < 16 * MIB
+    finally:
+        tracemalloc.stop()
+
+
+# -- replies --------------------------------------------------------------------------------------------------------
+
+
+def test_replies_leave_in_the_order_of_the_requests(client: Client) -> None:
+    client.feed(framed(ONE, TWO, THREE))
+    client.slots[2].fill(b"third")
+    client.slots[1].fill(b"second")
+    client.turn()
+    assert client.sent == b""
+    client.slots[0].fill(b"first")
+    client.turn()
+    assert client.sent == b"firstsecondthird"
+
+
+def test_request_without_a_reply_leaves_no_gap(client: Client) -> None:
+    client.on_frame = lambda frame: None if frame == TWO else client.echo(frame)
+    client.feed(framed(ONE, TWO, THREE))
+    client.turn()
+    assert client.sent == ONE + THREE
+
+
+def test_withdrawn_reply_holds_nothing_back(client: Client) -> None:
+    client.feed(framed(ONE, TWO))
+    client.slots[1].fill(b"second")
+    client.connection.withdraw(client.slots[0])
+    client.turn()
+    assert client.sent == b"second"
+
+
+def test_nothing_leaves_before_the_files_are_written(room: Room, client: Client) -> None:
+    room.server._before_replies = lambda: False
+    client.on_frame = client.echo
+    client.feed(framed(ONE))
+    client.turn()
+    assert client.sent == b""
+
+
+# -- back-pressure --------------------------------------------------------------------------------------------------
+
+
+def test_muted_client_is_not_read_from(client: Client) -> None:
+    def mute_first(frame: bytes) -> None:
+        client.echo(frame)
+        if frame == ONE:
+            client.connection.mute()
+
+    client.on_frame = mute_first
+    client.feed(framed(ONE, TWO))
+    client.feed(framed(THREE))
+    client.turn()
+    assert client.frames == [ONE]
+    client.connection.unmute()
+    client.turn()
+    assert client.frames == [ONE, TWO, THREE]
+
+
+def test_client_with_too_many_requests_in_flight_is_not_read_from(client: Client) -> None:
+    client.feed(framed(*[ONE] * 8))
+    client.turn()
+    assert len(client.frames) == 5
+    client.slots[0].fill(b"reply")
+    client.turn()
+    assert len(client.frames) == 6
+
+
+def test_client_that_is_owed_too_many_bytes_is_not_read_from() -> None:
+    room = Room(in_flight_max=500)
+    client = room.client()
+    client.transport.full = True
+    client.on_frame = lambda frame: client.connection.reserve(1).fill(bytes(600_000))
+    client.feed(framed(*[ONE] * 100))
+    client.turn()
+    assert len(client.frames) == 2
+    client.transport.drain()
+    client.turn()
+    assert len(client.frames) == 100
+
+
+def test_bytes_behind_a_waiting_reply_count_as_owed() -> None:
+    client = Room(in_flight_max=500).client()
+    client.on_frame = lambda frame: (
+        client.reserve(frame) if not client.slots else client.connection.reserve(1).fill(bytes(600_000))
+    )
+    client.feed(framed(*[ONE] * 100))
+    client.turn()
+    assert len(client.frames) == 3
+    client.slots[0].fill(b"")
+    client.turn()
+    assert len(client.frames) == 100
+
+
+def test_client_that_does_not_read_its_replies_is_not_read_from(client: Client) -> None:
+    client.on_frame = client.echo
+    client.transport.full = True
+    client.feed(framed(ONE))
+    client.turn()
+    client.feed(framed(TWO))
+    client.feed(framed(THREE))
+    client.turn()
+    assert THREE not in client.frames
+    client.transport.drain()
+    client.turn()
+    assert client.sent == ONE + TWO + THREE
+
+
+# -- regions --------------------------------------------------------------------------------------------------------
+
+
+class Region:
+    def __init__(self, fd: int, position: int, size_bytes: int) -> None:
+        self.fd = fd
+        self.position = position
+        self.size_bytes = size_bytes
+
+    @property
+    def file(self) -> Region:
+        return self
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    left, right = socket.socketpair()
+    left.setblocking(False)
+    right.settimeout(5)
+    with left, right:
+        yield left, right
+
+
+def test_region_leaves_between_the_bytes_around_it(
+    room: Room, pair: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"0123456789")
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        client = room.client(pair[0])
+        client.feed(framed(ONE, TWO))
+        client.slots[0].fill(b"head", [Region(fd, 2, 5), b"tail"])
+        client.slots[1].fill(b"next")
+        client.turn()
+        assert pair[1].recv(17, socket.MSG_WAITALL) == b"head23456tailnext"
+    finally:
+        client.connection.connection_lost(None)
+        os.close(fd)
+
+
+def test_region_that_its_file_no_longer_holds_ends_the_connection(
+    room: Room, pair: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"0123456789")
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        client = room.client(pair[0])
+        client.feed(framed(ONE))
+        client.slots[0].fill(b"head", [Region(fd, 8, 100), b"tail"])
+        client.turn()
+        assert client.transport.ended == "aborted"
+    finally:
+        client.connection.connection_lost(None)
+        os.close(fd)
+
+
+# -- the end --------------------------------------------------------------------------------------------------------
+
+
+def test_close_sends_what_is_owed_first(client: Client) -> None:
+    client.feed(framed(ONE))
+    client.connection.close()
+    client.turn()
+    assert client.transport.ended == ""
+    client.slots[0].fill(b"reply")
+    client.turn()
+    assert client.sent == b"reply"
+    assert client.transport.ended == "closed"
+
+
+def test_close_takes_no_further_request(client: Client) -> None:
+    client.on_frame = lambda frame: client.connection.close()
+    client.feed(framed(ONE, TWO))
+    client.turn()
+    client.feed(framed(THREE))
+    assert client.frames == [ONE]
+    assert client.transport.ended == "closed"
+
+
+def test_abort_waits_for_nothing(client: Client) -> None:
+    client.feed(framed(ONE))
+    client.connection.abort()
+    assert client.transport.ended == "aborted"
+    client.slots[0].fill(b"reply")
+    client.turn()
+    assert client.sent == b""
+
+
+def test_client_that_closed_its_side_makes_what_is_parked_answer(client: Client) -> None:
+    client.feed(framed(ONE))
+    client.connection.on_close[lambda: client.slots[0].fill(b"what there is")] = None
+    assert client.connection.eof_received() is True
+    client.turn()
+    assert client.sent == b"what there is"
+    assert client.transport.ended == "closed"
+
+
+def test_lost_client_is_forgotten_with_everything_that_is_parked_for_it(room: Room, client: Client) -> None:
+    told: list[str] = []
+    client.feed(framed(ONE))
+    client.connection.on_close[lambda: told.append("gone")] = None
+    client.connection.connection_lost(None)
+    assert told == ["gone"]
+    assert client.connection.in_flight == 0
+    assert not room.server.connections
+
+
+# -- all connections ------------------------------------------------------------------------------------------------
+
+
+def test_connection_beyond_the_limit_is_refused() -> None:
+    room = Room(connections_max=2)
+    clients = [room.client() for _ in range(3)]
+    assert [client.transport.ended for client in clients] == ["", "", "aborted"]
+    clients[0].connection.connection_lost(None)
+    clients[2].connection.connection_lost(None)
+    assert room.client().transport.ended == ""
+    assert room.server.refused_connections == 1
+
+
+def test_limit_for_one_address_leaves_room_for_others() -> None:
+    room = Room(connections_max_per_ip=1)
+    hosts = ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
+    assert [room.client(host=host).transport.ended for host in hosts] == ["", "aborted", ""]
+
+
+def test_idle_connection_is_closed_and_a_waiting_one_is_not(room: Room) -> None:
+    idle, waiting, busy = room.client(), room.client(), room.client()
+    waiting.feed(framed(ONE))
+    room.clock.now += 0.9
+    busy.on_frame = busy.echo
+    busy.feed(framed(ONE))
+    room.loop.run()
+    room.clock.now += 0.2
+    sweep(room)
+    assert [each.transport.ended for each in (idle, waiting, busy)] == ["closed", "", ""]
+
+
+def test_idle_connection_that_does_not_take_its_replies_is_aborted(room: Room, client: Client) -> None:
+    client.on_frame = client.echo
+    client.transport.full = True
+    client.feed(framed(ONE))
+    room.loop.run()
+    room.clock.now += 2
+    sweep(room)
+    assert client.transport.ended == "aborted"
+
+
+def test_client_that_takes_its_replies_slowly_is_not_idle(room: Room, client: Client) -> None:
+    client.on_frame = client.echo
+    client.transport.full = True
+    client.feed(framed(ONE))
+    room.loop.run()
+    room.clock.now += 0.9
+    client.transport.drain()
+    room.clock.now += 0.9
+    sweep(room)
+    assert client.transport.ended == ""
+
+
+def test_idle_time_below_zero_means_never() -> None:
+    room = Room(idle_ms_max=-1)
+    client = room.client()
+    room.clock.now += 10**9
+    sweep(room)
+    assert client.transport.ended == ""
+
+
+def sweep(room: Room) -> None:
+    room.loop.call_later = lambda delay, callback: None  # type: ignore[attr-defined]
+    room.server._sweep()
+    room.loop.run()
