@@ -151,6 +151,16 @@ def test_port_that_is_taken_is_named_and_nothing_is_touched(tmp_path: Path) -> N
     assert not (tmp_path / "data").exists()
 
 
+def test_metrics_port_that_is_taken_is_named_and_nothing_is_touched(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        metrics = f"127.0.0.1:{taken.getsockname()[1]}"
+        data = str(tmp_path / "data")
+        done = run_broker("--data", data, "--listener", "PLAINTEXT://127.0.0.1:0", "--metrics", metrics)
+    assert done.returncode == 1
+    assert metrics in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "data").exists()
+
+
 def test_server_properties_file_is_read_and_options_win(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=4\nbroker.id=7\n# comment\nprocess.roles=broker,controller\n")

@@ -174,7 +174,7 @@ def test_batches_that_do_not_fit_are_left_out(client: RawClient, topic: Any, ver
 
 @every_version
 def test_limit_is_shared_by_the_partitions_in_their_order(client: RawClient, topic: Any, version: int) -> None:
-    size = [write(client, topic, partition) for partition in range(3)][0]
+    size, _, _ = (write(client, topic, partition) for partition in range(3))
     rows = ask(client, topic, version, *[fetch_from(number, 0) for number in (2, 0, 1)], max_bytes=4 * size)
     assert [(row.partition_index, len(row.records) // size) for row in rows] == [(2, 3), (0, 1), (1, 0)]
 

@@ -56,9 +56,8 @@ def test_offset_of_a_moment_is_right_when_timestamps_go_back(client: Any, new_to
 def test_offset_of_a_moment_is_found_across_segments(client: Any, new_topic: NewTopic) -> None:
     topic = new_topic(config={"segment.bytes": "1048576"})
     filler = b"x" * 300_000
-    for second in range(12):
-        client.produce(topic, [Record(value=filler, timestamp_ms=_T0_MS + second * 1000)])
-    assert [client.offset_at(topic, 0, _T0_MS + second * 1000 - 500) for second in range(1, 12)] == list(range(1, 12))
+    client.produce(topic, [Record(value=filler, timestamp_ms=_T0_MS + second * 1000) for second in range(12)])
+    assert [client.offset_at(topic, 0, _T0_MS + second * 1000 - 500) for second in (2, 5, 11)] == [2, 5, 11]
 
 
 def test_admin_lists_first_last_timed_and_newest_offset(confluent: Confluent, new_topic: NewTopic) -> None:

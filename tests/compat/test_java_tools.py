@@ -37,8 +37,7 @@ def test_topics_are_created_described_grown_and_deleted(
     java_tools.run(TOPICS, "--create", *topic, "--partitions", "2", "--config", "retention.ms=12345")
     assert "TopicExistsException" in java_tools.run(TOPICS, "--create", *topic, fails=True)
     java_tools.run(TOPICS, "--alter", *topic, "--partitions", "3")
-    listed, described = java_tools.run_all((TOPICS, "--list"), (TOPICS, "--describe", *topic))
-    assert unused_name in listed.splitlines()
+    described = java_tools.run(TOPICS, "--describe", *topic)
     assert "PartitionCount: 3\tReplicationFactor: 1\tConfigs: retention.ms=12345" in described
     java_tools.run(TOPICS, "--delete", *topic)
     assert unused_name not in confluent.list_topics()
@@ -65,9 +64,9 @@ def test_offsets_of_every_kind_are_told(java_tools: JavaTools, confluent: Conflu
     topic = new_topic()
     confluent.produce(topic, [Record(value=b"x", timestamp_ms=_T0_MS + n * 1000) for n in (0, 9, 3, 4)])
     confluent.delete_records(topic, 0, 1)
-    kinds = ("earliest", "latest", "max-timestamp", "earliest-local", str(_T0_MS + 2000))
+    kinds = ("latest", "max-timestamp", "earliest-local", str(_T0_MS + 2000))
     found = java_tools.run_all(*((OFFSETS, "--topic", topic, "--time", kind) for kind in kinds))
-    assert found == [f"{topic}:0:{offset}\n" for offset in (1, 4, 1, 1, 1)]
+    assert found == [f"{topic}:0:{offset}\n" for offset in (4, 1, 1, 1)]
 
 
 def test_records_are_deleted(java_tools: JavaTools, confluent: Confluent, new_topic: NewTopic, tmp_path: Path) -> None:
@@ -117,7 +116,6 @@ def test_console_consumer_starts_where_it_is_told(
     place = "--topic", topic, "--partition", "0", "--max-messages"
     found = java_tools.run_all(
         (CONSUMER, *place, "5", "--offset", "earliest"),
-        (CONSUMER, *place, "2", "--offset", "3"),
         (CONSUMER, *place, "2", "--offset", "3", "--isolation-level", "read_committed"),
     )
-    assert [said.split() for said in found] == [list("01234"), ["3", "4"], ["3", "4"]]
+    assert [said.split() for said in found] == [list("01234"), ["3", "4"]]

@@ -124,22 +124,18 @@ def dump(java_tools: JavaTools, files: list[Path], *options: str) -> str:
 
 
 @pytest.mark.parametrize("topic", ["plain", "stamped", "crashed"])
-def test_kafka_reads_every_record_of_our_segments(java_tools: JavaTools, stopped: Stopped, topic: str) -> None:
-    segments = stopped.files(topic, ".log")
-    assert len(segments) > 2
-    said = dump(java_tools, segments, "--deep-iteration", "--print-data-log")
+def test_kafka_reads_our_segments_indexes_and_snapshots(java_tools: JavaTools, stopped: Stopped, topic: str) -> None:
+    """The tool holds each index against its log by itself, and complains."""
+    assert len(stopped.files(topic, ".log")) > 2
+    files = stopped.files(topic, ".log", ".index", ".timeindex", ".snapshot")
+    assert {path.suffix for path in files} == {".log", ".index", ".timeindex", ".snapshot"}
+    said = dump(java_tools, files, "--deep-iteration", "--print-data-log")
     offsets = [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", said, re.MULTILINE)]
     assert offsets == list(range(stopped.counts[topic]))
     assert set(re.findall(r"compresscodec: (\w+)", said)) == set(CODECS)
-
-
-@pytest.mark.parametrize("topic", ["plain", "stamped", "crashed"])
-def test_kafka_finds_our_indexes_and_snapshots_true(java_tools: JavaTools, stopped: Stopped, topic: str) -> None:
-    files = stopped.files(topic, ".index", ".timeindex", ".snapshot")
-    assert {path.suffix for path in files} == {".index", ".timeindex", ".snapshot"}
-    said = dump(java_tools, files)
-    assert "producerId: " in said
-    assert said.count("offset: ") > 20
+    assert len(re.findall(r"^offset: \d+ position: \d+$", said, re.MULTILINE)) > 10
+    assert len(re.findall(r"^timestamp: \d+ offset: \d+$", said, re.MULTILINE)) > 2
+    assert re.search(r"^producerId: \d+ producerEpoch: 0 ", said, re.MULTILINE)
 
 
 def test_kafka_passes_our_indexes_in_its_sanity_check(java_tools: JavaTools, stopped: Stopped) -> None:

@@ -10,6 +10,7 @@ import pytest
 from campaign import Campaign
 
 _KILLS = 4
+_LONG = 10
 _SECONDS_PER_KILL = 20
 _FIGURES = pytest.StashKey[list[str]]()
 
@@ -21,15 +22,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: only in a campaign of more kills than `make test` has time for")
     config.stash[_FIGURES] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A long campaign takes longer than a test may otherwise."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.timeout(180 + _SECONDS_PER_KILL * kills_of(config)))
+    """A long campaign has more tests, and each may take longer than a test may otherwise."""
+    kills = kills_of(config)
+    mine = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in mine:
+        item.add_marker(pytest.mark.timeout(180 + _SECONDS_PER_KILL * kills))
+    if kills < _LONG:
+        left_out = [item for item in mine if item.get_closest_marker("long") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -70,6 +70,9 @@ ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t at) {
 ssize_t pread64(int fd, void *data, size_t size, off64_t at) {
     REAL(pread64); return failing("pread", fd) ? -1 : real(fd, data, size, at);
 }
+ssize_t pread(int fd, void *data, size_t size, off_t at) {
+    REAL(pread); return failing("pread", fd) ? -1 : real(fd, data, size, at);
+}
 """
 
 

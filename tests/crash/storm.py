@@ -186,11 +186,11 @@ class Storm:
         if self._tail is not None:
             self._tail.join(30)
 
-    def finish(self) -> History:
-        """Settle, then read everything back."""
+    def finish(self, *others: Place) -> History:
+        """Settle, then read everything back, with what others wrote beside the storm."""
         self.settle()
         topics = [*self._topics, *([REFUSING_TOPIC] if self._refusals else [])]
-        self.history.final = read_all(self.bootstrap, places(topics))
+        self.history.final = read_all(self.bootstrap, [*places(topics), *others])
         return self.history
 
     # -- what the clients call ------------------------------------------------------------------------------------

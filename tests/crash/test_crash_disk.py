@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,12 @@ from campaign import Campaign, refusal_to_start, wait_until
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from faults import Ext4, FailingDisk, ext4
-from history import Place
+from history import History, Place, check
 from storm import Storm, create_topics, places, read_all, value_of
 
 from ottla.model.errors import ErrorCode
 from ottla.testing import BrokerProcess
-from ottla.testing.raw import RawClient, batch_of, produce_request
+from ottla.testing.raw import RawClient, batch_of, fetch_from, fetch_request, produce_request
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.client]
 
@@ -47,75 +48,128 @@ def answer_to_produce(broker: BrokerProcess, place: Place, batch: bytes | None =
     return partition.error_code, partition.base_offset
 
 
-def is_refused(broker: BrokerProcess) -> bool:
-    code, _ = answer_to_produce(broker, Place("probes", 0))
-    assert code in (0, ErrorCode.KAFKA_STORAGE_ERROR)
-    return code != 0
+def answer_to_fetch(broker: BrokerProcess, place: Place) -> tuple[int, bytes]:
+    """The error code and the records that one fetch from the start is answered with."""
+    with RawClient(broker.bootstrap, timeout_s=30) as client:
+        answer = client.ask(fetch_request({place.topic: [fetch_from(place.partition, 0)]}), 11)
+    (partition,) = answer.responses[0].partitions
+    return partition.error_code, bytes(partition.records or b"")
 
 
-def fill(broker: BrokerProcess, disk: Ext4, reserve: int) -> Path:
+class Probe:
+    """Asks now and then whether a produce is taken; each answer is about one attempt, and so about one record."""
+
+    place = Place("probes", 0)
+
+    def __init__(self, broker: BrokerProcess, history: History) -> None:
+        self._broker = broker
+        self._history = history
+        self._numbers = count()
+        create_topics(broker.bootstrap, {self.place.topic: {}})
+
+    def is_refused(self, size: int = 10) -> bool:
+        send = self._history.send("probe", self.place, f"probe.{next(self._numbers)}")
+        code, offset = answer_to_produce(self._broker, self.place, batch_of(value_of(send.value, size)))
+        assert code in (0, ErrorCode.KAFKA_STORAGE_ERROR)
+        if code:
+            send.refused()
+        else:
+            send.acknowledged(offset)
+        return code != 0
+
+    def is_taken(self) -> bool:
+        return not self.is_refused()
+
+
+def fill(probe: Probe, disk: Ext4, reserve: int) -> Path:
     """Leave so little room that the storm soon uses it up, and wait until it has; the file that takes the rest."""
-    create_topics(broker.bootstrap, {"probes": {}})
     ballast = disk.path / "ballast"
     ballast.write_bytes(bytes(disk.free_bytes() - reserve - 6 * _MEGABYTE))
-    wait_until(lambda: is_refused(broker), 60, "produces are refused")
+    wait_until(probe.is_refused, 60, "produces are refused")
     return ballast
 
 
 # -- full -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reserve", [8 * _MEGABYTE, 0], ids=["with-a-reserve", "to-the-last-byte"])
+@pytest.mark.parametrize(
+    "reserve",
+    [pytest.param(8 * _MEGABYTE, id="with-a-reserve"), pytest.param(0, id="to-the-last-byte", marks=pytest.mark.long)],
+)
 def test_a_full_disk_refuses_produces_until_there_is_room(campaign: Campaign, disk: Ext4, reserve: int) -> None:
     broker = campaign.start({"log.dir.free.bytes.min": str(reserve)}, data=disk.path / "data")
     with Storm(broker.bootstrap, campaign.seed, topics=_TOPICS, others=False, refusals=False) as storm:
-        ballast = fill(broker, disk, reserve)
+        probe = Probe(broker, storm.history)
+        ballast = fill(probe, disk, reserve)
         readable = read_all(broker.bootstrap, places(_TOPICS))
         assert sum(map(len, readable.records.values())) > 0
         assert broker.running
         ballast.unlink()
         freed = time.monotonic()
-        wait_until(lambda: not is_refused(broker), _RESUME_S_MAX, "produces are taken again")
+        wait_until(probe.is_taken, _RESUME_S_MAX, "produces are taken again")
         campaign.say(f"resumed {time.monotonic() - freed:.1f} s after space was freed")
-        history = storm.finish()
+        history = storm.finish(Probe.place)
     assert campaign.verdict(storm, history) == {}
     assert "Traceback" not in broker.errors()
     assert broker.stop() == 0
 
 
+@pytest.mark.long
+def test_a_record_that_was_refused_for_want_of_room_is_not_there(campaign: Campaign, disk: Ext4) -> None:
+    broker = campaign.start({"log.dir.free.bytes.min": "0"}, data=disk.path / "data")
+    history = History()
+    probe = Probe(broker, history)
+    assert probe.is_taken()
+    disk.fill_up(disk.path / "ballast")
+    wait_until(lambda: probe.is_refused(20_000), 10, "produces are refused")
+    # Every second the broker tries anew whether there is room.
+    told = broker.errors().count("is full")
+    wait_until(
+        lambda: probe.is_refused(20_000) and broker.errors().count("is full") > told + 2, 20, "it is tried again"
+    )
+    (disk.path / "ballast").unlink()
+    wait_until(probe.is_taken, _RESUME_S_MAX, "produces are taken again")
+    assert probe.is_taken()
+    history.final = read_all(broker.bootstrap, [Probe.place])
+    assert check(history) == {}
+
+
+@pytest.mark.long
 def test_segments_that_cannot_be_closed_properly_are_no_reason_to_end(campaign: Campaign, disk: Ext4) -> None:
     """Tiny segments: the last byte goes to an index or a snapshot as often as to a record."""
     broker = campaign.start({"log.dir.free.bytes.min": "0"}, data=disk.path / "data")
     tiny = {"tiny": {"segment.bytes": "16384"}}
     with Storm(broker.bootstrap, campaign.seed, topics=tiny, others=False, refusals=False, batch_bytes=8000) as storm:
-        ballast = fill(broker, disk, 0)
+        ballast = fill(Probe(broker, storm.history), disk, 0)
         wait_until(lambda: disk.free_bytes() < 65536 or not broker.running, 60, "the disk is full")
         threading.Event().wait(3)
         assert broker.running, broker.errors()
         ballast.unlink()
-        history = storm.finish()
+        history = storm.finish(Probe.place)
     assert campaign.verdict(storm, history) == {}
     assert "Traceback" not in broker.errors()
     assert broker.stop() == 0
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_on_a_full_disk_starts_again(campaign: Campaign, disk: Ext4) -> None:
     broker = campaign.start({"log.dir.free.bytes.min": str(8 * _MEGABYTE)}, data=disk.path / "data")
     with Storm(broker.bootstrap, campaign.seed, topics=_TOPICS, others=False, refusals=False) as storm:
-        ballast = fill(broker, disk, 8 * _MEGABYTE)
+        ballast = fill(Probe(broker, storm.history), disk, 8 * _MEGABYTE)
         broker.kill()
         campaign.relaunch(broker)
         assert sum(map(len, read_all(broker.bootstrap, places(_TOPICS)).records.values())) > 0
         ballast.unlink()
-        history = storm.finish()
+        history = storm.finish(Probe.place)
     assert campaign.verdict(storm, history) == {}
     assert "Traceback" not in broker.errors()
 
 
+@pytest.mark.long
 def test_a_broker_that_has_not_one_byte_to_start_with_says_so(campaign: Campaign, disk: Ext4) -> None:
     broker = campaign.start({"log.dir.free.bytes.min": "0"}, data=disk.path / "data")
     with Storm(broker.bootstrap, campaign.seed, topics=_TOPICS, others=False, refusals=False) as storm:
-        ballast = fill(broker, disk, 0)
+        ballast = fill(Probe(broker, storm.history), disk, 0)
         broker.kill()
         disk.fill_up(ballast)
         refusal = refusal_to_start(broker)
@@ -124,28 +178,30 @@ def test_a_broker_that_has_not_one_byte_to_start_with_says_so(campaign: Campaign
         broker.kill()
         ballast.unlink()
         campaign.relaunch(broker)
-        history = storm.finish()
+        history = storm.finish(Probe.place)
     assert campaign.verdict(storm, history) == {}
 
 
+@pytest.mark.long
 def test_deleting_a_topic_makes_room(campaign: Campaign, disk: Ext4) -> None:
     broker = campaign.start({"log.dir.free.bytes.min": str(8 * _MEGABYTE)}, data=disk.path / "data")
-    create_topics(broker.bootstrap, {"probes": {}, "ballast": {}})
+    create_topics(broker.bootstrap, {"ballast": {}})
+    probe = Probe(broker, History())
     producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000, "log_level": 0})
-    while not is_refused(broker):
+    while probe.is_taken():
         for _ in range(50):
             producer.produce("ballast", bytes(100_000), partition=0)
         producer.flush(30)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.delete_topics(["ballast"])["ballast"].result(30)
-    wait_until(lambda: not is_refused(broker), _RESUME_S_MAX, "produces are taken again")
+    wait_until(probe.is_taken, _RESUME_S_MAX, "produces are taken again")
     assert broker.stop() == 0
 
 
 # -- failed ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["fdatasync", "pwrite"])
+@pytest.mark.parametrize("call", ["fdatasync", pytest.param("pwrite", marks=pytest.mark.long)])
 def test_a_broker_whose_only_disk_fails_ends_and_has_acknowledged_nothing_that_is_not_there(
     campaign: Campaign, disk: Ext4, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -170,8 +226,8 @@ def test_a_broker_whose_only_disk_fails_ends_and_has_acknowledged_nothing_that_i
     assert campaign.verdict(storm, history) == {}
 
 
-@pytest.mark.parametrize("failing_dir", ["first", "second"])
-@pytest.mark.parametrize("call", ["fdatasync", "pwrite"])
+@pytest.mark.parametrize("failing_dir", [pytest.param("first", marks=pytest.mark.long), "second"])
+@pytest.mark.parametrize("call", ["fdatasync", pytest.param("pwrite", marks=pytest.mark.long)])
 def test_the_other_log_directory_goes_on_when_one_fails(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, call: str, failing_dir: str
 ) -> None:
@@ -203,6 +259,27 @@ def test_the_other_log_directory_goes_on_when_one_fails(
     campaign.relaunch(broker)
     for place in everywhere:
         assert answer_to_produce(broker, place)[0] == 0
+
+
+def test_records_that_cannot_be_read_are_answered_with_an_error(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = FailingDisk(campaign.directory)
+    failing.install(monkeypatch)
+    broker = campaign.start()
+    create_topics(broker.bootstrap, _TOPICS)
+    sound, unreadable = places(_TOPICS)[:2]
+    for place in (sound, unreadable):
+        assert answer_to_produce(broker, place) == (0, 0)
+
+    failing.fail("pread", Path(broker.data) / f"{unreadable.topic}-{unreadable.partition}")
+    assert answer_to_fetch(broker, unreadable) == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
+    assert answer_to_fetch(broker, sound)[0] == 0
+    failing.heal()
+    code, records = answer_to_fetch(broker, unreadable)
+    assert code == 0 and b"probe" in records
+    assert broker.running
+    assert "Traceback" not in broker.errors()
 
 
 # -- power ----------------------------------------------------------------------------------------------------------
@@ -244,7 +321,10 @@ def go_away(campaign: Campaign, broker: BrokerProcess, disk: Ext4, end: str) -> 
     campaign.relaunch(broker)
 
 
-@pytest.mark.parametrize("end", ["clean-stop", "kill", "power-cut", "clean-stop-and-power-cut"])
+_ENDS = [pytest.param(end, marks=pytest.mark.long) for end in ("clean-stop", "kill", "power-cut")]
+
+
+@pytest.mark.parametrize("end", [*_ENDS, "clean-stop-and-power-cut"])
 def test_a_retry_is_recognised_after_the_broker_was_away(campaign: Campaign, disk: Ext4, end: str) -> None:
     broker = campaign.start(data=disk.path / "data")
     create_topics(broker.bootstrap, {"retried": {"segment.bytes": "600"}})
@@ -262,7 +342,7 @@ def test_a_retry_is_recognised_after_the_broker_was_away(campaign: Campaign, dis
     assert answer_to_produce(broker, place, following) == (0, 18)
 
 
-@pytest.mark.parametrize("end", ["clean-stop", "power-cut", "clean-stop-and-power-cut"])
+@pytest.mark.parametrize("end", [*_ENDS, "clean-stop-and-power-cut"])
 def test_times_are_found_after_the_broker_was_away(campaign: Campaign, disk: Ext4, end: str) -> None:
     broker = campaign.start(data=disk.path / "data")
     create_topics(broker.bootstrap, {"timed": {"segment.bytes": "2000", "index.interval.bytes": "100"}})

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
 import threading
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from campaign import Campaign, launch_and_kill
+from campaign import Campaign, launch_and_kill, wait_until
 from faults import traced
 from storm import Storm
+
+from ottla.testing import BrokerProcess
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.client]
 
@@ -74,3 +79,42 @@ def test_a_start_after_a_clean_stop_reads_no_segment(campaign: Campaign, monkeyp
     assert len(segments) >= 3
     assert "meta.properties" in opened
     assert [str(path) for path in segments if str(path) in opened] == []
+
+
+@pytest.mark.long
+def test_idle_connections_cannot_take_the_descriptors_that_logs_need(campaign: Campaign) -> None:
+    broker = campaign.start(_SETTINGS)
+    topics = {"rolls": {"segment.bytes": "1048576"}}
+    with (
+        Storm(broker.bootstrap, campaign.seed, topics=topics, others=False, refusals=False) as storm,
+        ExitStack() as flood,
+    ):
+        storm.await_acks()
+        limit_descriptors(broker, spare=100)
+        for _ in range(300):
+            flood.enter_context(closing(socket.create_connection(("127.0.0.1", broker.port), timeout=30)))
+        segments = len(list(Path(broker.data).rglob("*.log")))
+        wait_until(lambda: len(list(Path(broker.data).rglob("*.log"))) > segments + 2, 60, "segments roll")
+        history = storm.finish()
+    assert campaign.verdict(storm, history) == {}
+    assert "no file descriptor is left" not in broker.errors()
+
+
+@pytest.mark.long
+def test_a_broker_without_file_descriptors_waits_for_some(campaign: Campaign) -> None:
+    broker = campaign.start(_SETTINGS)
+    with Storm(broker.bootstrap, campaign.seed, others=False, refusals=False, tail=False) as storm:
+        storm.await_acks()
+        limit_descriptors(broker, spare=10)
+        wait_until(lambda: "no file descriptor is left" in broker.errors(), 60, "segments roll until none is left")
+        threading.Event().wait(1.5)
+        assert broker.running
+        limit_descriptors(broker, spare=4000)
+        history = storm.finish()
+    assert campaign.verdict(storm, history) == {}
+    assert "Traceback" not in broker.errors()
+
+
+def limit_descriptors(broker: BrokerProcess, spare: int) -> None:
+    _, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{broker.pid}/fd")) + spare, hard))

@@ -310,8 +310,7 @@ class LogMachine(RuleBasedStateMachine):
         reads = len(self.disk.calls)
         self.note_checkpoint()
         self.log = self.opened(self.disk, clean, self.checkpoint)
-        if clean.active_first_timestamp >= 0:
-            assert not [call for call in self.disk.calls[reads:] if call.path.endswith(".log")]
+        assert not [call for call in self.disk.calls[reads:] if call.path.endswith(".log")]
         self.written_end = self.synced_end = self.end
 
     @rule(lost=st.booleans())

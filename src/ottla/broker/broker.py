@@ -1,7 +1,8 @@
 """The broker: builds every part, starts them in order, stops them in reverse.
 
-Start: 1 listen on the ports, so that a taken one is noticed before anything is touched  2 check whose the data is
-3 lock it  4 read the metadata  5 open the logs  6 accept connections. Clients see a broker that knows everything.
+Start: 1 listen on the ports, metrics included, so that a taken one is noticed before anything is touched  2 check whose
+the data is  3 lock it  4 read the metadata  5 open the logs  6 accept connections. Clients see a broker that knows
+everything.
 Stop: 1 accept no more  2 let requests in flight finish  3 everything to disk  4 note that the stop was clean.
 """
 
@@ -105,6 +106,9 @@ class Broker:
             for endpoint in settings.endpoints
         ]  # fmt: skip
         try:
+            if (endpoint := settings.metrics_endpoint) is not None:
+                self._metrics = MetricsServer(endpoint, self._samples)
+                self.metrics_port = self._metrics.port
             cluster_id = await self._open_data()
             await self._open_logs(cluster_id)
         except BaseException as error:
@@ -115,9 +119,6 @@ class Broker:
                 text = f"{error}; see that the disk of {where} has room and works, then start again"
                 raise StartError(text) from None
             raise
-        if (endpoint := self._settings.metrics_endpoint) is not None:
-            self._metrics = MetricsServer(endpoint, self._samples)
-            self.metrics_port = self._metrics.port
         await self._accept(sockets)
         self._tasks.start(self._keep_house(), "housekeeping")
         # What was loaded stays: the collector need not look at it again.
@@ -345,6 +346,8 @@ class Broker:
         self._threads.close()
         if self._store is not None:
             await self._store.close()
+        if self._metrics is not None:
+            self._metrics.close()
 
     # -- metrics --------------------------------------------------------------------------------------------------
 

@@ -346,23 +346,30 @@ class Log:
         self._roll_after_ms = self._roll_deadline()
 
     def advance_log_start(self, offset: int) -> list[Segment]:
-        """Move the log's start forward; returns the segments that lie before it, no longer part of the log."""
-        if offset <= self.log_start_offset:
+        """Move the log's start forward; returns the segments before it, which are no longer part of the log.
+
+        One that is not on disk yet stays for another time: after a power cut it would come back torn, and recovery
+        would take what follows it, synced or not, for lost.
+        """
+        if offset < self.log_start_offset:
             return []
         if offset >= self.log_end_offset and self.active.size_bytes:
             self.roll()
-        keep = bisect_right(self.segments, offset, key=_base_offset) - 1
-        if keep and not self.active.is_open:
-            # Once the others are gone, the name of this file may be all that tells where the log goes on.
-            self.active.open()
         self.log_start_offset = offset
+        keep = bisect_right(self.segments, offset, key=_base_offset) - 1
+        unsynced = (n for n, each in enumerate(self.segments[:keep]) if each.synced_bytes < each.size_bytes)
+        keep = next(unsynced, keep)
+        if not keep:
+            return []
+        if not self.active.is_open:
+            # Once the others are gone, the name of this file may be all that tells where the log goes on.
+            self.active.open_file()
         dropped, self.segments = self.segments[:keep], self.segments[keep:]
         for segment in dropped:
             segment.dropped = True
-        if dropped:
-            self._hints.clear()
-            self.epochs.truncate_from_start(offset)
-            self._epochs_synced = False
+        self._hints.clear()
+        self.epochs.truncate_from_start(offset)
+        self._epochs_synced = False
         return dropped
 
     @property
@@ -550,7 +557,7 @@ class Log:
         if self.segments[0].base_offset > offset:
             self.segments.pop().delete_files()
             self.segments.append(Segment(self._disk, self.directory, offset))
-            self.segments[0].open()
+            self.segments[0].open_file()
         self.active = segment = self.segments[-1]
         if offset != self.written_end_offset:
             segment.size_bytes = segment.position_of(offset)

@@ -42,8 +42,6 @@ class CleanStop:
     log_end_offset: int
     active_base_offset: int
     active_size_bytes: int
-    #: so that rolling by time goes on without a look into the file
-    active_first_timestamp: int
 
 
 def open_log(
@@ -58,9 +56,8 @@ def open_log(
         end_offset = clean.log_end_offset
         producers = None
         for segment in segments:
-            segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
-        if segments:
-            segments[-1].first_timestamp = clean.active_first_timestamp
+            # An empty one may have no file yet, let alone a name on disk.
+            segment.synced_bytes = segment.indexed_bytes = segment.size_bytes or -1
     else:
         dense_from = recovery_point if not settings.compact else None
         epochs, end_offset, producers = _recover(disk, directory, segments, recovery_point, dense_from)
@@ -75,7 +72,7 @@ def open_log(
         segments = [Segment(disk, directory, end_offset)]
         if end_offset:
             # The name of this file is all that tells where the log goes on.
-            segments[0].open()
+            segments[0].open_file()
             disk.fsync_dir(directory)
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(start_offset)

@@ -97,13 +97,13 @@ class Segment:
 
     @property
     def file(self) -> SegmentFile:
-        return self._file or self.open()
+        return self._file or self.open_file()
 
     @property
     def is_open(self) -> bool:
         return self._file is not None
 
-    def open(self) -> SegmentFile:
+    def open_file(self) -> SegmentFile:
         """Open the file, and make it if it may be new: one that is known to be on disk is never made again."""
         may_be_new = not self.size_bytes or self.synced_bytes < 0
         self._file = SegmentFile(self._disk, self._disk.open(self.path(".log"), create=may_be_new))
@@ -201,11 +201,8 @@ class Segment:
         if not self.size_bytes:
             self.first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp:
-            if self.max_timestamp == NO_TIMESTAMP:
-                self.load_times()  # the first batch after a clean start need not be the newest
-            if max_timestamp > self.max_timestamp:
-                self.max_timestamp = max_timestamp
-                self.max_timestamp_offset = last_offset
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
         self.size_bytes += size_bytes
         self.bytes_since_index += size_bytes
 

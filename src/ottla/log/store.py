@@ -341,12 +341,9 @@ class LogStore:
         try:
             noted = json.loads(data)["logs"]
             return {
-                folder: CleanStop(
-                    log_end_offset=int(end), active_base_offset=int(base), active_size_bytes=int(size),
-                    active_first_timestamp=int(first),
-                )
-                for folder, (end, base, size, first) in noted.items()
-            }  # fmt: skip
+                folder: CleanStop(log_end_offset=int(end), active_base_offset=int(base), active_size_bytes=int(size))
+                for folder, (end, base, size) in noted.items()
+            }
         except (ValueError, AttributeError, TypeError, KeyError):
             log.warning("clean stop note is damaged and ignored path=%s", path)
             return None
@@ -363,13 +360,10 @@ class LogStore:
         for directory in self.dirs:
             if not directory.offline:
                 ends = {
-                    str(name): (
-                        each.log_end_offset, each.active.base_offset, each.active.size_bytes,
-                        each.active.first_timestamp,
-                    )
+                    str(name): (each.log_end_offset, each.active.base_offset, each.active.size_bytes)
                     for name, each in directory.logs.items()
                     if each.make_folder is None
-                }  # fmt: skip
+                }
                 note = json.dumps({"version": 0, "brokerEpoch": -1, "logs": ends}, separators=(",", ":"))
                 self._disk.write_file(os.path.join(directory.path, CLEAN_STOP), note.encode(), sync=True)
         self.unlock()

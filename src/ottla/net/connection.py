@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
-        "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket", "descriptor",
+        "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket", "_socket_fd",
         "_write_paused", "cache", "last_active", "local_address", "on_close", "owed_bytes", "peer_host",
         "touched", "transport",
     )  # fmt: skip
@@ -113,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
 
         # Per connection
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.descriptor = -1
+        self._socket_fd = -1
         #: the same descriptor as an object; made for the first large reply
         self._socket: socket.socket | None = None
         self.peer_host = ""
@@ -152,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         # Writes go to the kernel at once, and we hear of it as soon as it takes no more.
         transport.set_write_buffer_limits(high=0)
         sock = transport.get_extra_info("socket")
-        self.descriptor = sock.fileno()
+        self._socket_fd = sock.fileno()
         self.local_address = transport.get_extra_info("sockname")[:2]
         self.peer_host = str((transport.get_extra_info("peername") or ("?",))[0])
         if not self._server.admit(self):
@@ -427,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send_with_more(self, data: bytes) -> bytes:
         """Send what stands before a region in one packet with it; returns what the kernel did not take."""
         if self._socket is None:
-            self._socket = socket.socket(fileno=self.descriptor)
+            self._socket = socket.socket(fileno=self._socket_fd)
         try:
             return data[self._socket.send(data, socket.MSG_MORE) :]
         except OSError:
@@ -437,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
         """One step of a region; True when it is all on its way."""
         if not self.transport.get_write_buffer_size():
             try:
-                sent = os.sendfile(self.descriptor, region.file.fd, region.position, region.size_bytes)
+                sent = os.sendfile(self._socket_fd, region.file.fd, region.position, region.size_bytes)
             except BlockingIOError:
                 sent = -1
             except OSError:

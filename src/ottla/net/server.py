@@ -136,7 +136,7 @@ class Server:
         if (
             len(self.connections) >= self.connections_max
             or of_host >= self.connections_max_per_ip
-            or connection.descriptor >= _descriptors_for_clients()
+            or connection.transport.get_extra_info("socket").fileno() >= _descriptors_for_clients()
         ):
             self.refused_connections += 1
             log.warning("connection refused peer=%s open=%d from_peer=%d", host, len(self.connections), of_host)

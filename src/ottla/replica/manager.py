@@ -177,7 +177,7 @@ class ReplicaManager:
         partition.sync_in_flight = True
         end_offset, segments = its_log.written_end_offset, its_log.unsynced()
         self.syncs += 1
-        self._threads.submit(partial(_sync, segments), partial(self._synced, partition, segments, end_offset))
+        self._threads.submit(partial(_sync, its_log, segments), partial(self._synced, partition, segments, end_offset))
 
     def _synced(
         self, partition: Partition, segments: list[tuple[Segment, int]], end_offset: int, error: OSError | None
@@ -328,6 +328,7 @@ class ReplicaManager:
             self._on_all_dirs_failed(f"every log directory failed, the last with: {error}")
 
 
-def _sync(segments: list[tuple[Segment, int]]) -> None:
+def _sync(of: Log, segments: list[tuple[Segment, int]]) -> None:
     for segment, _ in segments:
-        segment.sync()
+        if not of.gone:  # a file that was closed must not be opened again under a name that may be another topic's
+            segment.sync()

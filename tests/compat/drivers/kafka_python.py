@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,9 @@ with warnings.catch_warnings():
     from kafka.admin import ConfigResource, ConfigResourceType
     from kafka.codec import has_lz4, has_snappy, has_zstd
     from kafka.errors import KafkaError, for_code
+
+# What it logs of a broker that is away holds on to its sockets, which then warn in the midst of another test.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 _LOG_APPEND_TIME = 1
 

@@ -194,7 +194,9 @@ def describe_topic_partitions(
 def _describe_partitions(services: Services, name: str, start: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
     topic = services.view.topics.get(name)
     if topic is None:
-        return DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+        )
     rows = _topic(services, topic, TOPIC_OPERATIONS)
     partitions = [
         DescribeTopicPartitionsResponsePartition(
