@@ -57,6 +57,21 @@ def target(shared_target: BrokerProcess) -> Iterator[BrokerProcess]:
     expect_healthy(shared_target)
 
 
+@pytest.fixture(scope="module")
+def shared_impatient_target() -> Iterator[BrokerProcess]:
+    with BrokerProcess.start(settings=METRICS | {"connections.max.idle.ms": "1000"}) as broker:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("good")
+        yield broker
+
+
+@pytest.fixture
+def impatient_target(shared_impatient_target: BrokerProcess) -> Iterator[BrokerProcess]:
+    """A broker that ends connections which are silent for a second."""
+    yield shared_impatient_target
+    expect_healthy(shared_impatient_target)
+
+
 StartTarget = Callable[..., BrokerProcess]
 
 
@@ -405,19 +420,14 @@ def codes_of_unwritten(client: RawClient) -> set[int]:
 # -- time -----------------------------------------------------------------------------------------------------------
 
 
-IDLE = {"connections.max.idle.ms": "1000"}
-
-
-def test_idle_connection_is_closed(start_target: StartTarget) -> None:
-    broker = start_target(**IDLE)
-    with RawClient(broker.bootstrap) as client:
+def test_idle_connection_is_closed(impatient_target: BrokerProcess) -> None:
+    with RawClient(impatient_target.bootstrap) as client:
         client.ask(API_VERSIONS, 0)
         assert client.receive_until_closed() == b""
 
 
-def test_client_that_never_finishes_a_request_is_closed(start_target: StartTarget) -> None:
-    broker = start_target(**IDLE)
-    with RawClient(broker.bootstrap) as client:
+def test_client_that_never_finishes_a_request_is_closed(impatient_target: BrokerProcess) -> None:
+    with RawClient(impatient_target.bootstrap) as client:
         client.send_bytes(struct.pack(">i", 1000))
         for _ in range(10_000):
             try:
@@ -429,10 +439,9 @@ def test_client_that_never_finishes_a_request_is_closed(start_target: StartTarge
             pytest.fail("it may go on for ever")
 
 
-def test_producer_that_asks_for_no_acknowledgement_is_not_idle(start_target: StartTarget) -> None:
-    broker = start_target(**IDLE)
+def test_producer_that_asks_for_no_acknowledgement_is_not_idle(impatient_target: BrokerProcess) -> None:
     request = produce_request(("good", 0, batch_of(b"value")), acks=0)
-    with RawClient(broker.bootstrap) as client:
+    with RawClient(impatient_target.bootstrap) as client:
         deadline = time.monotonic() + 2.5
         while time.monotonic() < deadline:
             client.send(request, 9)
@@ -440,10 +449,12 @@ def test_producer_that_asks_for_no_acknowledgement_is_not_idle(start_target: Sta
         expect_serves(client)
 
 
-def test_client_that_waits_for_an_answer_is_not_idle(start_target: StartTarget) -> None:
-    broker = start_target(**IDLE)
-    with RawClient(broker.bootstrap) as client:
-        client.ask(fetch_request({"good": [fetch_from(0, 0)]}, max_wait=2500), 11)
+def test_client_that_waits_for_an_answer_is_not_idle(impatient_target: BrokerProcess) -> None:
+    with RawClient(impatient_target.bootstrap) as client:
+        client.create_topic("quiet")
+        started = time.monotonic()
+        client.ask(fetch_request({"quiet": [fetch_from(0, 0)]}, max_wait=2500), 11)
+        assert time.monotonic() - started >= 2.5
 
 
 # -- readers that do not read ---------------------------------------------------------------------------------------
@@ -462,31 +473,30 @@ def fill(broker: BrokerProcess, topic: str, partitions: int, batches: int) -> No
 
 @pytest.mark.parametrize(("partitions", "batches"), [(1, 300), (60, 2)])
 def test_clients_that_never_read_their_answers_cost_little_memory(
-    start_target: StartTarget, partitions: int, batches: int
+    target: BrokerProcess, partitions: int, batches: int
 ) -> None:
-    broker = start_target()
-    fill(broker, "large", partitions, batches)
-    before = rss_bytes(broker)
+    topic = f"large-{partitions}"
+    fill(target, topic, partitions, batches)
+    before = rss_bytes(target)
     rows = [fetch_from(number, 0, partition_max_bytes=64_000) for number in range(partitions)]
-    request = fetch_request({"large": rows})
+    request = fetch_request({topic: rows})
     frame = request_bytes(request, 11, 1)
     with ExitStack() as stack:
         for _ in range(10):
-            client = stack.enter_context(RawClient(broker.bootstrap))
+            client = stack.enter_context(RawClient(target.bootstrap))
             client.socket.setblocking(False)
             try:
                 client.socket.send((struct.pack(">i", len(frame)) + frame) * 400)
             except BlockingIOError:
                 pass
-            expect_served(broker)
-        assert rss_bytes(broker) - before < 64 * MIB
+            expect_served(target)
+        assert rss_bytes(target) - before < 64 * MIB
 
 
-def test_client_that_never_reads_is_closed_when_it_is_idle(start_target: StartTarget) -> None:
-    broker = start_target(**IDLE)
-    fill(broker, "large", 1, 300)
+def test_client_that_never_reads_is_closed_when_it_is_idle(impatient_target: BrokerProcess) -> None:
+    fill(impatient_target, "large", 1, 300)
     request = fetch_request({"large": [fetch_from(0, 0, partition_max_bytes=50 * MIB)]})
-    with RawClient(broker.bootstrap) as client:
+    with RawClient(impatient_target.bootstrap) as client:
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.send(request, 11)
-        eventually(lambda: metric(broker, "ottla_connections") == 0, 15)
+        eventually(lambda: metric(impatient_target, "ottla_connections") == 0, 15)

@@ -172,6 +172,7 @@ def test_replicas_may_be_assigned_by_hand(client: RawClient, version: int) -> No
 @every_create
 def test_assignment_that_cannot_be_is_refused(client: RawClient, version: int) -> None:
     here = broker_id(client)
+    assignments: list[tuple[int, list[int]]]
     for assignments in (
         [(0, [here]), (2, [here])], [(1, [here])], [(-1, [here])], [(0, [])], [(0, [here, here])], [(0, [99])],
         [(0, [here]), (1, [])], [(0, [here]), (0, [here])],
@@ -272,6 +273,7 @@ def test_number_of_partitions_can_only_grow(client: RawClient, topic: Any, versi
 @every_grow
 def test_growth_that_cannot_be_is_refused(client: RawClient, topic: Any, version: int) -> None:
     here = broker_id(client)
+    lists: list[list[int]]
     for lists in ([[here], [here]], [[]], [[here, here]], [[99]], [[here, 99]]):
         assert grow(client, version, (topic.name, 2, lists)) == {topic.name: 39}
     assert grow(client, version, ("clause-nowhere", 2, None)) == {"clause-nowhere": 3}

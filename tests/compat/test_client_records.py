@@ -21,7 +21,6 @@ from drivers.confluent import Confluent
 from drivers.confluent import poll as confluent_poll
 from drivers.kafka_python import KafkaPython
 from drivers.kafka_python import poll as kafka_python_poll
-from drivers.kcat import Kcat
 from drivers.parameters import NewTopic, every_client, every_python_client
 from kafka import TopicPartition
 
@@ -57,13 +56,10 @@ def test_idempotent_producer_writes_every_record_once(client: Any, new_topic: Ne
 @every_client
 @pytest.mark.parametrize("codec", CODECS)
 def test_batches_are_stored_as_the_client_compressed_them(
-    client: Any, new_topic: NewTopic, ottla_broker: BrokerProcess, codec: str, request: pytest.FixtureRequest
+    client: Any, new_topic: NewTopic, ottla_broker: BrokerProcess, codec: str
 ) -> None:
     if codec not in client.codecs:
         pytest.skip(f"{client.name} needs a package of its own for {codec}")
-    if codec == "lz4" and isinstance(client, Confluent | Kcat):
-        # librdkafka takes a broker without FindCoordinator for one without lz4, and does not compress.
-        request.applymarker(pytest.mark.xfail(reason="needs consumer groups: FindCoordinator is not advertised"))
     topic = new_topic()
     client.produce(topic, [Record(value=b"compressible " * 1000)], codec=codec)
     stored = (Path(ottla_broker.data) / f"{topic}-0" / f"{0:020d}.log").read_bytes()

@@ -48,6 +48,11 @@ class Campaign:
         self.brokers.append(broker)
         return broker
 
+    def kill(self, broker: BrokerProcess) -> None:
+        """kill -9, after a look at what it has said in this life."""
+        assert "Traceback" not in broker.errors(), broker.errors()
+        broker.kill()
+
     def relaunch(self, broker: BrokerProcess) -> float:
         """Start a broker that was ended; how long that took."""
         started = time.monotonic()

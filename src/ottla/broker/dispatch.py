@@ -68,6 +68,7 @@ def served_apis(producer_ids: ProducerIds) -> dict[int, ServedApi]:
         2: ServedApi(1, 10, offsets.list_offsets),
         3: ServedApi(0, 13, metadata.metadata, cached=True),
         API_VERSIONS: ServedApi(0, 4),
+        10: ServedApi(0, 6, metadata.find_coordinator),
         19: ServedApi(2, 7, topics.create_topics),
         20: ServedApi(1, 6, topics.delete_topics),
         21: ServedApi(0, 2, offsets.delete_records),

@@ -16,6 +16,7 @@ from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings, parse_properties
 
 OK, FAILED, USAGE = 0, 1, 2
+END_WITH_STDIN = "OTTLA_END_WITH_STDIN"
 
 
 def run_broker(
@@ -33,8 +34,6 @@ def run_broker(
     for name in settings.ignored:
         logging.getLogger(__name__).warning("setting has no effect here name=%s", name)
     _raise_open_files_limit()
-    if os.environ.get("OTTLA_END_WITH_PARENT"):
-        _end_with_parent()
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -67,6 +66,9 @@ async def _serve(settings: BrokerSettings) -> int:
     broker = Broker(settings, loop=loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.request_stop)
+    if os.environ.get(END_WITH_STDIN):
+        # For tests: whoever started this broker holds the other end, and when it is gone so are we.
+        loop.add_reader(sys.stdin.fileno(), broker.request_stop)
     try:
         await broker.start()
     except StartError as error:
@@ -106,14 +108,6 @@ def _raise_open_files_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _end_with_parent() -> None:
-    """For tests: a broker whose starter was killed stops too, instead of being left behind."""
-    import ctypes
-
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def _complain(text: str, code: int) -> int:

@@ -83,7 +83,8 @@ class _Collector:
         return []  # so that registering does not collect
 
     def collect(self) -> Iterator[object]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+        # A module that the server's own import has loaded: by now there may be no file descriptor left to read another.
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         families: dict[str, CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily] = {}
         for kind, name, text, labels, value in self._samples():

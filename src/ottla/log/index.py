@@ -116,6 +116,11 @@ class TimeIndex:
         pack = TIME_ENTRY.pack
         return b"".join(map(pack, self.timestamps, self.offsets))
 
+    def is_sound(self, data: bytes) -> bool:
+        """Whether the file that this was loaded from held these entries, zeros behind them and nothing else."""
+        known = self.to_bytes()
+        return any(known[:TIME_ENTRY_BYTES]) and data.startswith(known) and not any(data[len(known) :])
+
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeIndex:
         """Load a file; entries that do not grow, such as a preallocated tail of zeros, are left out."""

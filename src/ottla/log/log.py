@@ -355,15 +355,15 @@ class Log:
             return []
         if offset >= self.log_end_offset and self.active.size_bytes:
             self.roll()
-        self.log_start_offset = offset
         keep = bisect_right(self.segments, offset, key=_base_offset) - 1
         unsynced = (n for n, each in enumerate(self.segments[:keep]) if each.synced_bytes < each.size_bytes)
         keep = next(unsynced, keep)
-        if not keep:
-            return []
-        if not self.active.is_open:
+        if keep and not self.active.is_open:
             # Once the others are gone, the name of this file may be all that tells where the log goes on.
             self.active.open_file()
+        self.log_start_offset = offset
+        if not keep:
+            return []
         dropped, self.segments = self.segments[:keep], self.segments[keep:]
         for segment in dropped:
             segment.dropped = True

@@ -128,9 +128,7 @@ class Segment:
         time_data = self._disk.read_file(self.path(".timeindex"))
         if offset_data is not None and time_data is not None:
             offset_index, time_index = OffsetIndex.from_bytes(offset_data), TimeIndex.from_bytes(time_data)
-            if not self.indexes_suspect or (
-                offset_index.is_sound(self.size_bytes) and time_index.timestamps and _is_whole(time_index, time_data)
-            ):
+            if not self.indexes_suspect or (offset_index.is_sound(self.size_bytes) and time_index.is_sound(time_data)):
                 self._offset_index, self._time_index = offset_index, time_index
                 return
         log.warning("index is missing or damaged and rebuilt path=%s", self.path(".index"))
@@ -319,9 +317,3 @@ class Segment:
         self.bytes_since_index = 0
         self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = -1
-
-
-def _is_whole(index: TimeIndex, data: bytes) -> bool:
-    """Whether every entry of the file is in the index; zeros may follow."""
-    known = index.to_bytes()
-    return data.startswith(known) and not any(data[len(known) :])

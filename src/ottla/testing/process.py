@@ -60,11 +60,11 @@ class BrokerProcess:
             sys.executable, "-m", "ottla", "broker", "--data", self.data,
             "--listener", f"PLAINTEXT://127.0.0.1:{self._port}", *overrides,
         ]  # fmt: skip
-        environment = {**os.environ, "OTTLA_END_WITH_PARENT": "1"}
+        environment = {**os.environ, "OTTLA_END_WITH_STDIN": "1"}
         self._stderr.seek(0)
         self._stderr.truncate()
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, text=True, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, env=environment
         )
         self.ready_line = self._await_ready(self._process)
         self._port = int(self.ready_line.split()[1].rsplit(":", 1)[1])
@@ -82,7 +82,7 @@ class BrokerProcess:
                     break
         process.kill()
         code = process.wait()
-        process.stdout.close()
+        self._close_pipes(process)
         self._process = None
         raise BrokerFailed(f"the broker did not start (exit code {code}): {self.errors().strip()}")
 
@@ -111,9 +111,14 @@ class BrokerProcess:
             process.wait()
             raise BrokerFailed(f"the broker did not end on {number.name}: {self.errors()}") from None
         finally:
-            if process.stdout is not None:
-                process.stdout.close()
+            self._close_pipes(process)
         return code
+
+    @staticmethod
+    def _close_pipes(process: subprocess.Popen[str]) -> None:
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def close(self) -> None:
         """Stop the broker and remove what was made for it."""

@@ -26,7 +26,7 @@ REFUSALS = (WireError, IndexError, StructError)
 NAMES = ("", "t", "orders", "x" * 249)
 
 every_version = pytest.mark.parametrize("version", VERSIONS)
-some = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+some = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 
 def meaning(request: ProduceRequest, version: int) -> Any:
