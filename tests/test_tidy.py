@@ -41,7 +41,9 @@ def test_functions_stay_short(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "package", sorted({path.parent for path in FILES if path.parent != SOURCE}), ids=lambda p: str(p.relative_to(SOURCE))
+    "package",
+    sorted({path.parent for path in FILES if path.parent != SOURCE}),
+    ids=lambda p: str(p.relative_to(SOURCE)),
 )
 def test_room_says_what_it_is(package: Path) -> None:
     assert ast.get_docstring(ast.parse((package / "__init__.py").read_text()))

@@ -31,6 +31,7 @@ from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment
 from ottla.model.batch import (
     CODEC_BY_NAME,
     CODEC_MASK,
+    CODEC_MAX,
     CONTROL,
     CRC_FROM,
     HEADER,
@@ -41,14 +42,18 @@ from ottla.model.batch import (
     MAGIC,
     PREFIX,
     PREFIX_BYTES,
+    TRANSACTIONAL,
 )
 from ottla.model.errors import (
     CorruptMessage,
+    ErrorCode,
     InvalidRecord,
     InvalidTimestamp,
     MessageTooLarge,
     OffsetOutOfRange,
     RecordListTooLarge,
+    Refused,
+    UnsupportedCompression,
 )
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
@@ -65,6 +70,8 @@ _HINTS_MAX = 64
 #: an opened batch may be this many times larger than the largest message; more is a bomb
 _INFLATE_MAX = 16
 
+#: what a client's batch may not be, and its codec: above the largest codec, something is wrong
+_REFUSED_OR_CODEC = CONTROL | TRANSACTIONAL | CODEC_MASK
 _unpack_header = HEADER.unpack_from
 _pack_prefix = PREFIX.pack
 _ATTRIBUTES_AND_CRC = Struct(">Ih")
@@ -145,9 +152,10 @@ class Log:
         ) = _unpack_header(buffer, start)  # fmt: skip
         if (
             length + LENGTH_END != size or magic != MAGIC or base or delta + 1 != count or count <= 0
-            or attributes & CONTROL or (producer_id >= 0 and sequence < 0) or size > self._max_message_bytes
+            or attributes & _REFUSED_OR_CODEC > CODEC_MAX or (producer_id >= 0 and sequence < 0)
+            or base_ts > max_ts or size > self._max_message_bytes
         ):  # fmt: skip
-            self._refuse(size, base, length, magic, attributes, delta, count)
+            self._refuse(size, base, length, magic, attributes, delta, count, in_order=base_ts <= max_ts)
         if crc32c(view[start + CRC_FROM : end]) != crc:
             raise CorruptMessage("the batch's checksum does not match its bytes")
         if not self._plain:
@@ -206,7 +214,9 @@ class Log:
             self.write_pending()
         return base, last + 1
 
-    def _refuse(self, size: int, base: int, length: int, magic: int, attributes: int, delta: int, count: int) -> None:
+    def _refuse(
+        self, size: int, base: int, length: int, magic: int, attributes: int, delta: int, count: int, *, in_order: bool
+    ) -> None:
         """Say what is wrong with a batch, in the order in which Kafka looks (LogValidator, DefaultRecordBatch)."""
         if length < LENGTH_MIN or not 0 <= magic <= MAGIC:
             raise CorruptMessage(f"batch length {length} or magic {magic} cannot be")
@@ -220,10 +230,17 @@ class Log:
             raise InvalidRecord(f"the batch's base offset must be 0, not {base}")
         if attributes & CONTROL:
             raise InvalidRecord("clients may not write control records")
+        if attributes & TRANSACTIONAL:
+            # What Kafka answers to a transactional batch in a request that names no transaction.
+            raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the batch belongs to no transaction")
+        if attributes & CODEC_MASK > CODEC_MAX:
+            raise UnsupportedCompression(f"compression codec {attributes & CODEC_MASK} does not exist")
         if count <= 0 or delta + 1 != count:
             raise InvalidRecord(f"record count {count} does not fit last offset delta {delta}")
         if size > self.settings.max_message_bytes:
             raise MessageTooLarge(f"batch of {size} bytes is larger than max.message.bytes")
+        if not in_order:
+            raise InvalidTimestamp("the batch's first timestamp is ahead of its largest")
         raise InvalidRecord("an idempotent producer's batch needs a sequence")
 
     def _transform(

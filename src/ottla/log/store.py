@@ -16,6 +16,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -134,6 +135,9 @@ class LogStore:
             if not read_meta(self._disk, directory.path):
                 text = f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={directory_id()}\n"
                 self._disk.write_file(os.path.join(directory.path, META), text.encode(), sync=True)
+                # The directory may be as new as what is in it. A parent that we may not open is not ours to sync.
+                with suppress(PermissionError):
+                    self._disk.fsync_dir(os.path.dirname(os.path.abspath(directory.path)))
 
     def load(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, int]:
         """Open the logs of all known partitions. Returns the high watermarks that were noted for them."""

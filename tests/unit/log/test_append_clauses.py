@@ -17,6 +17,7 @@ from ottla.model.batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
     SEQUENCES,
+    TRANSACTIONAL,
     BatchHeader,
     checksum,
     read_header,
@@ -30,6 +31,8 @@ from ottla.model.errors import (
     MessageTooLarge,
     OutOfOrderSequence,
     RecordListTooLarge,
+    Refused,
+    UnsupportedCompression,
 )
 
 GZIP, ZSTD = CODECS.index("gzip"), CODECS.index("zstd")
@@ -89,6 +92,9 @@ REFUSED: dict[str, tuple[Callable[[bytes], bytes], type[KafkaError]]] = {
     "count below the last delta": (lambda data: altered(data, record_count=1), InvalidRecord),
     "count above the last delta": (lambda data: altered(data, record_count=3), InvalidRecord),
     "control batch": (lambda data: altered(data, attributes=CONTROL), InvalidRecord),
+    "transactional batch without a transaction": (lambda data: altered(data, attributes=TRANSACTIONAL), Refused),
+    "codec that does not exist": (lambda data: altered(data, attributes=5), UnsupportedCompression),
+    "first timestamp ahead of the largest": (lambda data: altered(data, base_timestamp=NOW + 1), InvalidTimestamp),
     "producer without a sequence": (lambda data: altered(data, producer_id=1, producer_epoch=0), InvalidRecord),
 }
 

@@ -59,13 +59,9 @@ def test_request_means_what_the_generic_codec_says(version: int, source: random.
 @every_version
 def test_request_cut_anywhere_is_refused_whatever_lies_behind_it(version: int) -> None:
     """The buffer holds other clients' bytes: none of them may become a part of this request."""
-    request = ProduceRequest(
-        transactional_id="tx", acks=-1, timeout=1000,
-        topic_data=[
-            TopicProduceData(name="t", topic_id=b"i" * 16, partition_data=[PartitionProduceData(index=1, records=None)]),
-            TopicProduceData(name="u", topic_id=b"j" * 16, partition_data=[PartitionProduceData(index=2, records=b"r")]),
-        ],
-    )  # fmt: skip
+    rows = [PartitionProduceData(index=1, records=None), PartitionProduceData(index=2, records=b"r")]
+    topics = [TopicProduceData(name="t", topic_id=b"i" * 16, partition_data=[row]) for row in rows]
+    request = ProduceRequest(transactional_id="tx", acks=-1, timeout=1000, topic_data=topics)
     frame = request_bytes(request, version, 1)
     parsed(frame, version)
     for cut in range(8, len(frame)):
