@@ -89,13 +89,13 @@ def test_topic_settings_change_at_run_time_and_survive_restart(fresh_ottla_broke
     resource = ConfigResource(ConfigResource.Type.TOPIC, "small", incremental_configs=[entry])
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(10)
+    failures: list[str] = []
     for _ in range(2):
-        failures: list[str] = []
         producer = Producer({"bootstrap.servers": fresh_ottla_broker.bootstrap})
         producer.produce("small", b"x" * 500, on_delivery=lambda error, _: failures.append(error.name()))
         producer.flush(10)
-        assert failures == ["MSG_SIZE_TOO_LARGE"]
         fresh_ottla_broker.restart()
+    assert failures == ["MSG_SIZE_TOO_LARGE"] * 2
 
 
 def test_several_log_directories_share_the_partitions(start_ottla_broker: StartBroker, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
