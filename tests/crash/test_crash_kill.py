@@ -87,7 +87,7 @@ def test_idle_connections_cannot_take_the_descriptors_that_logs_need(campaign: C
     broker = campaign.start(_SETTINGS)
     topics = {"rolls": {"segment.bytes": "1048576"}}
     with (
-        Storm(broker.bootstrap, campaign.seed, topics=topics, others=False, refusals=False) as storm,
+        Storm(broker.bootstrap, campaign.seed, topics=topics, others=False, refusals=False, tail=False) as storm,
         ExitStack() as flood,
     ):
         storm.await_acks()
@@ -96,6 +96,7 @@ def test_idle_connections_cannot_take_the_descriptors_that_logs_need(campaign: C
             flood.enter_context(closing(socket.create_connection(("127.0.0.1", broker.port), timeout=30)))
         segments = len(list(Path(broker.data).rglob("*.log")))
         wait_until(lambda: len(list(Path(broker.data).rglob("*.log"))) > segments + 2, 60, "segments roll")
+        flood.close()
         history = storm.finish()
     assert campaign.verdict(storm, history) == {}
     assert "no file descriptor is left" not in broker.errors()
@@ -106,7 +107,7 @@ def test_a_broker_without_file_descriptors_waits_for_some(campaign: Campaign) ->
     broker = campaign.start(_SETTINGS)
     with Storm(broker.bootstrap, campaign.seed, others=False, refusals=False, tail=False) as storm:
         storm.await_acks()
-        limit_descriptors(broker, spare=10)
+        limit_descriptors(broker, spare=0)
         wait_until(lambda: "no file descriptor is left" in broker.errors(), 60, "segments roll until none is left")
         threading.Event().wait(1.5)
         assert broker.running

@@ -131,14 +131,15 @@ def restart(life: Life) -> None:
 
 SCRIPT = [
     produce(), produce(2, pid=1), write, produce(3, pid=1), write, flush,
-    produce(pid=2), write, checkpoint, produce(size=33_000, pid=1), produce(), write,
+    produce(pid=2), write, checkpoint, lead_again, produce(size=33_000, pid=1), produce(), write,
     let_time_pass, produce(2, pid=1), write, produce(2, pid=2), write, run_threads, flush, checkpoint,
     fail_to_write, produce(pid=1), write, flush,
     let_time_pass, produce(size=500), lead_again, produce(4, pid=1), write, run_threads,
     delete_up_to(3), run_threads, checkpoint, produce(pid=2), write, flush, delete_up_to(12), run_threads,
     restart, produce(2, pid=1), write, let_time_pass, produce(pid=2), write, flush, checkpoint, run_threads,
     delete_everything, run_threads, checkpoint, produce(pid=1), write, let_time_pass, produce(pid=2), write, flush,
-    run_threads, delete_everything, run_threads, produce(3, pid=2), write, flush, restart, produce(pid=1), write,
+    lead_again, run_threads, delete_everything, run_threads, produce(3, pid=2), write, flush, restart, produce(pid=1),
+    write,
 ]  # fmt: skip
 
 
@@ -188,6 +189,8 @@ def check(life: Life, disk: MemoryDisk, promised: int) -> None:
             header = read_header(data)
             assert header.base_offset <= expected < header.next_offset
             assert data in life.sent
+            # Epochs of what was deleted are forgotten, even if the records come back.
+            assert log.epochs.epoch_at(expected) == header.leader_epoch or expected < life.log.log_start_offset
             expected = header.next_offset
         assert expected == log.log_end_offset
         # Producers: what the log holds is known to be repeated, and what it does not hold is not.

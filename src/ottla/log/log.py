@@ -479,8 +479,7 @@ class Log:
         """The segments that hold what a power cut would take, each with the size that is to be synced."""
         first = max(bisect_right(self.segments, self.synced_end_offset, key=_base_offset) - 1, 0)
         sizes = [(s, self.written_bytes if s is self.active else s.size_bytes) for s in self.segments[first:]]
-        # A file that is not open has nothing new; one that is open and empty has a name to sync.
-        return [(segment, size) for segment, size in sizes if segment.is_open and segment.synced_bytes < size]
+        return [(segment, size) for segment, size in sizes if size and segment.synced_bytes < size]
 
     def note_synced(self, segments: list[tuple[Segment, int]], end_offset: int | None = None) -> None:
         """These segments are on disk up to these sizes; with ``end_offset``, so is everything below it."""
@@ -624,12 +623,11 @@ def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
     return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
 
 
-def remove_snapshots(disk: Disk, directory: str, *, behind: int) -> bool:
-    """Remove what describes batches that are no longer there; whether there was any."""
-    stale = [offset for offset in snapshot_offsets(disk, directory) if offset > behind]
-    for offset in stale:
-        disk.remove(snapshot_path(directory, offset))
-    return bool(stale)
+def remove_snapshots(disk: Disk, directory: str, *, behind: int) -> None:
+    """Remove what describes batches that are no longer there."""
+    for offset in snapshot_offsets(disk, directory):
+        if offset > behind:
+            disk.remove(snapshot_path(directory, offset))
 
 
 def load_snapshot(disk: Disk, directory: str, end_offset: int) -> tuple[Producers, int]:

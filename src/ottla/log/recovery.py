@@ -140,13 +140,11 @@ def _recover(
         segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
         segment.indexes_suspect = True
     end_offset = segments[first].base_offset if segments else 0
-    cut = False
     for number in range(first, len(segments)):
         segment = segments[number]
         gap = segment.base_offset - end_offset
         if gap < 0 or (gap > 0 and dense_from is not None and end_offset >= dense_from):
             _drop(segments, number, f"it should start at offset {end_offset}")
-            cut = True
             break
         scan = _Scan(segment, segments[number + 1 :], epochs, producers, replay_from, dense_from)
         scan.run(disk)
@@ -158,17 +156,14 @@ def _recover(
             )  # fmt: skip
             disk.truncate(segment.file.fd, segment.size_bytes)
             _drop(segments, number + 1, "it stands behind the cut")
-            cut = True
             break
-    cut |= remove_snapshots(disk, directory, behind=end_offset)
-    if cut:
-        # What was removed must not come back with the next power cut and be taken for a part of the new log.
-        disk.fsync_dir(directory)
+    remove_snapshots(disk, directory, behind=end_offset)
     epochs.truncate_from_end(end_offset)
     if len(segments) - first > 1:
         # Recovery will not read these segments again, so what it learnt of them must stay.
         disk.write_file(os.path.join(directory, EPOCHS_FILE), epochs.to_text().encode(), sync=True)
-    # What recovery found and keeps may so far be in the page cache only, yet the log will be taken for synced.
+    # What recovery found and keeps may so far be in the page cache only, yet the log will be taken for synced. What it
+    # removed must not come back either: the first sync of each file, here or later, takes the folder's names along.
     for segment in segments[first:]:
         if segment.size_bytes:
             segment.sync()

@@ -180,7 +180,7 @@ class Segment:
             self._disk.fsync_dir(os.path.dirname(self.directory))
 
     def let_go(self) -> None:
-        """The segment is no more: its file closes as soon as the replies that are still being sent are out."""
+        """Nobody writes here any more: the file closes as soon as replies that are still being sent are out."""
         self._file = None
 
     def delete_files(self) -> None:

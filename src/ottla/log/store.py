@@ -265,6 +265,10 @@ class LogStore:
                 return
             if error is None:
                 of.note_synced(sizes)
+                # Who reads them opens them again; otherwise every segment ever written would hold a descriptor.
+                for segment in segments:
+                    if segment is not of.active:
+                        segment.let_go()
             elif error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
                 # Only what describes the segments is missing. Until it is there, recovery would read them again.
                 log.warning(

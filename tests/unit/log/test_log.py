@@ -23,7 +23,7 @@ from tests.unit.log.log_room import (
 
 from ottla.log.log import PENDING_BATCH_BYTES_MAX, PENDING_BYTES_MAX, Log
 from ottla.log.retention import retention_start_offset
-from ottla.log.segment import _SCAN_BYTES
+from ottla.log.segment import _SCAN_BYTES, Segment
 from ottla.model.batch import read_header
 from ottla.model.errors import OffsetOutOfRange
 
@@ -189,6 +189,15 @@ def test_reader_at_the_end_finds_what_replaced_a_truncated_batch() -> None:
     write(log, batch(), batch(2))
     assert contents(log) == [stored(batch(), 0), stored(batch(), 1), stored(batch(2), 2)]
     assert read(log, 2) == [(2, 4)]
+
+
+def test_reader_at_an_offset_that_has_moved_in_the_file_finds_it() -> None:
+    log = new_log()
+    write(log, batch(), batch(size=500), batch())
+    assert read(log, 0)[-1] == (2, 3)  # whoever reads on is remembered with a position
+    log.truncate_to(1)
+    write(log, batch(), batch(), batch())
+    assert read(log, 3) == [(3, 4)]
 
 
 def test_readers_of_a_dropped_segment_are_out_of_range_and_others_go_on() -> None:
@@ -409,6 +418,16 @@ def test_segment_that_had_to_wait_goes_with_the_next_pass() -> None:
 # -- truncating -------------------------------------------------------------------------------------------------------
 
 
+def test_truncating_keeps_the_newest_timestamp_of_what_is_left() -> None:
+    """Without a single index entry to tell it."""
+    log = new_log()
+    write(log, *(batch(timestamp=NOW + ms) for ms in (5, 8, 3, 9)))
+    log.truncate_to(3)
+    write(log, batch(timestamp=NOW + 1))
+    assert log.newest_timestamp() == (1, NOW + 8)
+    assert log.active.max_timestamp == NOW + 8
+
+
 @pytest.mark.parametrize(
     ("offset", "end", "left"),
     [(15, 15, [0, 5, 10]), (14, 10, [0, 5, 10]), (10, 10, [0, 5, 10]), (9, 5, [0, 5]), (5, 5, [0, 5]), (0, 0, [0])],
@@ -507,6 +526,15 @@ def test_synced_segments_move_the_synced_end_only_without_a_gap() -> None:
     assert log.synced_end_offset == 0
     log.note_synced([(first, first.size_bytes)])
     assert log.synced_end_offset == 2
+
+
+def test_file_that_was_on_disk_and_is_gone_is_not_made_again() -> None:
+    disk = new_disk()
+    segment = Segment(disk, FOLDER, 7, 100)
+    segment.synced_bytes = 100
+    with pytest.raises(FileNotFoundError):
+        segment.sync()
+    assert disk.listdir(FOLDER) == []
 
 
 def test_name_of_a_new_file_is_synced_with_its_first_data() -> None:

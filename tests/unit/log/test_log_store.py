@@ -548,6 +548,18 @@ def test_work_for_a_deleted_partition_neither_fails_nor_touches_its_successor(di
     again.abandon()
 
 
+def test_sync_of_a_sealed_segment_that_fails_because_its_topic_went_is_no_failure(
+    disk: MemoryDisk, tmp_path: Path
+) -> None:
+    room = rolling_room(disk, tmp_path)
+    room.store.on_dir_failed = lambda directory, error: pytest.fail(f"the directory failed: {error}")
+    work, done = room.threads.jobs.pop(0)
+    work()
+    room.store.delete(NAME, "unique")
+    done(FileNotFoundError(errno.ENOENT, "the folder is gone"))
+    room.abandon()
+
+
 def test_roll_that_is_synced_after_its_segment_was_unlinked_does_not_bring_it_back(
     disk: MemoryDisk, tmp_path: Path
 ) -> None:

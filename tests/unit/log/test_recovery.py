@@ -450,6 +450,7 @@ def test_snapshot_of_more_than_is_left_is_not_believed() -> None:
     log = open_at(disk, SMALL, recovery_point=24)
     assert log.log_end_offset == 22
     assert append(log, batch(2, timestamp=NOW + 11, producer=(2, 0, 10), key=b"key 11")) == (22, 24)
+    assert log.log_end_offset == 24
     assert not disk.exists(path_of(24, ".snapshot"))
 
 
@@ -477,6 +478,27 @@ def test_index_of_an_earlier_life_does_not_speak_for_a_new_segment() -> None:
     write(log, batch(timestamp=NOW + 1), batch(timestamp=NOW + 2), batch(timestamp=NOW + 3))
     assert log.newest_timestamp() == (3, NOW + 3)
     assert log.offset_for_timestamp(NOW + 2, 4) == (2, NOW + 2)
+
+
+def test_epochs_of_a_log_that_is_read_as_a_whole_are_those_of_its_batches() -> None:
+    disk = new_disk()
+    written_log(disk)
+    put(disk, f"{FOLDER}/{EPOCHS}", b"0\n2\n5 10\n10 20\n")
+    log = open_at(disk, SMALL)
+    assert (log.epochs.epochs, log.epochs.starts) == ([0, 5, 10], [0, 10, 20])
+
+
+def test_epochs_that_recovery_learnt_stay_learnt() -> None:
+    """A power cut left an old history; the next one comes right after recovery, whose recovery point is noted."""
+    disk = new_disk()
+    written_log(disk)
+    put(disk, f"{FOLDER}/{EPOCHS}", b"0\n1\n0 0\n")
+    booted = killed(disk)
+    point = open_at(booted, SMALL).recovery_point
+    assert point == 24
+    for seed in range(10):
+        log = open_at(booted.crash(Random(seed), "power"), SMALL, recovery_point=point)
+        assert (log.epochs.epochs, log.epochs.starts) == ([0, 5, 10], [0, 10, 20])
 
 
 # -- damaged side files -----------------------------------------------------------------------------------------------

@@ -477,6 +477,18 @@ def test_topic_deleted_while_its_files_are_synced_does_not_break_the_directory(r
     assert not room.room.store.dirs[0].offline
 
 
+def test_sync_that_fails_because_its_topic_went_meanwhile_is_no_failure(room: ManagerRoom) -> None:
+    partition = room.add()
+    waiter = room.produce(partition, batch(), acks=-1)
+    room.manager.write_turn()
+    work, done = room.threads.jobs.pop()
+    work()
+    room.manager.remove_topic(b"orders", lambda: "unique")
+    done(FileNotFoundError(errno.ENOENT, "the folder is gone"))
+    assert waiter.answers == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert room.failures == []
+
+
 def test_topic_made_again_starts_empty(room: ManagerRoom) -> None:
     room.produce(room.add(), batch())
     room.manager.write_turn()
