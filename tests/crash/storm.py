@@ -113,7 +113,8 @@ class Storm:
 
     def __init__(
         self, bootstrap: str, seed: int, *, topics: Mapping[str, Mapping[str, str]] = TOPICS, confluent: int = 3,
-        others: bool = True, tail: bool = True, refusals: bool = True, batch_bytes: int = 131_072,
+        others: bool = True, tail: bool = True, refusals: bool = True, refused_acks: str = "1",
+        batch_bytes: int = 131_072,
     ) -> None:  # fmt: skip
         self.bootstrap = bootstrap
         self.history = History()
@@ -122,6 +123,8 @@ class Storm:
         self.gap_s_max = 0.0
         self._topics = topics
         self._refusals = refusals
+        #: what the client asks for that is sometimes refused; the others ask for "all"
+        self._refused_acks = refused_acks
         self._batch_bytes = batch_bytes
         self._last_ack = time.monotonic()
         self._stopping = threading.Event()
@@ -227,7 +230,8 @@ class Storm:
 
     def _ask_for_refusals(self, name: str, rng: random.Random) -> None:
         """One attempt per record, so that an answer about it is about nothing else."""
-        client = _Confluent(self, {"enable.idempotence": False, "retries": 0, "compression.type": "none"})
+        settings = {"enable.idempotence": False, "retries": 0, "acks": self._refused_acks, "compression.type": "none"}
+        client = _Confluent(self, settings)
         number = 0
         while not self._stopping.is_set():
             value = f"{name}.{number}"

@@ -291,7 +291,7 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged(campaign: Campaign, tmp
     with ext4(tmp_path, 1024) as disk:
         broker = campaign.start({"log.flush.offset.checkpoint.interval.ms": "300"}, data=disk.path / "data")
         try:
-            with Storm(broker.bootstrap, campaign.seed, others=False, tail=False) as storm:
+            with Storm(broker.bootstrap, campaign.seed, others=False, tail=False, refused_acks="all") as storm:
                 for _ in range(cuts):
                     threading.Event().wait(rng.uniform(0.3, 1.5))
                     if rng.random() < 0.3:

@@ -378,5 +378,5 @@ class LogMachine(RuleBasedStateMachine):
                 assert self.log.epochs.epoch_at(twin.base) == twin.epoch
 
 
-LogMachine.TestCase.settings = settings(deadline=None, derandomize=True, max_examples=60, stateful_step_count=40)
+LogMachine.TestCase.settings = settings(deadline=None, derandomize=True, max_examples=200, stateful_step_count=40)
 TestLogMachine = LogMachine.TestCase

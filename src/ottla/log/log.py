@@ -8,8 +8,8 @@ gives it offsets and puts its bytes aside; the broker then writes all pending ba
 loop, before any reply goes out, so that twenty small produces cost one system call. A batch too large for that is
 written at once, straight from the receive buffer.
 
-Invariants: log_start <= synced_end <= written_end <= log_end; offsets in the file are dense; what lies below
-``written_end_offset`` never changes unless ``truncate_to`` says so; ``append`` changes nothing when it raises.
+Invariants: log_start <= written_end, synced_end <= written_end <= log_end; offsets in the file are dense; what lies
+below ``written_end_offset`` never changes unless ``truncate_to`` says so; ``append`` changes nothing when it raises.
 """
 
 from __future__ import annotations
@@ -505,15 +505,21 @@ class Log:
     def sync_sealed(self, segment: Segment) -> None:
         """Put on disk all that recovery will not look at again once the recovery point has passed. In a thread."""
         segment.sync()
-        path = os.path.join(self.directory, EPOCHS_FILE)
+        self._sync_file(os.path.join(self.directory, EPOCHS_FILE))
+        for following in self.segments:
+            if following.base_offset > segment.base_offset:
+                self._sync_file(snapshot_path(self.directory, following.base_offset))
+                break
+        segment.write_indexes()
+
+    def _sync_file(self, path: str) -> None:
+        """Sync a small file that somebody else may be replacing: what counts is that this version is whole."""
         if self._disk.exists(path):
-            # Another thread may replace the file meanwhile: what counts is that this version is whole.
             fd = self._disk.open(path)
             try:
                 self._disk.fdatasync(fd)
             finally:
                 self._disk.close(fd)
-        segment.write_indexes()
 
     # -- producers ------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,9 @@ _OFFSETS = Struct(">qi11xi")
 
 
 class SegmentFile:
-    """An open file. Replies that are still being sent keep it open after the segment was deleted."""
+    """An open file. It closes with the last reference: replies that are still being sent, and threads that look up a
+    time, hold on to it and not to the number, which may be another file's by then.
+    """
 
     __slots__ = ("_disk", "fd")
 
@@ -169,9 +171,9 @@ class Segment:
 
     def sync(self) -> None:
         """Put the file on disk, and the first time its name and its folder's. Runs in a thread."""
-        fd = self.file.fd
+        file = self.file
         try:
-            self._disk.fdatasync(fd)
+            self._disk.fdatasync(file.fd)
         except OSError as error:
             # Whatever the reason, it is lost for good what the kernel could not write: never taken for a full disk.
             raise OSError(errno.EIO, f"fdatasync failed: {error.strerror}") from error
@@ -209,9 +211,9 @@ class Segment:
     def position_of(self, offset: int) -> int:
         """Position of the first batch that ends at or behind ``offset``, or where it would stand."""
         position = self.offset_index.position_before(offset - self.base_offset)
-        pread, fd, size = self._disk.pread, self.file.fd, self.size_bytes
+        pread, file, size = self._disk.pread, self.file, self.size_bytes
         while position < size:
-            chunk = pread(fd, _SCAN_BYTES, position)
+            chunk = pread(file.fd, _SCAN_BYTES, position)
             at, usable = 0, len(chunk) - HEADER_BYTES
             while at <= usable:
                 base, length, delta = _OFFSETS.unpack_from(chunk, at)
@@ -236,9 +238,9 @@ class Segment:
             return end - position, None
         limit = position + size_bytes_max
         at = max(self.offset_index.position_at_most(limit), position)
-        pread, fd = self._disk.pread, self.file.fd
+        pread, file = self._disk.pread, self.file
         while at < end:
-            chunk = pread(fd, _SCAN_BYTES, at)
+            chunk = pread(file.fd, _SCAN_BYTES, at)
             inner, usable = 0, len(chunk) - LENGTH_END
             while inner <= usable:
                 base, length = _LENGTHS.unpack_from(chunk, inner)
@@ -257,9 +259,9 @@ class Segment:
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Every batch header from ``position`` on, with its position. Stops where no whole header follows."""
-        pread, fd, size = self._disk.pread, self.file.fd, self.size_bytes
+        pread, file, size = self._disk.pread, self.file, self.size_bytes
         while position + HEADER_BYTES <= size:
-            chunk = pread(fd, _SCAN_BYTES, position)
+            chunk = pread(file.fd, _SCAN_BYTES, position)
             at, usable = 0, min(len(chunk), size - position) - HEADER_BYTES
             while at <= usable:
                 header = read_header(chunk, at)
@@ -272,7 +274,8 @@ class Segment:
             position += at
 
     def batch(self, position: int, header: BatchHeader) -> bytes:
-        return self._disk.pread(self.file.fd, header.size_bytes, position)
+        file = self.file
+        return self._disk.pread(file.fd, header.size_bytes, position)
 
     def newest_before(self, end_offset: int) -> tuple[int, int]:
         """The largest timestamp of the batches that end before ``end_offset``, and the last offset of its batch."""

@@ -283,6 +283,16 @@ def test_recovery_reads_no_segment_below_the_recovery_point() -> None:
     assert point == LAST
 
 
+def test_power_cut_does_not_make_recovery_read_what_is_below_the_recovery_point() -> None:
+    disk = new_disk()
+    log = written_log(disk)
+    finish_rolls(log)
+    for seed in range(20):
+        booted = disk.crash(Random(seed), "power")
+        open_at(booted, SMALL, recovery_point=log.recovery_point)
+        assert {call.path for call in booted.calls if call.name == "pread"} <= {path_of(LAST, ".log")}
+
+
 def test_recovery_point_waits_for_the_indexes_of_what_is_below_it() -> None:
     log = written_log(new_disk())
     sync(log)
