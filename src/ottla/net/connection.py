@@ -21,6 +21,7 @@ already received is held (at most one buffer's worth) and the socket is paused.
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import socket
 from collections import deque
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from ottla.net.server import Server
 
 RECEIVE_BYTES = 256 << 10
-#: a frame's own buffer starts at this size, or four times what has arrived of it, and grows as more really arrives
-_FRAME_ALLOCATE_BYTES = 64 << 10
-#: frame buffers that are kept for the next large frame, and how large they may be
-_SPARE_BUFFERS = 4
-_SPARE_BYTES_MAX = 2 << 20
+#: a frame up to this size that is not whole yet gets a buffer of just its size
+_SMALL_FRAME_BYTES = 64 << 10
+#: one up to this size gets a buffer that is kept for the next such frame; a larger one grows as it really arrives
+_POOLED_BYTES = 2 << 20
+_POOLED_BUFFERS = 8
 #: what is left with the loop to wait with when a socket is full; the rest stays in the file
 _REGION_CHUNK_BYTES = 4 << 10
 
@@ -47,7 +48,7 @@ _SMALL_REPLY_BYTES = 1024
 
 _receive = bytearray(RECEIVE_BYTES)
 _receive_view = memoryview(_receive)
-_spare: list[bytearray] = []
+_pool: list[bytearray] = []
 _unpack_size = Struct(">i").unpack_from
 
 
@@ -267,11 +268,12 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_frame(self, view: memoryview, position: int, end: int, size: int) -> None:
         """The rest of this frame is received straight into a buffer of its own."""
         total = size + 4
-        allocate = min(total, max(_FRAME_ALLOCATE_BYTES, 4 * (end - position)))
-        if _spare and len(_spare[-1]) >= total:
-            frame = _spare.pop()
+        if total <= _SMALL_FRAME_BYTES:
+            frame = bytearray(total)
+        elif total <= _POOLED_BYTES:
+            frame = _pool.pop() if _pool else _lazy_buffer(_POOLED_BYTES)
         else:
-            frame = bytearray(allocate)
+            frame = _lazy_buffer(_POOLED_BYTES)
         self._frame = frame
         self._frame_bytes = total
         self._frame_view = memoryview(frame)[: min(total, len(frame))]
@@ -283,15 +285,15 @@ class Connection(asyncio.BufferedProtocol):
         frame, view = self._frame, self._frame_view
         assert frame is not None and view is not None
         if self._filled < self._frame_bytes:
-            larger = bytearray(min(self._frame_bytes, 2 * len(frame)))
+            larger = _lazy_buffer(min(self._frame_bytes, 2 * len(frame)))
             larger[: self._filled] = view
             self._frame, self._frame_view = larger, memoryview(larger)
             return
         self._frame = self._frame_view = None
         self._handle(self, frame, view, 4, self._frame_bytes)
         view.release()
-        if len(frame) <= _SPARE_BYTES_MAX and len(_spare) < _SPARE_BUFFERS:
-            _spare.append(frame)
+        if len(frame) == _POOLED_BYTES and len(_pool) < _POOLED_BUFFERS:
+            _pool.append(frame)
         if self._muted or self._write_paused or self._owes_too_much():
             self._pause()
 
@@ -464,6 +466,14 @@ class Connection(asyncio.BufferedProtocol):
         # The file is shorter than what the reply's header promised: it was truncated. Nothing right can follow.
         self._sending.clear()
         self.abort()
+
+
+def _lazy_buffer(size: int) -> bytearray:
+    """A buffer whose pages cost nothing until they are written, unlike those of a bytearray, which are zeroed at once.
+
+    For all that is done with it here, anonymous memory is a bytearray.
+    """
+    return cast(bytearray, mmap.mmap(-1, size))
 
 
 def _in_memory(data: bytes, parts: list[Part] | None) -> int:
