@@ -21,6 +21,7 @@ from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import RequestContext, Services
+from ottla.cluster.store import StoreError
 from ottla.env.tasks import Tasks
 from ottla.model.errors import ErrorCode, OttlaError
 from ottla.net.connection import Connection, Slot
@@ -174,6 +175,8 @@ class Dispatcher:
                 self._cache.put(version, body, connection, reply, stamp)
             slot.fill(frame_reply(correlation_id, reply, response_header_version(api_key, version)))
         except OttlaError as error:
+            if isinstance(error, StoreError):
+                log.error("the metadata store failed api=%s error=%s", APIS[api_key].name, error)
             connection.withdraw(slot)
             self._refuse(connection, api_key, version, error)
         except Exception:
