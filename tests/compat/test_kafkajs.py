@@ -118,9 +118,13 @@ def test_errors_reach_the_application(kafkajs: KafkaJs, call: tuple[Any, ...], c
     assert found.code == code
 
 
-@pytest.mark.skip(reason="needs consumer groups")
-def test_consumer_reads_what_was_written() -> None:
-    """kafkajs has no consumer without a group."""
+@pytest.mark.parametrize("codec", KafkaJs.codecs)
+def test_fetches_are_decoded(kafkajs: KafkaJs, confluent: Any, new_topic: NewTopic, codec: str) -> None:
+    """kafkajs has no consumer without a group; its connection, requests and decoding of batches are used below it."""
+    topic = new_topic()
+    records = [Record(key=b"k", value=b"v" * 100), Record(key=None, value=b"no key"), Record(key=b"gone", value=None)]
+    confluent.produce(topic, records, codec=codec)
+    assert kafkajs.fetch(topic) == [(n, record.key, record.value) for n, record in enumerate(records)]
 
 
 def _without_errors(found: list[Any]) -> list[Any]:

@@ -75,6 +75,11 @@ class KafkaJs:
         producer = {"idempotent": True, "maxInFlightRequests": 1} if idempotent else {}
         self._run({"do": "produce", "producer": producer, "send": send})
 
+    def fetch(self, topic: str, offset: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
+        """One fetch of partition 0, below the consumer, which knows only groups: offset, key and value of each record."""
+        found = self._run({"do": "fetch", "topic": topic, "partition": 0, "offset": offset})
+        return [(int(each["offset"]), _bytes(each["key"]), _bytes(each["value"])) for each in found]
+
     def administer(self, *calls: tuple[Any, ...]) -> list[Any]:
         """Calls methods of the admin client; each gives its result, or the Refused that it raised."""
         answers = self._run({"do": "admin", "calls": calls})
@@ -101,3 +106,7 @@ def _refused(error: dict[str, Any]) -> Refused:
 
 def _buffer(data: bytes | None) -> dict[str, str] | None:
     return None if data is None else {"base64": base64.b64encode(data).decode()}
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
