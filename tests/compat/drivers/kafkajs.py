@@ -76,7 +76,7 @@ class KafkaJs:
         self._run({"do": "produce", "producer": producer, "send": send})
 
     def fetch(self, topic: str, offset: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
-        """One fetch of partition 0, below the consumer, which knows only groups: offset, key and value of each record."""
+        """One fetch of partition 0, below the consumer, which knows only groups: offset, key, value of each record."""
         found = self._run({"do": "fetch", "topic": topic, "partition": 0, "offset": offset})
         return [(int(each["offset"]), _bytes(each["key"]), _bytes(each["value"])) for each in found]
 
