@@ -137,14 +137,14 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         INT,
         262_144,
         or_else(at_least(1), -1, "the system's own size"),
-        "Send buffer (SO_SNDBUF) of each connection. Kafka has 102400; this size was measured to be the fastest.",
+        "Send buffer (SO_SNDBUF) of each connection. Kafka has 102400; see docs/performance.md.",
     )
     socket_receive_buffer_bytes = Setting(
         "socket.receive.buffer.bytes",
         INT,
         -1,
         or_else(at_least(1), -1, "the system's own size"),
-        "Receive buffer (SO_RCVBUF) of each connection. Kafka has 102400; the system's own choice is faster.",
+        "Receive buffer (SO_RCVBUF) of each connection. Kafka has 102400; see docs/performance.md.",
     )
     socket_listen_backlog_size = Setting(
         "socket.listen.backlog.size",
