@@ -32,8 +32,8 @@ _DESCRIPTORS_KEPT_MAX = 256
 def bind(endpoint: Endpoint, *, backlog: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> socket.socket:
     """A listening socket; raises StartError with what to do when the address cannot be had.
 
-    The sizes of the kernel's buffers pass on to accepted connections; -1 leaves them to the kernel. docs/performance.md has what was
-    measured of the sizes.
+    The sizes of the kernel's buffers pass on to accepted connections; -1 leaves them to the kernel. What
+    was measured of the sizes is in docs/performance.md.
     """
     host = endpoint.host or "0.0.0.0"
     try:
