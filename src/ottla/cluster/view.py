@@ -20,6 +20,7 @@ from ottla.cluster.schema import (
     to_json,
 )
 from ottla.cluster.store import Changed
+from ottla.model.types import topic_id_text
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -51,7 +52,7 @@ class TopicView:
         return to_json(
             {
                 "version": 3,
-                "topic_id": id_text(self.topic_id),
+                "topic_id": topic_id_text(self.topic_id),
                 "partitions": {str(number): list(p.replicas) for number, p in enumerate(self.partitions)},
             }
         )
@@ -62,11 +63,6 @@ class TopicView:
 
     def config_json(self) -> bytes:
         return config_json(self.config)
-
-
-def id_text(topic_id: bytes) -> str:
-    """A topic id as Kafka prints it: 22 characters that are safe in a URL."""
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 def id_bytes(text: str) -> bytes:

@@ -10,7 +10,6 @@ to an earlier topic of the same name is set aside.
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import os
@@ -29,7 +28,7 @@ from ottla.log.recovery import CleanStop, open_log
 from ottla.log.segment import Segment
 from ottla.model.errors import StartError
 from ottla.model.settings import TopicSettings
-from ottla.model.types import TopicPartition
+from ottla.model.types import TopicPartition, topic_id_text
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +62,6 @@ class LogDir:
         self.logs: dict[TopicPartition, Log] = {}
         #: partitions of which the checkpoints on disk may say more than that they are empty
         self.checkpointed: set[TopicPartition] = set()
-
-
-def text_id(topic_id: bytes) -> str:
-    """A topic id as Kafka prints it."""
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 def read_meta(disk: Disk, path: str) -> dict[str, str]:
@@ -178,7 +172,7 @@ class LogStore:
         data = self._disk.read_file(os.path.join(path, folder, "partition.metadata"))
         # A power cut can leave the file empty or torn; only a whole id is proof that the folder is another topic's.
         found = re.search(rb"^topic_id: ([\w-]{22})$", data or b"", re.MULTILINE)
-        if found is None or found[1].decode() == text_id(topic_id):
+        if found is None or found[1].decode() == topic_id_text(topic_id):
             return False
         self._set_aside(os.path.join(path, folder), found[1].decode())
         return True
@@ -215,12 +209,12 @@ class LogStore:
         folder, topic_id = os.path.join(directory.path, str(spec.name)), spec.topic_id
         if self._disk.exists(folder) and any(name.endswith(".log") for name in self._disk.listdir(folder)):
             # A topic of this name was deleted, or forgotten, while its disk was away.
-            self._set_aside(folder, text_id(topic_id))
+            self._set_aside(folder, topic_id_text(topic_id))
         if spec.name in directory.checkpointed:
             # What the checkpoints say of an earlier topic of this name would cut the new one down after a crash.
             self._write_offsets(directory, sync=True)
         self._disk.makedirs(folder)
-        metadata = f"version: 0\ntopic_id: {text_id(topic_id)}"
+        metadata = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
         self._disk.write_file(os.path.join(folder, "partition.metadata"), metadata.encode(), sync=False)
 
     def delete(self, name: TopicPartition, unique: str) -> None:

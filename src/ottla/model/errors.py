@@ -3,8 +3,7 @@
     OttlaError                     anything this package raises on purpose
     ├── KafkaError                 has a Kafka error code; a handler turns it into a reply
     │   └── (one class per code that is raised, below)
-    ├── StartError                 the broker cannot start; the text says what to do, nothing was touched
-    └── LogDirFailed               a disk refused to write or sync; the directory goes offline
+    └── StartError                 the broker cannot start; the text says what to do, nothing was touched
 
 Only ``broker/dispatch.py`` turns exceptions into codes. Failures of one partition among many are values, not raised.
 """
@@ -75,15 +74,6 @@ class StartError(OttlaError):
     """The broker cannot start. The text is for a person and says what to do next."""
 
 
-class LogDirFailed(OttlaError):
-    """A log directory refused to write or sync; what it holds is offline until a restart."""
-
-    def __init__(self, path: str, cause: OSError) -> None:
-        super().__init__(f"log directory {path} failed: {cause}")
-        self.path = path
-        self.cause = cause
-
-
 class KafkaError(OttlaError):
     """An error that a client gets to see as a code, with a text where the protocol has room for one."""
 
@@ -106,14 +96,6 @@ class UnknownTopicOrPartition(KafkaError):
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-class NotLeaderOrFollower(KafkaError):
-    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-class RequestTimedOut(KafkaError):
-    code = ErrorCode.REQUEST_TIMED_OUT
-
-
 class MessageTooLarge(KafkaError):
     code = ErrorCode.MESSAGE_TOO_LARGE
 
@@ -132,10 +114,6 @@ class NotEnoughReplicas(KafkaError):
 
 class InvalidTimestamp(KafkaError):
     code = ErrorCode.INVALID_TIMESTAMP
-
-
-class UnsupportedVersion(KafkaError):
-    code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class TopicAlreadyExists(KafkaError):

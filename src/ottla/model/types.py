@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NewType
-
-Offset = NewType("Offset", int)  # logical position of a record in a partition
-Position = NewType("Position", int)  # byte position in one file
-
-UNKNOWN_OFFSET = -1
-NO_LEADER_EPOCH = -1
-NO_PRODUCER_ID = -1
+import base64
+from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
@@ -49,3 +43,8 @@ def parse_endpoint(text: str) -> Endpoint:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     return Endpoint(name.upper(), host, int(port_text))
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """A topic id as Kafka prints it: 22 characters that are safe in a URL."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")

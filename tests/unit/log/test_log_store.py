@@ -20,10 +20,9 @@ from ottla.log.store import (
     LogDir,
     check_owner,
     read_meta,
-    text_id,
 )
 from ottla.model.errors import StartError
-from ottla.model.types import TopicPartition
+from ottla.model.types import TopicPartition, topic_id_text
 from ottla.testing.disk import MemoryDisk
 
 OTHER_ID = bytes(range(1, 17))
@@ -103,7 +102,7 @@ def test_partition_has_no_folder_before_its_first_batch(disk: MemoryDisk, tmp_pa
     append(room.log(), batch(producer=(1, 0, 0)))
     assert folders(disk, tmp_path) == {"orders-0"}
     assert disk.read_file(f"{tmp_path}/orders-0/partition.metadata") == (
-        f"version: 0\ntopic_id: {text_id(TOPIC_ID)}".encode()
+        f"version: 0\ntopic_id: {topic_id_text(TOPIC_ID)}".encode()
     )
     room.abandon()
 
@@ -125,10 +124,10 @@ def test_folder_of_an_earlier_topic_is_set_aside(disk: MemoryDisk, tmp_path: Pat
     room = StoreRoom(disk, tmp_path)
     room.start(spec(topic_id=OTHER_ID))
     assert room.log().log_end_offset == 0
-    assert folders(disk, tmp_path) == {f"orders-0.{text_id(TOPIC_ID)}-stray"}
+    assert folders(disk, tmp_path) == {f"orders-0.{topic_id_text(TOPIC_ID)}-stray"}
     assert write(room.log(), batch()) == [0]
     room.stop()
-    assert folders(disk, tmp_path) == {f"orders-0.{text_id(TOPIC_ID)}-stray", "orders-0"}
+    assert folders(disk, tmp_path) == {f"orders-0.{topic_id_text(TOPIC_ID)}-stray", "orders-0"}
 
 
 @pytest.mark.parametrize("damage", [None, b"", bytes(30), b"version: 0\ntopic_id: AAEC"])
