@@ -1,0 +1,83 @@
+"""What the group state machines are given and what they give back. Pure: no I/O, no clock, no loop.
+
+    request ──► handler(request, client, ticket, now) ──► Outcome ──► runtime: append records ──► replay them
+                                                                               └──► durable? replies leave
+
+A reply may be to another request than the one at hand: a join that completes a rebalance answers everybody who waits.
+So each request comes with a ticket, and an outcome names the tickets that are answered. The runtime keeps all replies
+of an outcome back until its records, and everything before them in the same log, are durable; when they cannot be, it
+answers NOT_COORDINATOR instead and rebuilds the state from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from ottla.coordinator.journal import Rebalance
+from ottla.coordinator.records import CoordinatorRecord
+from ottla.model.settings import BrokerSettings
+from ottla.wire import Message
+
+#: whatever the runtime needs to find a parked request again; state machines keep it and give it back
+Ticket = object
+
+NEVER = float("inf")
+
+
+class Moment(NamedTuple):
+    """Now, on both clocks."""
+
+    #: seconds; every deadline counts on it
+    monotonic_s: float
+    #: goes into records, and into nothing that is compared with ``monotonic_s``
+    wall_ms: int
+
+
+class Client(NamedTuple):
+    """Who asks."""
+
+    client_id: str
+    host: str
+    #: of the request at hand
+    version: int
+
+
+class Topics(Protocol):
+    """What the coordinator knows of topics."""
+
+    def partition_count(self, topic: str) -> int | None:
+        """None when there is no such topic."""
+
+    def topic_id(self, topic: str) -> bytes | None: ...
+
+    def topic_name(self, topic_id: bytes) -> str | None: ...
+
+    def names(self) -> Iterable[str]: ...
+
+    @property
+    def version(self) -> int:
+        """Goes up with every change."""
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """What every group of this broker shares."""
+
+    #: replaced as a whole when a setting changes at run time: read it anew each time
+    settings: BrokerSettings
+    topics: Topics
+    #: a fresh UUID as text, for member ids
+    new_uuid: Callable[[], str]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a handler decided."""
+
+    #: appended as one batch, in this order, then replayed
+    records: list[CoordinatorRecord] = field(default_factory=list)
+    replies: list[tuple[Ticket, Message]] = field(default_factory=list)
+    #: rebalances that this completes, for those who ask why
+    rebalances: list[Rebalance] = field(default_factory=list)
