@@ -33,7 +33,7 @@ Every verb that speaks to a cluster works against Ottla and against Apache Kafka
 | 0 | ok |
 | 1 | failed, or partly failed |
 | 2 | wrong usage |
-| 3 | a topic, partition, broker or setting that was named does not exist |
+| 3 | a topic, partition, group, broker or setting that was named does not exist |
 | 4 | no broker reachable, or no answer in time |
 | 130 | interrupted |
 
@@ -57,7 +57,7 @@ API v3 and do not change. `-o name` prints one name per line. Verbs that stream 
 
 ## Completion
 
-The shell completes verbs, options and the names of topics, which it asks the cluster for. Once per shell:
+The shell completes verbs, options and the names of topics and groups, which it asks the cluster for. Once per shell:
 
 | shell | line for its start file |
 |---|---|

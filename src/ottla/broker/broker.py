@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
+from ottla.broker.coordination import Coordination
 from ottla.broker.dispatch import Dispatcher, served_apis
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
@@ -81,6 +82,7 @@ class Broker:
         )  # fmt: skip
         self._store: EmbeddedStore | None = None
         self._services: Services | None = None
+        self._coordination: Coordination | None = None
         self._fetch: FetchApi | None = None
         self._dispatchers: list[Dispatcher] = []
         self._metrics: MetricsServer | None = None
@@ -182,6 +184,10 @@ class Broker:
             started_settings=settings, settings=settings, new_id=self._new_topic_id,
             advertised={endpoint.name: endpoint for endpoint in settings.advertised_endpoints},
         )  # fmt: skip
+        self._coordination = Coordination(
+            services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes
+        )  # fmt: skip
+        services.groups = self._coordination.runtime
         nodes = await self._store.load("/")
         self._view.apply([Changed(path, node) for path, node in nodes.items()])
         self._apply_dynamic_settings()
@@ -228,6 +234,8 @@ class Broker:
         if brokers_changed:
             for topic in self._view.topics.values():
                 self._configure(topic)
+        assert self._coordination is not None
+        self._coordination.topics_changed(topics)
 
     def _serve(self, topic: TopicView, before: TopicView | None) -> None:
         served = self.replicas.topics.get(topic.name.encode(), {})
@@ -262,6 +270,8 @@ class Broker:
         services.settings = services.started_settings.with_dynamic(defaults, own)
         self.server.connections_max = services.settings.max_connections
         self.server.connections_max_per_ip = services.settings.max_connections_per_ip
+        if self._coordination is not None:
+            self._coordination.settings_changed()
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
@@ -280,6 +290,8 @@ class Broker:
             self.replicas.expire_writers()
             self.replicas.check_free_space()
             self.replicas.apply_flush_interval()
+            if self._coordination is not None:
+                self._coordination.tick(now)
             if now >= due_retention:
                 due_retention = now + retention_s
                 await self._apply_retention()
@@ -322,6 +334,8 @@ class Broker:
         """End in order. After a failure of every disk there is nothing to note."""
         await self._tasks.stop()
         self.server.refuse_new()
+        if self._coordination is not None:
+            await self._coordination.stop()
         for partition in self.replicas.all():
             partition.release_readers()
         await self.server.stop(_DRAIN_S)
@@ -388,3 +402,5 @@ class Broker:
             yield Sample("gauge", "ottla_log_size_bytes", "Size of a log.", where, partition.log.size_bytes)
             yield Sample("gauge", "ottla_log_start_offset", "First offset.", where, partition.log.log_start_offset)
             yield Sample("gauge", "ottla_high_watermark", "Offset readers see up to.", where, partition.high_watermark)
+        if self._coordination is not None and self._services is not None:
+            yield from self._coordination.samples(self._services.cluster_id)

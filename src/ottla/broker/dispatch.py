@@ -16,7 +16,7 @@ from inspect import isawaitable
 from struct import error as StructError
 from typing import Any, NamedTuple
 
-from ottla.broker.apis import configs, metadata, offsets, topics
+from ottla.broker.apis import configs, groups, metadata, offsets, topics
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.producer_ids import ProducerIds
@@ -68,8 +68,16 @@ def served_apis(producer_ids: ProducerIds) -> dict[int, ServedApi]:
         FETCH: ServedApi(4, 17),
         2: ServedApi(1, 10, offsets.list_offsets),
         3: ServedApi(0, 13, metadata.metadata, cached=True),
+        8: ServedApi(2, 10, groups.offset_commit),
+        9: ServedApi(1, 10, groups.offset_fetch),
+        10: ServedApi(0, 6, groups.find_coordinator),
+        11: ServedApi(0, 9, groups.join_group),
+        12: ServedApi(0, 4, groups.heartbeat),
+        13: ServedApi(0, 5, groups.leave_group),
+        14: ServedApi(0, 5, groups.sync_group),
+        15: ServedApi(0, 6, groups.describe_groups),
+        16: ServedApi(0, 5, groups.list_groups),
         API_VERSIONS: ServedApi(0, 4),
-        10: ServedApi(0, 6, metadata.find_coordinator),
         19: ServedApi(2, 7, topics.create_topics),
         20: ServedApi(1, 6, topics.delete_topics),
         21: ServedApi(0, 2, offsets.delete_records),
@@ -79,9 +87,13 @@ def served_apis(producer_ids: ProducerIds) -> dict[int, ServedApi]:
         33: ServedApi(0, 2, configs.alter_configs),
         35: ServedApi(1, 4, topics.describe_log_dirs),
         37: ServedApi(0, 3, topics.create_partitions),
+        42: ServedApi(0, 2, groups.delete_groups),
         44: ServedApi(0, 1, configs.incremental_alter_configs),
+        47: ServedApi(0, 0, groups.offset_delete),
         60: ServedApi(0, 2, metadata.describe_cluster),
         61: ServedApi(0, 0, offsets.describe_producers),
+        68: ServedApi(0, 1, groups.consumer_group_heartbeat),
+        69: ServedApi(0, 1, groups.consumer_group_describe),
         74: ServedApi(0, 1, configs.list_config_resources),
         75: ServedApi(0, 0, metadata.describe_topic_partitions),
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ottla.cluster.store import MetadataStore
 from ottla.cluster.view import ClusterView, TopicView
+from ottla.coordinator.runtime import GroupRuntime
 from ottla.env.clock import Clock
 from ottla.env.timers import TimerWheel
 from ottla.model.settings import BrokerSettings, TopicSettings
@@ -33,6 +34,8 @@ class Services:
     settings: BrokerSettings
     #: 16 random bytes, for topic ids
     new_id: Callable[[], bytes]
+    #: set as soon as there is one, which is before anybody can ask
+    groups: GroupRuntime = field(init=False)
     #: listener name -> where clients are told to go; a listener that is missing tells the address that was dialled
     advertised: dict[str, Endpoint] = field(default_factory=dict)
 

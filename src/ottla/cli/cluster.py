@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple
 import click
 from confluent_kafka import (
     Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaException,
     Producer,
@@ -44,6 +46,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from ottla.cli.connection import Connection, split_addresses
 from ottla.cli.default_config import DefaultConfig
 from ottla.cli.failure import Failure, NotFound, NotHealthy
+from ottla.cli.output import escape_controls
 
 #: a connection attempt to one address gives up after this, whatever --timeout allows for the whole
 _CONNECT_S_MAX = 3.0
@@ -60,6 +63,12 @@ _UNREACHABLE = {
     KafkaError._RESOLVE,
     KafkaError._MSG_TIMED_OUT,
     KafkaError.REQUEST_TIMED_OUT,
+}
+_GROUP_ACTIVE = {KafkaError.NON_EMPTY_GROUP, KafkaError.UNKNOWN_MEMBER_ID}
+_COORDINATOR_AWAY = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
 }
 _REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 _UNSUPPORTED = {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}
@@ -133,6 +142,48 @@ class ConfigValue:
     is_read_only: bool
     is_sensitive: bool
     synonyms: tuple[ConfigValue, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """A group as the list of groups shows it."""
+
+    group_id: str
+    #: offsets are committed under its name, but no member ever joined
+    is_simple: bool
+    #: Kafka's word, such as Stable
+    state: str
+    #: classic or consumer
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One member of a group, and the partitions that are its own."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[PartitionName, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """A group as its coordinator describes it."""
+
+    group_id: str
+    is_simple: bool
+    state: str
+    group_type: str
+    assignor: str | None
+    coordinator: BrokerNode
+    members: tuple[GroupMember, ...]
+
+    @property
+    def exists(self) -> bool:
+        # Coordinators describe a group that they do not know as a dead one.
+        return self.state != "Dead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +331,71 @@ class Cluster:
             )
         return dict(sorted(found.items()))
 
+    # Groups
+
+    def groups(self) -> list[GroupListing]:
+        """Every consumer group; groups of other kinds, as those of Kafka Connect, are not among them."""
+        with self._failures("groups"):
+            found = self._admin.list_consumer_groups(request_timeout=self._timeout_s).result()
+            # Half a list would pass for a whole one.
+            for error in found.errors:
+                raise error
+        listings = [
+            GroupListing(
+                group_id=group.group_id,
+                is_simple=group.is_simple_consumer_group,
+                state=_group_state_name(group.state),
+                group_type=group.type.name.lower(),
+            )
+            for group in found.valid
+        ]
+        return sorted(listings, key=lambda listing: listing.group_id)
+
+    def describe_groups(self, names: Sequence[str]) -> list[GroupState]:
+        """These groups; one that nobody knows is described too, and does not `exists`."""
+        with self._failures("groups"):
+            futures = self._admin.describe_consumer_groups(list(names), request_timeout=self._timeout_s)
+        states = []
+        for name in names:
+            with self._failures(_group_subject(name)):
+                states.append(_group_state(futures[name].result()))
+        return states
+
+    def committed_offsets(self, group: str) -> dict[PartitionName, int]:
+        """The committed offset of each partition that has one."""
+        with self._failures(_group_subject(group)):
+            asked = [ConsumerGroupTopicPartitions(group)]
+            futures = self._admin.list_consumer_group_offsets(asked, request_timeout=self._timeout_s)
+            answered = futures[group].result().topic_partitions
+        committed = {}
+        for partition in answered:
+            if partition.error is not None:
+                raise failure_of(partition.error, f"{partition.topic}-{partition.partition}", partition.topic)
+            if partition.offset >= 0:
+                committed[PartitionName(partition.topic, partition.partition)] = partition.offset
+        return dict(sorted(committed.items()))
+
+    def commit_offsets(self, group: str, offsets: Mapping[PartitionName, int]) -> dict[PartitionName, Failure]:
+        """Commit on behalf of a group without members; returns the partitions that were refused."""
+        partitions = [TopicPartition(*name, offset) for name, offset in offsets.items()]
+        subject = _group_subject(group)
+        with self._failures(subject):
+            asked = [ConsumerGroupTopicPartitions(group, partitions)]
+            futures = self._admin.alter_consumer_group_offsets(asked, request_timeout=self._timeout_s)
+            answered = futures[group].result().topic_partitions
+        return {
+            PartitionName(one.topic, one.partition): failure_of(
+                one.error, subject if one.error.code() in _GROUP_ACTIVE else f"{one.topic}-{one.partition}", one.topic
+            )
+            for one in answered
+            if one.error is not None
+        }
+
+    def delete_groups(self, names: Sequence[str]) -> list[Outcome]:
+        with self._failures("delete groups"):
+            futures = self._admin.delete_consumer_groups(list(names), request_timeout=self._timeout_s)
+        return [self._outcome(name, futures[name], _group_subject(name)) for name in names]
+
     # Changes
 
     def create_topics(
@@ -297,12 +413,12 @@ class Cluster:
         ]
         with self._failures("create topics"):
             futures = self._admin.create_topics(topics, validate_only=dry_run, **self._admin_timeouts)
-        return self._outcomes(names, futures)
+        return [self._outcome(name, futures[name], f"topic {name}", topic=name) for name in names]
 
     def delete_topics(self, names: Sequence[str]) -> list[Outcome]:
         with self._failures("delete topics"):
             futures = self._admin.delete_topics(list(names), **self._admin_timeouts)
-        return self._outcomes(names, futures)
+        return [self._outcome(name, futures[name], f"topic {name}", topic=name) for name in names]
 
     def create_partitions(self, name: str, total: int, *, dry_run: bool) -> None:
         with self._failures(f"topic {name}", topic=name):
@@ -311,17 +427,13 @@ class Cluster:
             )
             futures[name].result()
 
-    def _outcomes(self, names: Sequence[str], futures: Mapping[str, Any]) -> list[Outcome]:
-        outcomes = []
-        for name in names:
-            failure = None
-            try:
-                with self._failures(f"topic {name}", topic=name):
-                    futures[name].result()
-            except Failure as caught:
-                failure = caught
-            outcomes.append(Outcome(name=name, failure=failure))
-        return outcomes
+    def _outcome(self, name: str, future: Any, subject: str, topic: str | None = None) -> Outcome:
+        try:
+            with self._failures(subject, topic=topic):
+                future.result()
+        except Failure as failure:
+            return Outcome(name=name, failure=failure)
+        return Outcome(name=name, failure=None)
 
     # Configuration
 
@@ -528,6 +640,12 @@ def failure_of(error: KafkaError, subject: str, topic: str | None = None) -> Fai
         return NotFound(f"{subject} does not exist; see 'ottla topic describe'")
     if code == KafkaError.TOPIC_ALREADY_EXISTS:
         return Failure(f"{subject} already exists; pass --if-not-exists if that is fine")
+    if code == KafkaError.GROUP_ID_NOT_FOUND:
+        return NotFound(f"{subject} does not exist; see 'ottla group list'")
+    if code in _GROUP_ACTIVE:
+        return Failure(f"{subject} has active members; stop its consumers, then try again")
+    if code in _COORDINATOR_AWAY:
+        return NotHealthy(f"{subject}: {text}; try again in a moment")
     if code in _UNREACHABLE:
         return NotHealthy(f"{subject}: {text}; see 'ottla doctor'")
     if code in _REFUSED:
@@ -544,6 +662,14 @@ _OFFSET_SPECS = {
     "latest": OffsetSpec.latest(),  # type: ignore[no-untyped-call]
     "max-timestamp": OffsetSpec.max_timestamp(),  # type: ignore[no-untyped-call]
 }
+#: in Kafka's own words; the client has none for the states that only groups of type consumer know
+_GROUP_STATES = {
+    ConsumerGroupState.PREPARING_REBALANCING: "PreparingRebalance",
+    ConsumerGroupState.COMPLETING_REBALANCING: "CompletingRebalance",
+    ConsumerGroupState.STABLE: "Stable",
+    ConsumerGroupState.DEAD: "Dead",
+    ConsumerGroupState.EMPTY: "Empty",
+}
 _RESOURCE_TYPES = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER}
 
 
@@ -555,6 +681,37 @@ def _partition_state(partition: int, leader: int, replicas: Sequence[int], isr: 
     return PartitionState(
         partition=partition, leader=_none_if_negative(leader), replicas=tuple(replicas), isr=tuple(isr)
     )
+
+
+def _group_subject(name: str) -> str:
+    return f"group {escape_controls(name, keep='')}"
+
+
+def _group_state(described: Any) -> GroupState:
+    node = described.coordinator
+    members = [
+        GroupMember(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id or None,
+            client_id=member.client_id,
+            host=member.host,
+            partitions=tuple(sorted(PartitionName(p.topic, p.partition) for p in member.assignment.topic_partitions)),
+        )
+        for member in described.members
+    ]
+    return GroupState(
+        group_id=described.group_id,
+        is_simple=described.is_simple_consumer_group,
+        state=_group_state_name(described.state),
+        group_type=described.type.name.lower(),
+        assignor=described.partition_assignor or None,
+        coordinator=BrokerNode(broker_id=node.id, host=node.host, port=node.port),
+        members=tuple(sorted(members, key=lambda member: (member.client_id, member.member_id))),
+    )
+
+
+def _group_state_name(state: ConsumerGroupState) -> str:
+    return _GROUP_STATES.get(state, "Unknown")
 
 
 def _url_safe(topic_id: str) -> str:

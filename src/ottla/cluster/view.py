@@ -22,7 +22,7 @@ from ottla.cluster.schema import (
 from ottla.cluster.store import Changed
 from ottla.model.types import topic_id_text
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__ottla_rebalances"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,8 @@ class ClusterView:
         self.broker_configs: dict[str, dict[str, str]] = {}
         #: goes up with every change; what was computed from an older one is stale
         self.version = 0
+        #: goes up when topics came, went, or got partitions
+        self.topics_version = 0
         self._assignments: dict[str, tuple[bytes, dict[int, tuple[int, ...]]]] = {}
         self._states: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
         self._configs: dict[str, dict[str, str]] = {}
@@ -102,8 +104,9 @@ class ClusterView:
                 self.broker_configs[broker] = config_of(value) if value is not None else {}
                 brokers_changed = True
         self.version += 1
-        differing = [self._refresh(topic) for topic in topics]
-        return [pair for pair in differing if pair[0] != pair[1]], brokers_changed
+        differing = [pair for pair in map(self._refresh, topics) if pair[0] != pair[1]]
+        self.topics_version += bool(differing)
+        return differing, brokers_changed
 
     def _apply_topic(self, topic: str, rest: str, value: bytes | None) -> None:
         if rest == "state":

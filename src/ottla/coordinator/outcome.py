@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ottla.coordinator.journal import Rebalance
 from ottla.coordinator.records import CoordinatorRecord
 from ottla.model.settings import BrokerSettings
 from ottla.wire import Message
 
-#: whatever the runtime needs to find a parked request again; state machines keep it and give it back
-Ticket = object
+#: whatever the runtime needs to find a parked request again; state machines keep it and give it back unseen
+Ticket = Any
 
 NEVER = float("inf")
 

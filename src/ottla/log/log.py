@@ -8,14 +8,15 @@ gives it offsets and puts its bytes aside; the broker then writes all pending ba
 loop, before any reply goes out, so that twenty small produces cost one system call. A batch too large for that is
 written at once, straight from the receive buffer.
 
-Invariants: log_start <= written_end, synced_end <= written_end <= log_end; offsets in the file are dense; what lies
-below ``written_end_offset`` never changes unless ``truncate_to`` says so; ``append`` changes nothing when it raises.
+Invariants: log_start <= written_end, synced_end <= written_end <= log_end; offsets in the file are dense but where
+compaction left gaps, inside sealed segments; what lies below ``written_end_offset`` never changes unless
+``truncate_to`` or ``replace_segments`` says so; ``append`` changes nothing when it raises.
 """
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 from struct import Struct
@@ -43,6 +44,7 @@ from ottla.model.batch import (
     PREFIX,
     PREFIX_BYTES,
     TRANSACTIONAL,
+    BatchHeader,
 )
 from ottla.model.errors import (
     CorruptMessage,
@@ -118,6 +120,8 @@ class Log:
         self.written_end_offset = log_end_offset
         #: everything below survives a power cut; also Kafka's recovery point
         self.synced_end_offset = log_end_offset
+        #: everything below was compacted once; its newest value per key is the only one there
+        self.first_dirty_offset = 0
         self.leader_epoch = max(epochs.latest, 0)
 
         # Pending
@@ -130,6 +134,8 @@ class Log:
         self._hints: dict[int, tuple[Segment, int]] = {}
         #: a batch with a newer timestamp goes into the next segment
         self._roll_after_ms = 0
+        #: the broker's time when the active segment got its first batch; 0 when that was in another life
+        self._active_since_ms = 0
         #: whether the first batch of this leadership, or of this life, has been prepared for
         self._prepared = False
         self.configure(settings)
@@ -201,8 +207,7 @@ class Log:
             self.written_bytes += size
             self.written_end_offset = last + 1
         if not segment.size_bytes:
-            segment.first_timestamp = max_ts
-            self._roll_after_ms = self._roll_deadline()
+            self._begin_segment(max_ts, now_ms)
         segment.note_append(last, size, max_ts, self._index_interval_bytes)
         if entry is not None:
             if entry.next_sequence < 0:
@@ -330,6 +335,27 @@ class Log:
         self.on_roll(self, sealed)
         return segment
 
+    def _begin_segment(self, first_timestamp: int, now_ms: int) -> None:
+        self.active.first_timestamp = first_timestamp
+        self._active_since_ms = now_ms
+        self._roll_after_ms = self._roll_deadline()
+
+    def maybe_roll_quiet(self, now_ms: int) -> None:
+        """Roll an active segment that has waited long enough for its next batch: compaction cannot have it before.
+
+        A batch with an old timestamp of its producer's has not waited.
+        """
+        active = self.active
+        if active.size_bytes and not self.make_folder:
+            since_ms = max(active.load_first_timestamp(), self._active_since_ms)
+            if now_ms - since_ms > self._segment_ms and self.written_end_offset == self.log_end_offset:
+                self.roll()
+
+    @property
+    def _segment_ms(self) -> int:
+        settings = self.settings
+        return min(settings.segment_ms, settings.max_compaction_lag_ms) if settings.compact else settings.segment_ms
+
     def _trim(self) -> None:
         """Cut what a failed write left behind the last batch: after a clean start sizes are trusted."""
         if self.active.is_open and self._disk.size(self.active.file.fd) > self.written_bytes:
@@ -339,7 +365,7 @@ class Log:
         first = self.active.first_timestamp
         if first == NO_TIMESTAMP:
             return (1 << 63) - 1
-        return first + self.settings.segment_ms - self.settings.segment_jitter_ms
+        return first + self._segment_ms - self.settings.segment_jitter_ms
 
     def configure(self, settings: TopicSettings) -> None:
         """Take changed topic settings; they hold from the next batch on."""
@@ -388,6 +414,22 @@ class Log:
         self.epochs.truncate_from_start(offset)
         self._epochs_synced = False
         return dropped
+
+    def replace_segments(self, sources: list[Segment], cleaned: Segment) -> bool:
+        """Let a compacted segment stand for those it was made from; False when one of them is no longer here.
+
+        Its file is open and will have its name soon. Readers of the old ones keep them, files and indexes, as long as
+        they need them.
+        """
+        first = bisect_left(self.segments, cleaned.base_offset, key=_base_offset)
+        behind = first + len(sources)
+        if self.segments[first:behind] != sources or behind >= len(self.segments):
+            return False
+        self.segments = [*self.segments[:first], cleaned, *self.segments[behind:]]
+        for segment in sources:
+            segment.dropped = True
+        self._hints.clear()
+        return True
 
     @property
     def size_bytes(self) -> int:
@@ -469,9 +511,23 @@ class Log:
             return None
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
         for position, header in newest.headers(newest.position_of(newest_offset)):
-            if header.max_timestamp == newest_timestamp:
+            if header.max_timestamp == newest_timestamp and header.record_count:
                 return max_timestamp_record(newest.batch(position, header), max_bytes=inflate_max)
-        return None
+        return self._newest_record(written_end, inflate_max)
+
+    def _newest_record(self, end_offset: int, inflate_max: int) -> tuple[int, int] | None:
+        """The slow way, for a log whose newest batch lost its records to compaction: look at every header."""
+        newest: tuple[Segment, int, BatchHeader] | None = None
+        for segment in list(self.segments):
+            for position, header in segment.headers():
+                if header.last_offset >= end_offset:
+                    break
+                if header.record_count and (newest is None or header.max_timestamp > newest[2].max_timestamp):
+                    newest = segment, position, header
+        if newest is None:
+            return None
+        segment, position, header = newest
+        return max_timestamp_record(segment.batch(position, header), max_bytes=inflate_max)
 
     # -- sync -----------------------------------------------------------------------------------------------------
 
@@ -587,6 +643,7 @@ class Log:
         self.written_bytes = segment.size_bytes
         self.log_end_offset = end_offset = self.written_end_offset
         self.synced_end_offset = min(self.synced_end_offset, end_offset)
+        self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.epochs.truncate_from_end(end_offset)
         self._epochs_synced = False

@@ -1,7 +1,7 @@
 """Opening a record batch: the one place where the broker looks behind the header, record by record.
 
 Plain produce and fetch never come here. Looking up a time inside a batch, refusing records without a key on a
-compacted topic, ``compression.type`` and tools do. A record, its numbers zigzag varints but the attributes:
+compacted topic, ``compression.type``, compaction and tools do. A record, its numbers zigzag varints but the attributes:
 
     length   attributes (1 byte)   timestamp delta   offset delta   key length, key   value length, value
     header count, then for each header   key length, key   value length, value
@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import NamedTuple
 
 from ottla.log.compression import NONE, compress, decompress
 from ottla.model.batch import (
     CODEC_MASK,
     CONTROL,
     CRC_POSITION,
+    DELETE_HORIZON,
     HEADER,
     HEADER_BYTES,
     LENGTH_END,
@@ -58,6 +60,19 @@ class Record:
     headers: list[tuple[str, bytes | None]] = field(default_factory=list)
     #: distance to the batch's base offset; compaction leaves gaps
     offset_delta: int = -1
+
+
+class RecordSpan(NamedTuple):
+    """Where a record stands in the clear bytes of its batch, and what decides whether compaction keeps it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    has_value: bool
+    start: int
+    #: where the length of its key stands: what is behind does not change with the batch's base timestamp
+    key_position: int
+    end: int
 
 
 def iterate_records(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
@@ -176,6 +191,62 @@ def recompress(batch: Bytes, codec: int, level: int | None = None, *, max_bytes:
     header, data, start = _open_batch(batch, max_bytes)
     attributes = header.attributes & ~CODEC_MASK | codec
     return _seal(header._replace(attributes=attributes), compress(codec, memoryview(data)[start:], level))
+
+
+def record_spans(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> tuple[bytes, list[RecordSpan]]:
+    """The clear bytes of a batch and its records in them. Headers stay closed."""
+    header, data, start = _open_batch(batch, max_bytes)
+    base_offset = header.base_offset
+    spans: list[RecordSpan] = []
+    try:
+        for key_position, end, timestamp, offset_delta in _frames(header, data, start):
+            key, position = _read_bytes(data, key_position)
+            value_length, position = _read_varint(data, position)
+            if position + max(value_length, 0) >= end:
+                raise InvalidRecord(f"record {len(spans)} has an impossible value of {value_length} bytes", len(spans))
+            has_value = value_length >= 0
+            spans.append(RecordSpan(base_offset + offset_delta, timestamp, key, has_value, start, key_position, end))
+            start = end
+    except IndexError:
+        raise InvalidRecord(f"the batch ends in the middle of record {len(spans)}", len(spans)) from None
+    return data, spans
+
+
+def retain_spans(
+    header: BatchHeader, data: bytes, spans: list[RecordSpan], delete_horizon_ms: int | None = None
+) -> bytes:
+    """The batch with only these of its records, under the codec it had; offsets, sequences and timestamps stay.
+
+    With ``delete_horizon_ms`` that becomes the base timestamp, as Kafka stores it, and the records count from there.
+    """
+    assert spans, "a batch that keeps nothing is empty_batch's"
+    if delete_horizon_ms is None:
+        section = b"".join([data[span.start : span.end] for span in spans])
+    else:
+        section = _rebased(header, data, spans, delete_horizon_ms)
+        header = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=delete_horizon_ms)
+    if not header.attributes & LOG_APPEND_TIME:
+        header = header._replace(max_timestamp=max(span.timestamp for span in spans))
+    return _seal(header._replace(record_count=len(spans)), compress(header.attributes & CODEC_MASK, section))
+
+
+def _rebased(header: BatchHeader, data: bytes, spans: list[RecordSpan], base_timestamp: int) -> bytes:
+    section = bytearray()
+    for span in spans:
+        _, position = _read_varint(data, span.start)
+        body = bytearray(data[position : position + 1])
+        _write_varint(body, span.timestamp - base_timestamp)
+        _write_varint(body, span.offset - header.base_offset)
+        body += data[span.key_position : span.end]
+        _write_varint(section, len(body))
+        section += body
+    return bytes(section)
+
+
+def empty_batch(header: BatchHeader) -> bytes:
+    """What stands for a batch whose records are all gone: who produced it, and its place, as Kafka writes it."""
+    kept = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
+    return _seal(header._replace(attributes=kept, base_timestamp=-1, record_count=0), b"")
 
 
 def _open_batch(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes, int]:

@@ -6,11 +6,14 @@ what is there, and the log is cut at the first byte that does not belong to a wh
 the recovery point had been synced, and what was acknowledged was written: neither is ever cut by this.
 
 A checksum covers all of a batch but its offset and its leader epoch. An offset must therefore follow the one before it.
-Only compaction leaves gaps, so they are damage where it cannot have been: on topics that are not compacted, behind the
-recovery point, between segments and in the last one.
+Only compaction leaves gaps. They are damage where it cannot have been: on topics that are not compacted, behind both
+the recovery point and what the cleaner's checkpoint says was compacted once, between segments and in the last one. Ours
+ends every segment it writes where the next begins and never touches the last, so its gaps are inside segments only,
+even when it was cut off before its checkpoint; Kafka's can be between them.
 
-Leftovers of the last life, ``.deleted``, ``.cleaned`` and ``.tmp``, go; so do indexes without a segment, and producer
-snapshots that belong to no segment and are not the newest.
+A compaction that was cut off is undone or finished: ``.cleaned`` files go, a ``.swap`` of a log takes the place of the
+segments that it was made from. Other leftovers of the last life, ``.deleted`` and ``.tmp``, go too; so do indexes
+without a segment, and producer snapshots that belong to no segment and are not the newest.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.log import EPOCHS_FILE, Log, load_snapshot, remove_snapshots, snapshot_offsets, snapshot_path
 from ottla.log.producers import Producers
-from ottla.log.segment import INDEX_INTERVAL_BYTES, Segment
+from ottla.log.segment import INDEX_INTERVAL_BYTES, SWAP, SWAPPED, Segment, SegmentFile
 from ottla.model.batch import CONTROL, HEADER_BYTES, LENGTH_MIN, MAGIC, BatchHeader, checksum, read_header
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
@@ -46,9 +49,13 @@ class CleanStop:
 
 def open_log(
     disk: Disk, directory: str, name: TopicPartition, settings: TopicSettings, *,
-    clean: CleanStop | None, recovery_point: int, log_start_offset: int,
+    clean: CleanStop | None, recovery_point: int, log_start_offset: int, cleaner_offset: int | None = 0,
 ) -> Log:  # fmt: skip
-    """Open the log in ``directory``; it may be empty. Raises OSError when the disk does not answer."""
+    """Open the log in ``directory``; it may be empty. Raises OSError when the disk does not answer.
+
+    Everything below ``cleaner_offset`` was compacted; None when nobody knows any more how far that went.
+    """
+    _finish_swaps(disk, directory)
     segments = _list_segments(disk, directory)
     was_clean = clean is not None and _fits(segments, clean)
     if clean is not None and was_clean:
@@ -59,8 +66,11 @@ def open_log(
             # An empty one may have no file yet, let alone a name on disk.
             segment.synced_bytes = segment.indexed_bytes = segment.size_bytes or -1
     else:
-        dense_from = recovery_point if not settings.compact else None
-        epochs, end_offset, producers = _recover(disk, directory, segments, recovery_point, dense_from)
+        gaps_anywhere = settings.compact or cleaner_offset is None
+        dense_from = None if gaps_anywhere else max(recovery_point, cleaner_offset or 0)
+        epochs, end_offset, producers = _recover(
+            disk, directory, segments, recovery_point, dense_from, compacted=gaps_anywhere or bool(cleaner_offset)
+        )
     start_offset = max(log_start_offset, segments[0].base_offset if segments else end_offset)
     if end_offset < start_offset:
         # The start moved beyond everything the files hold (deleted records, lost files): begin anew there.
@@ -76,11 +86,50 @@ def open_log(
             disk.fsync_dir(directory)
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(start_offset)
-    return Log(
+    opened = Log(
         disk=disk, directory=directory, name=name, settings=settings, segments=segments,
         log_start_offset=start_offset, log_end_offset=end_offset, epochs=epochs, producers=producers,
         epochs_synced=was_clean,
     )  # fmt: skip
+    if cleaner_offset is not None and start_offset <= cleaner_offset <= end_offset:
+        # Otherwise the files are not those that were compacted, and all of them are taken for dirty.
+        opened.first_dirty_offset = cleaner_offset
+    return opened
+
+
+def _finish_swaps(disk: Disk, directory: str) -> None:
+    """Finish what Segment.swap_files began. Each step leaves what it needs to be taken again."""
+    names = disk.listdir(directory)
+    swaps = [name for name in names if name.endswith(SWAP)]
+    for name in swaps:
+        if not name.endswith(".log" + SWAP) or not (stem := name.removesuffix(".log" + SWAP)).isdecimal():
+            continue
+        path = os.path.join(directory, name)
+        base, end = int(stem), _end_of_file(disk, path)
+        log.warning("compaction was cut off and is finished path=%s", path)
+        for old in names:
+            stem, suffix = os.path.splitext(old)
+            if stem.isdecimal() and (base < int(stem) < end or (int(stem) == base and suffix in SWAPPED[1:])):
+                disk.remove(os.path.join(directory, old))
+        disk.rename(path, path.removesuffix(SWAP))
+    for name in swaps:
+        # Indexes: the log that they belong to has its name by now.
+        path = os.path.join(directory, name)
+        if disk.exists(path):
+            disk.rename(path, path.removesuffix(SWAP))
+    if swaps:
+        disk.fsync_dir(directory)
+
+
+def _end_of_file(disk: Disk, path: str) -> int:
+    """The offset behind the last batch of a file that was synced before it got its name."""
+    file, position, end = SegmentFile(disk, disk.open(path)), 0, 0
+    while len(head := disk.pread(file.fd, HEADER_BYTES, position)) == HEADER_BYTES:
+        header = read_header(head)
+        if header.length < LENGTH_MIN:
+            break
+        end, position = header.next_offset, position + header.size_bytes
+    return end
 
 
 def _list_segments(disk: Disk, directory: str) -> list[Segment]:
@@ -126,16 +175,18 @@ def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs:
 
 
 def _recover(
-    disk: Disk, directory: str, segments: list[Segment], recovery_point: int, dense_from: int | None
-) -> tuple[LeaderEpochs, int, Producers | None]:
+    disk: Disk, directory: str, segments: list[Segment], recovery_point: int, dense_from: int | None, *,
+    compacted: bool,
+) -> tuple[LeaderEpochs, int, Producers | None]:  # fmt: skip
     """Read what may be damaged, cut where it is, rebuild what describes it."""
     epochs = _load_epochs(disk, directory)
     producers, replay_from = load_snapshot(disk, directory, recovery_point)
     # Without its history of epochs a log is read as a whole; without a snapshot of its producers, from the last one on.
     read_from = min(recovery_point, replay_from) if epochs.epochs else 0
     first = max(bisect_right(segments, read_from, key=_base_offset) - 1, 0)
-    if not first:
-        epochs = LeaderEpochs()  # all of them are about to be read again
+    if not first and not compacted:
+        # All of them are about to be read again. Compaction may have dropped the batches that an epoch began with.
+        epochs = LeaderEpochs()
     for segment in segments[:first]:
         segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
         segment.indexes_suspect = True

@@ -22,6 +22,10 @@ from ottla.model.errors import CorruptMessage
 log = logging.getLogger(__name__)
 
 NO_TIMESTAMP = -1
+#: what compaction calls its files until they take the place of others: recovery drops the first, finishes the second
+CLEANED, SWAP = ".cleaned", ".swap"
+#: the files of a segment that compaction writes anew
+SWAPPED = (".log", ".index", ".timeindex")
 #: Kafka's default of index.interval.bytes, for indexes that are rebuilt
 INDEX_INTERVAL_BYTES = 4096
 #: how much of the file one look at batch headers reads
@@ -158,15 +162,15 @@ class Segment:
             self.first_timestamp = read_header(header).max_timestamp
         return self.first_timestamp
 
-    def write_indexes(self) -> None:
+    def write_indexes(self, suffix: str = "") -> None:
         """Bring the index files up to date, durably. The last time entry is the newest timestamp of all."""
         size = self.size_bytes
         if not size or self.indexed_bytes == size:
             return
         if self.max_timestamp != NO_TIMESTAMP:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
-        self._disk.write_file(self.path(".index"), self.offset_index.to_bytes(), sync=True)
-        self._disk.write_file(self.path(".timeindex"), self.time_index.to_bytes(), sync=True)
+        self._disk.write_file(self.path(".index" + suffix), self.offset_index.to_bytes(), sync=True)
+        self._disk.write_file(self.path(".timeindex" + suffix), self.time_index.to_bytes(), sync=True)
         self.indexed_bytes = size
 
     def sync(self) -> None:
@@ -185,9 +189,68 @@ class Segment:
         """Nobody writes here any more: the file closes as soon as replies that are still being sent are out."""
         self._file = None
 
+    def hold(self) -> None:
+        """Open all that a reader may look at: compaction is about to give the names to other files."""
+        if self._file is None:
+            self.open_file()
+        if self._offset_index is None or self._time_index is None:
+            self._load_indexes()
+
     def delete_files(self) -> None:
         for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
             self._disk.remove(self.path(suffix))
+
+    # -- compaction -----------------------------------------------------------------------------------------------
+
+    def open_cleaned(self) -> None:
+        """Start an empty file beside the log's, under a name that recovery throws away."""
+        self._file = SegmentFile(self._disk, self._disk.open(self.path(".log" + CLEANED), create=True))
+        self._disk.truncate(self._file.fd, 0)
+
+    def append_cleaned(self, batches: bytes) -> None:
+        self._disk.pwrite(self.file.fd, batches, self.size_bytes)
+        self.size_bytes += len(batches)
+
+    def finish_cleaned(self, offset_index: bytes, time_index: bytes, times: tuple[int, int, int]) -> None:
+        """Put the file and its indexes on disk; ``times`` are the first and newest timestamp and the newest's offset.
+
+        Under its own name nothing of it is on disk yet: ``synced_bytes`` stays below zero until it is.
+        """
+        self._offset_index, self._time_index = OffsetIndex.from_bytes(offset_index), TimeIndex.from_bytes(time_index)
+        self.first_timestamp, self.max_timestamp, self.max_timestamp_offset = times
+        self._disk.fdatasync(self.file.fd)
+        self.write_indexes(CLEANED)
+
+    def remove_cleaned(self) -> None:
+        for suffix in SWAPPED:
+            self._disk.remove(self.path(suffix + CLEANED))
+
+    def swap_files(self, sources: list[Segment]) -> None:
+        """Give this compacted segment its name, durably, and take theirs from those it was made from. In a thread.
+
+        Kafka's order, so that either broker can finish what the other began: a ``.swap`` of the log is whole, and its
+        renames come first. Everything that was done already is skipped, so that it can be tried again.
+        """
+        disk = self._disk
+        # 1 from here on recovery goes on with the new file
+        for suffix in SWAPPED:
+            self._rename(suffix, CLEANED, SWAP)
+        disk.fsync_dir(self.directory)
+        # 2 the old indexes go before the new log comes: they would send readers into the middle of its batches
+        if disk.exists(self.path(".log" + SWAP)):
+            for suffix in SWAPPED[1:]:
+                disk.remove(self.path(suffix))
+            for source in sources:
+                if source.base_offset != self.base_offset:
+                    source.delete_files()
+        # 3 the new names are there to stay before anything relies on them
+        for suffix in SWAPPED:
+            self._rename(suffix, SWAP, "")
+        disk.fsync_dir(self.directory)
+
+    def _rename(self, suffix: str, before: str, after: str) -> None:
+        if self._disk.exists(self.path(suffix + before)):
+            self._disk.rename(self.path(suffix + before), self.path(suffix + after))
 
     # -- appending ------------------------------------------------------------------------------------------------
 

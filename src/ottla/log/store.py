@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, lock_file
 from ottla.env.tasks import ThreadPool
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_STOP = ".kafka_cleanshutdown"
 META = "meta.properties"
 LOCK = ".lock"
@@ -62,6 +64,11 @@ class LogDir:
         self.logs: dict[TopicPartition, Log] = {}
         #: partitions of which the checkpoints on disk may say more than that they are empty
         self.checkpointed: set[TopicPartition] = set()
+        #: up to where each log was compacted; and what the file says of it, None when it cannot be read
+        self.cleaner_offsets: dict[TopicPartition, int] = {}
+        self.cleaner_offsets_written: dict[TopicPartition, int] | None = {}
+        #: a thread writes that file after a compaction, the loop when a topic takes a name that is in it
+        self.cleaner_file = Lock()
 
 
 def read_meta(disk: Disk, path: str) -> dict[str, str]:
@@ -143,6 +150,7 @@ class LogStore:
             recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)
             start_offsets = self._read_checkpoint(path, START_OFFSETS)
             directory.checkpointed = {name for name, o in recovery_points.items() if o} | start_offsets.keys()
+            cleaner_offsets = self._load_cleaner_offsets(directory)
             high_watermarks |= self._read_checkpoint(path, HIGH_WATERMARKS)
             for folder in self._disk.listdir(path):
                 name = _partition_of(folder)
@@ -151,12 +159,20 @@ class LogStore:
                 elif name is not None and (spec := specs.get(name)) is not None and name not in self.logs:
                     if self._set_aside_stranger(path, folder, spec.topic_id):
                         continue
-                    self._add(directory, open_log(
+                    opened = self._add(directory, open_log(
                         self._disk, os.path.join(path, folder), name, spec.settings, clean=(clean or {}).get(folder),
                         recovery_point=recovery_points.get(name, 0), log_start_offset=start_offsets.get(name, 0),
+                        cleaner_offset=None if cleaner_offsets is None else cleaner_offsets.get(name, 0),
                     ))  # fmt: skip
+                    if opened.first_dirty_offset:
+                        directory.cleaner_offsets[name] = opened.first_dirty_offset
                 elif name is not None:
+                    if cleaner_offsets is not None and name in cleaner_offsets:
+                        directory.cleaner_offsets[name] = cleaner_offsets[name]
                     log.warning("folder of an unknown partition left alone path=%s", os.path.join(path, folder))
+            if cleaner_offsets is not None:
+                # What it said of logs that are gone, or were cut, must not be believed of what grows in their place.
+                self.write_cleaner_offsets(directory)
             # From here on a crash must be seen as one.
             self._disk.remove(os.path.join(path, CLEAN_STOP))
             self._disk.fsync_dir(path)
@@ -210,6 +226,7 @@ class LogStore:
         if self._disk.exists(folder) and any(name.endswith(".log") for name in self._disk.listdir(folder)):
             # A topic of this name was deleted, or forgotten, while its disk was away.
             self._set_aside(folder, topic_id_text(topic_id))
+        directory.cleaner_offsets.pop(spec.name, None)
         if spec.name in directory.checkpointed:
             # What the checkpoints say of an earlier topic of this name would cut the new one down after a crash.
             self._write_offsets(directory, sync=True)
@@ -224,6 +241,7 @@ class LogStore:
             return
         directory = self.dir_of(gone)
         del directory.logs[name]
+        directory.cleaner_offsets.pop(name, None)
         gone.pending.clear()
         gone.gone = True
         # Connections remember the partition they last wrote to; its space must not wait for them to close.
@@ -315,8 +333,35 @@ class LogStore:
         self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)
         self._write_checkpoint(directory, START_OFFSETS, starts, sync)
         if sync:
+            self.write_cleaner_offsets(directory)
             # A checkpoint that is not synced can still give way to the one before it.
             directory.checkpointed = set(points)
+
+    def _load_cleaner_offsets(self, directory: LogDir) -> dict[TopicPartition, int] | None:
+        """What the cleaner's checkpoint says; None when there is one that cannot be read."""
+        path = os.path.join(directory.path, CLEANER_OFFSETS)
+        offsets: dict[TopicPartition, int] | None = None
+        try:
+            offsets = _parse_checkpoint(self._disk.read_file(path))
+        except (ValueError, IndexError):
+            log.warning("cleaner's checkpoint is damaged, logs may have gaps anywhere path=%s", path)
+        directory.cleaner_offsets_written = offsets
+        directory.checkpointed |= (offsets or {}).keys()
+        return offsets
+
+    def note_cleaned(self, of: Log, offset: int) -> None:
+        """The log is compacted up to here, durably; ``write_cleaner_offsets`` has yet to say so on disk."""
+        directory = self.dir_of(of)
+        of.first_dirty_offset = directory.cleaner_offsets[of.name] = offset
+        directory.checkpointed.add(of.name)
+
+    def write_cleaner_offsets(self, directory: LogDir) -> None:
+        """Note how far logs are compacted. Always synced: recovery of topics that were compacted once needs it."""
+        with directory.cleaner_file:
+            offsets = directory.cleaner_offsets.copy()
+            if offsets != directory.cleaner_offsets_written:
+                self._write_checkpoint(directory, CLEANER_OFFSETS, offsets, sync=True)
+                directory.cleaner_offsets_written = offsets
 
     def _write_checkpoint(
         self, directory: LogDir, file: str, offsets: Mapping[TopicPartition, int], sync: bool
@@ -325,13 +370,8 @@ class LogStore:
         self._disk.write_file(os.path.join(directory.path, file), ("\n".join(lines) + "\n").encode(), sync=sync)
 
     def _read_checkpoint(self, path: str, file: str) -> dict[TopicPartition, int]:
-        data = self._disk.read_file(os.path.join(path, file))
         try:
-            lines = (data or b"0\n0\n").decode().split("\n")
-            if lines[0] != "0" or len(lines) != int(lines[1]) + 3 or lines[-1]:
-                raise ValueError("not a whole checkpoint")
-            rows = [line.split() for line in lines[2:-1]]
-            return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+            return _parse_checkpoint(self._disk.read_file(os.path.join(path, file)))
         except (ValueError, IndexError):
             # Recovery without a recovery point reads more, and loses nothing.
             log.warning("checkpoint is damaged and ignored path=%s", os.path.join(path, file))
@@ -381,6 +421,15 @@ class LogStore:
         for directory in self.dirs:
             os.close(directory.lock_fd)
         self.dirs.clear()
+
+
+def _parse_checkpoint(data: bytes | None) -> dict[TopicPartition, int]:
+    """A checkpoint's offsets; raises ValueError or IndexError when it is not whole."""
+    lines = (data or b"0\n0\n").decode().split("\n")
+    if lines[0] != "0" or len(lines) != int(lines[1]) + 3 or lines[-1]:
+        raise ValueError("not a whole checkpoint")
+    rows = [line.split() for line in lines[2:-1]]
+    return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
 
 
 def _report(error: OSError | None, what: str, path: str) -> None:

@@ -34,6 +34,8 @@ CODEC_MAX = 4
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+#: compaction wrote the batch: its base timestamp is the time at which its deletions may go
+DELETE_HORIZON = 0x40
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CODEC_BY_NAME = {"uncompressed": 0, **{name: number for number, name in enumerate(CODECS)}}

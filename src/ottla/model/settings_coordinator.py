@@ -32,7 +32,6 @@ class CoordinatorSettings(SettingsSnapshot):
         6000,
         at_least(1),
         "Shortest session timeout a member may ask for.",
-        used=False,
     )
     group_max_session_timeout_ms = Setting(
         "group.max.session.timeout.ms",
@@ -40,7 +39,6 @@ class CoordinatorSettings(SettingsSnapshot):
         1_800_000,
         at_least(1),
         "Longest session timeout a member may ask for.",
-        used=False,
     )
     group_initial_rebalance_delay_ms = Setting(
         "group.initial.rebalance.delay.ms",
@@ -48,16 +46,14 @@ class CoordinatorSettings(SettingsSnapshot):
         3000,
         at_least(0),
         "Time an empty group waits for more members before its first rebalance.",
-        used=False,
     )
-    group_max_size = Setting("group.max.size", INT, INT_MAX, at_least(1), "Most members of a group.", used=False)
+    group_max_size = Setting("group.max.size", INT, INT_MAX, at_least(1), "Most members of a group.")
     group_consumer_session_timeout_ms = Setting(
         "group.consumer.session.timeout.ms",
         INT,
         45_000,
         at_least(1),
         "Session timeout under the consumer protocol.",
-        used=False,
     )
     group_consumer_min_session_timeout_ms = Setting(
         "group.consumer.min.session.timeout.ms",
@@ -65,7 +61,6 @@ class CoordinatorSettings(SettingsSnapshot):
         45_000,
         at_least(1),
         "Shortest session timeout of a group.",
-        used=False,
     )
     group_consumer_max_session_timeout_ms = Setting(
         "group.consumer.max.session.timeout.ms",
@@ -73,7 +68,6 @@ class CoordinatorSettings(SettingsSnapshot):
         60_000,
         at_least(1),
         "Longest session timeout of a group.",
-        used=False,
     )
     group_consumer_heartbeat_interval_ms = Setting(
         "group.consumer.heartbeat.interval.ms",
@@ -81,7 +75,6 @@ class CoordinatorSettings(SettingsSnapshot):
         5000,
         at_least(1),
         "Heartbeat interval under the consumer protocol.",
-        used=False,
     )
     group_consumer_min_heartbeat_interval_ms = Setting(
         "group.consumer.min.heartbeat.interval.ms",
@@ -89,7 +82,6 @@ class CoordinatorSettings(SettingsSnapshot):
         5000,
         at_least(1),
         "Shortest heartbeat interval of a group.",
-        used=False,
     )
     group_consumer_max_heartbeat_interval_ms = Setting(
         "group.consumer.max.heartbeat.interval.ms",
@@ -97,7 +89,6 @@ class CoordinatorSettings(SettingsSnapshot):
         15_000,
         at_least(1),
         "Longest heartbeat interval of a group.",
-        used=False,
     )
     group_consumer_max_size = Setting(
         "group.consumer.max.size",
@@ -105,7 +96,6 @@ class CoordinatorSettings(SettingsSnapshot):
         INT_MAX,
         at_least(1),
         "Most members under the consumer protocol.",
-        used=False,
     )
     group_consumer_assignors = Setting(
         "group.consumer.assignors",
@@ -113,7 +103,6 @@ class CoordinatorSettings(SettingsSnapshot):
         ("uniform", "range"),
         list_of("uniform", "range"),
         "Assignors of the consumer protocol, the first is the default.",
-        used=False,
     )
     group_consumer_migration_policy = Setting(
         "group.consumer.migration.policy",
@@ -121,7 +110,6 @@ class CoordinatorSettings(SettingsSnapshot):
         "bidirectional",
         one_of("bidirectional", "upgrade", "downgrade", "disabled"),
         "Which way a group may change between the classic and the consumer protocol.",
-        used=False,
     )
     offsets_topic_num_partitions = Setting(
         "offsets.topic.num.partitions",
@@ -129,7 +117,6 @@ class CoordinatorSettings(SettingsSnapshot):
         50,
         at_least(1),
         "Partitions of `__consumer_offsets`.",
-        used=False,
     )
     offsets_topic_replication_factor = Setting(
         "offsets.topic.replication.factor",
@@ -137,7 +124,6 @@ class CoordinatorSettings(SettingsSnapshot):
         1,
         at_least(1),
         "Replicas of `__consumer_offsets` (Kafka: 3).",
-        used=False,
     )
     offsets_topic_segment_bytes = Setting(
         "offsets.topic.segment.bytes",
@@ -145,7 +131,6 @@ class CoordinatorSettings(SettingsSnapshot):
         104_857_600,
         at_least(1),
         "Segment size of `__consumer_offsets`.",
-        used=False,
     )
     offsets_topic_compression_codec = Setting(
         "offsets.topic.compression.codec",
@@ -153,7 +138,6 @@ class CoordinatorSettings(SettingsSnapshot):
         0,
         between(0, 4),
         "Compression of `__consumer_offsets`: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
-        used=False,
     )
     offsets_retention_minutes = Setting(
         "offsets.retention.minutes",
@@ -161,7 +145,6 @@ class CoordinatorSettings(SettingsSnapshot):
         10_080,
         at_least(1),
         "Time that offsets of an empty group are kept.",
-        used=False,
     )
     offsets_retention_check_interval_ms = Setting(
         "offsets.retention.check.interval.ms",
@@ -169,7 +152,6 @@ class CoordinatorSettings(SettingsSnapshot):
         600_000,
         at_least(1),
         "How often offsets are checked for expiry.",
-        used=False,
     )
     offsets_commit_timeout_ms = Setting(
         "offsets.commit.timeout.ms",
@@ -177,7 +159,6 @@ class CoordinatorSettings(SettingsSnapshot):
         5000,
         at_least(1),
         "Time a commit may wait for the replicas.",
-        used=False,
     )
     offset_metadata_max_bytes = Setting(
         "offset.metadata.max.bytes",
@@ -185,7 +166,6 @@ class CoordinatorSettings(SettingsSnapshot):
         4096,
         at_least(0),
         "Longest text a consumer may keep with an offset.",
-        used=False,
     )
     offsets_load_buffer_size = Setting(
         "offsets.load.buffer.size",
@@ -194,6 +174,13 @@ class CoordinatorSettings(SettingsSnapshot):
         at_least(1),
         "Bytes read at once when offsets are loaded.",
         used=False,
+    )
+    group_verify_interval_ms = Setting(
+        "group.verify.interval.ms",
+        INT,
+        0,
+        at_least(0),
+        "How often groups are compared with a replay of their log while they are served; 0 for never. For tests.",
     )
 
     # Transactions

@@ -240,7 +240,7 @@ class LogSettings(SettingsSnapshot):
 
     # Log cleaner
 
-    log_cleaner_enable = Setting("log.cleaner.enable", BOOL, True, ANY, "Run compaction.", used=False)
+    log_cleaner_enable = Setting("log.cleaner.enable", BOOL, True, ANY, "Run compaction.")
     log_cleaner_threads = Setting(
         "log.cleaner.threads", INT, 1, at_least(0), "Partitions compacted at once.", dynamic=True, used=False
     )
@@ -251,7 +251,6 @@ class LogSettings(SettingsSnapshot):
         at_least(1_048_576),
         "Memory for the keys of the partition being compacted.",
         dynamic=True,
-        used=False,
     )
     log_cleaner_io_buffer_size = Setting(
         "log.cleaner.io.buffer.size",
@@ -260,7 +259,6 @@ class LogSettings(SettingsSnapshot):
         at_least(0),
         "Bytes read at once by compaction.",
         dynamic=True,
-        used=False,
     )
     log_cleaner_io_buffer_load_factor = Setting(
         "log.cleaner.io.buffer.load.factor",
@@ -269,7 +267,6 @@ class LogSettings(SettingsSnapshot):
         between(0, 1),
         "How full the memory for keys may get.",
         dynamic=True,
-        used=False,
     )
     log_cleaner_io_max_bytes_per_second = Setting(
         "log.cleaner.io.max.bytes.per.second",
@@ -296,7 +293,6 @@ class LogSettings(SettingsSnapshot):
         between(0, 1),
         "Part of a log that must be new since the last compaction before it is compacted again.",
         dynamic=True,
-        used=False,
     )
     log_cleaner_delete_retention_ms = Setting(
         "log.cleaner.delete.retention.ms",
@@ -305,7 +301,6 @@ class LogSettings(SettingsSnapshot):
         at_least(0),
         "Time that deletions (records without a value) stay readable after compaction.",
         dynamic=True,
-        used=False,
     )
     log_cleaner_min_compaction_lag_ms = Setting(
         "log.cleaner.min.compaction.lag.ms",
@@ -314,7 +309,6 @@ class LogSettings(SettingsSnapshot):
         at_least(0),
         "Time a record stays before it may be compacted away.",
         dynamic=True,
-        used=False,
     )
     log_cleaner_max_compaction_lag_ms = Setting(
         "log.cleaner.max.compaction.lag.ms",
@@ -323,5 +317,4 @@ class LogSettings(SettingsSnapshot):
         at_least(1),
         "Time after which a record is due for compaction whatever the ratio.",
         dynamic=True,
-        used=False,
     )

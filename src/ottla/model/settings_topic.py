@@ -129,7 +129,6 @@ class TopicSettings(SettingsSnapshot):
         at_least(0),
         "Time that deletions (records without a value) stay readable after compaction.",
         synonyms=_from("log.cleaner.delete.retention.ms"),
-        used=False,
     )
     min_cleanable_dirty_ratio = TopicSetting(
         "min.cleanable.dirty.ratio",
@@ -138,7 +137,6 @@ class TopicSettings(SettingsSnapshot):
         between(0, 1),
         "Part of a log that must be new since the last compaction before it is compacted again.",
         synonyms=_from("log.cleaner.min.cleanable.ratio"),
-        used=False,
     )
     min_compaction_lag_ms = TopicSetting(
         "min.compaction.lag.ms",
@@ -147,7 +145,6 @@ class TopicSettings(SettingsSnapshot):
         at_least(0),
         "Time a record stays before it may be compacted away.",
         synonyms=_from("log.cleaner.min.compaction.lag.ms"),
-        used=False,
     )
     max_compaction_lag_ms = TopicSetting(
         "max.compaction.lag.ms",
@@ -156,7 +153,6 @@ class TopicSettings(SettingsSnapshot):
         at_least(1),
         "Time after which a record is due for compaction whatever the ratio.",
         synonyms=_from("log.cleaner.max.compaction.lag.ms"),
-        used=False,
     )
 
     # Segments

@@ -174,6 +174,11 @@ class Server:
         self.turn_started = self.monotonic()
         self._loop.call_soon(self.end_turn)
 
+    def ensure_turn(self) -> None:
+        """Something was appended outside of any request: see that it is written as well."""
+        if not self.in_turn:
+            self.begin_turn()
+
     def end_turn(self) -> None:
         # 1 files; when that fails in a way nobody foresaw, nothing may be acknowledged any more
         if not self._before_replies():

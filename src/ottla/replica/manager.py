@@ -19,12 +19,13 @@ from functools import partial
 from ottla.env.clock import Clock
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk
 from ottla.env.tasks import ThreadPool
+from ottla.log.compaction import Compactor, plan_compaction
 from ottla.log.log import Log
 from ottla.log.retention import retention_start_offset
 from ottla.log.segment import Segment
 from ottla.log.store import LogDir, LogStore, PartitionSpec
 from ottla.model.errors import ErrorCode, OffsetOutOfRange, PolicyViolation, StorageError
-from ottla.model.settings import TopicSettings
+from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import TopicPartition
 from ottla.replica.partition import Partition, Writer
 
@@ -49,6 +50,7 @@ class ReplicaManager:
         self._free_bytes_min = free_bytes_min
         self._on_all_dirs_failed = on_all_dirs_failed
         store.on_dir_failed = self._dir_failed
+        self.compactor = Compactor(disk=disk, store=store, threads=threads, monotonic=clock.monotonic)
 
         #: by topic name, then by partition number
         self.topics: dict[bytes, dict[int, Partition]] = {}
@@ -252,6 +254,28 @@ class ReplicaManager:
             self.store.advance_log_start(partition.log, start)
         except OSError as error:
             self._write_failed(partition.log, error)
+
+    def maybe_compact(self, now_ms: int, settings: BrokerSettings) -> bool:
+        """Compact the dirtiest log of those that are due, beside the loop. True while that is under way."""
+        if self.compactor.busy:
+            self.compactor.resume()
+            return True
+        if not settings.log_cleaner_enable:
+            return False
+        plans = []
+        for partition in self._by_log.values():
+            its_log = partition.log
+            if not its_log.settings.compact or partition.offline or its_log in self.compactor.uncleanable:
+                continue
+            try:
+                its_log.maybe_roll_quiet(now_ms)
+                plan = plan_compaction(its_log, partition.last_stable_offset, now_ms)
+            except OSError as error:
+                self._write_failed(its_log, error)
+                continue
+            if plan is not None:
+                plans.append(plan)
+        return self.compactor.start(plans, now_ms, settings)
 
     def apply_flush_interval(self) -> None:
         """Sync logs whose topic sets `flush.ms`."""

@@ -20,7 +20,6 @@ from ottla.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -132,25 +131,6 @@ def _partition(number: int, view: PartitionView, offline: bool) -> MetadataRespo
         isr_nodes=view.isr,
         offline_replicas=view.replicas if offline else (),
     )
-
-
-def find_coordinator(
-    services: Services, request: FindCoordinatorRequest, context: RequestContext
-) -> FindCoordinatorResponse:
-    """FindCoordinator (10) v0-v6. There are no groups and no transactions yet, and so no coordinator of any.
-
-    It is served all the same, with the answer that Kafka gives while it has none: librdkafka takes a broker without
-    this API for one that does not understand lz4, and compresses nothing. Any other error would reach applications that
-    only assign partitions, because librdkafka asks on their behalf as well.
-    """
-    code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no consumer groups and no transactions yet"
-    return FindCoordinatorResponse(
-        error_code=code, error_message=text, node_id=-1, port=-1,
-        coordinators=[
-            Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)
-            for key in request.coordinator_keys
-        ],
-    )  # fmt: skip
 
 
 def describe_cluster(

@@ -16,7 +16,8 @@ from __future__ import annotations
 from struct import Struct
 
 from ottla.broker.services import Services
-from ottla.model.errors import ErrorCode, InvalidRecord, KafkaError, Refused
+from ottla.cluster.view import INTERNAL_TOPICS
+from ottla.model.errors import ErrorCode, InvalidRecord, InvalidTopic, KafkaError, Refused
 from ottla.net.connection import Connection, Slot
 from ottla.replica.partition import Partition
 from ottla.wire.produce import (
@@ -297,6 +298,8 @@ class ProduceApi:
             if by_id and key not in topics:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.name.topic in INTERNAL_TOPICS:
+            raise InvalidTopic("only the broker itself writes to its internal topics")
         if data.start < 0:
             raise InvalidRecord("no batch in the request")
         return partition

@@ -17,7 +17,7 @@ from ottla.cluster.controller import (
     plan_create_topic,
 )
 from ottla.cluster.store import NodeExists, NoNode
-from ottla.cluster.view import TopicView
+from ottla.cluster.view import INTERNAL_TOPICS, TopicView
 from ottla.model.errors import (
     ErrorCode,
     InvalidConfig,
@@ -59,9 +59,6 @@ from ottla.wire.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-
-#: internal topics are made by the broker itself, with settings of their own
-_INTERNAL = "__consumer_offsets", "__transaction_state"
 
 
 async def create_topics(
@@ -134,7 +131,7 @@ async def _create(services: Services, topic: TopicView) -> None:
 async def create_topic_by_default(services: Services, name: str) -> TopicView | None:
     """Auto-creation: the topic, made with the broker's defaults unless somebody else was faster."""
     check_topic_name(name)
-    if name in _INTERNAL:
+    if name in INTERNAL_TOPICS:  # the broker makes them itself, with settings of their own
         return None
     planned = _plan(services, NewTopic(name=name, partition_count=-1, replication_factor=-1, assignments={}, config={}))
     try:
@@ -142,6 +139,20 @@ async def create_topic_by_default(services: Services, name: str) -> TopicView | 
     except TopicAlreadyExists:
         pass
     return services.view.topics.get(name)
+
+
+async def create_internal_topic(
+    services: Services, name: str, *, partitions: int, replication_factor: int, config: dict[str, str]
+) -> None:
+    """Make one of the broker's own topics, on as many brokers as there are up to the factor that is wanted."""
+    factor = min(replication_factor, len([services.broker_id]))
+    wanted = NewTopic(
+        name=name, partition_count=partitions, replication_factor=factor, assignments={}, config=config
+    )  # fmt: skip
+    try:
+        await _create(services, _plan(services, wanted))
+    except TopicAlreadyExists:
+        pass
 
 
 def _created(services: Services, topic: TopicView, validate_only: bool) -> CreatableTopicResult:

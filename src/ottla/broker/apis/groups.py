@@ -1,0 +1,320 @@
+"""Consumer groups as clients ask for them: decode, find the shard, hand over. What groups do is the coordinator's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from ottla.broker.apis.topics import create_internal_topic
+from ottla.broker.services import RequestContext, Services
+from ottla.coordinator.offsets import refuse_commit
+from ottla.coordinator.outcome import Client
+from ottla.coordinator.runtime import OFFSETS_TOPIC, Unstored
+from ottla.model.errors import ErrorCode, KafkaError, Refused
+from ottla.wire import Message
+from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from ottla.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from ottla.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from ottla.wire.messages.offset_commit import OffsetCommitRequest
+from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from ottla.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+Answer = Message | Awaitable[Message]
+
+_GROUP, _TRANSACTION = 0, 1
+#: operations that can be authorized on a group, as bits
+GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8))
+_NOT_ASKED = -(1 << 31)
+#: OffsetFetch asks for many groups from here on
+_MANY_GROUPS_FROM = 8
+
+
+def find_coordinator(services: Services, request: FindCoordinatorRequest, context: RequestContext) -> Answer:
+    """FindCoordinator (10) v0-v6. v1 key type. v4 many keys."""
+    if request.key_type == _GROUP and OFFSETS_TOPIC not in services.view.topics:
+        return _create_and_find(services, request, context)
+    return _coordinators(services, request, context)
+
+
+async def _create_and_find(
+    services: Services, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    settings = services.settings
+    await create_internal_topic(
+        services, OFFSETS_TOPIC, partitions=settings.offsets_topic_num_partitions,
+        replication_factor=settings.offsets_topic_replication_factor,
+        config={
+            "cleanup.policy": "compact", "compression.type": "producer",
+            "segment.bytes": str(settings.offsets_topic_segment_bytes),
+        },
+    )  # fmt: skip
+    return _coordinators(services, request, context)
+
+
+def _coordinators(
+    services: Services, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    keys = request.coordinator_keys if context.version >= 4 else [request.key]
+    found = [_coordinator(services, request.key_type, key, context) for key in keys]
+    first = found[0] if found else Coordinator()
+    return FindCoordinatorResponse(
+        error_code=first.error_code, error_message=first.error_message, node_id=first.node_id, host=first.host,
+        port=first.port, coordinators=found,
+    )  # fmt: skip
+
+
+def _coordinator(services: Services, key_type: int, key: str, context: RequestContext) -> Coordinator:
+    if key_type == _GROUP:
+        host, port = services.endpoint_for(context)
+        return Coordinator(key=key, node_id=services.broker_id, host=host, port=port, error_message=None)
+    if key_type == _TRANSACTION:
+        code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no transactions yet"
+    else:
+        code, text = ErrorCode.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
+    return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)
+
+
+# -- members ----------------------------------------------------------------------------------------------------------
+
+
+def join_group(services: Services, request: JoinGroupRequest, context: RequestContext) -> Answer:
+    """JoinGroup (11) v0-v9. v1 rebalance timeout. v4 member id required. v5 static members. v8 reason. v9 skip."""
+    return services.groups.run(
+        request.group_id,
+        lambda shard, ticket, now: shard.join_group(request, _client(context), ticket, now),
+        lambda code: JoinGroupResponse(error_code=code, member_id=request.member_id),
+    )
+
+
+def sync_group(services: Services, request: SyncGroupRequest, context: RequestContext) -> Answer:
+    """SyncGroup (14) v0-v5. v3 static members. v5 protocol type and name."""
+    return services.groups.run(
+        request.group_id,
+        lambda shard, ticket, now: shard.sync_group(request, _client(context), ticket, now),
+        lambda code: SyncGroupResponse(error_code=code),
+    )
+
+
+def heartbeat(services: Services, request: HeartbeatRequest, context: RequestContext) -> Answer:
+    """Heartbeat (12) v0-v4. v3 static members. While groups are loaded, nobody is told to rebalance."""
+    return services.groups.run(
+        request.group_id,
+        lambda shard, ticket, now: shard.heartbeat(request, _client(context), ticket, now),
+        lambda code: HeartbeatResponse(error_code=0 if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else code),
+    )
+
+
+def leave_group(services: Services, request: LeaveGroupRequest, context: RequestContext) -> Answer:
+    """LeaveGroup (13) v0-v5. v3 many members. v5 reason."""
+    return services.groups.run(
+        request.group_id,
+        lambda shard, ticket, now: shard.leave_group(request, _client(context), ticket, now),
+        lambda code: LeaveGroupResponse(error_code=code),
+    )
+
+
+def consumer_group_heartbeat(
+    services: Services, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> Answer:
+    """ConsumerGroupHeartbeat (68) v0-v1. v1 the client makes the member id; regular expressions."""
+    return services.groups.run(
+        request.group_id,
+        lambda shard, ticket, now: shard.consumer_heartbeat(request, _client(context), ticket, now),
+        lambda code: ConsumerGroupHeartbeatResponse(error_code=code, error_message=None),
+    )
+
+
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def offset_commit(services: Services, request: OffsetCommitRequest, context: RequestContext) -> Answer:
+    """OffsetCommit (8) v2-v10. v5 no retention. v6 leader epoch. v7 static members. v9 member epoch. v10 topic ids."""
+    return services.groups.run(
+        request.group_id,
+        lambda shard, ticket, now: shard.commit_offsets(request, _client(context), ticket, now),
+        lambda code: refuse_commit(request, code),
+    )
+
+
+def offset_fetch(services: Services, request: OffsetFetchRequest, context: RequestContext) -> Answer:
+    """OffsetFetch (9) v1-v10. v2 null asks for all. v5 leader epoch. v7 stable. v8 many groups. v9 epoch. v10 ids."""
+    version = context.version
+    asked: Sequence[OffsetFetchRequestGroup] = request.groups
+    if version < _MANY_GROUPS_FROM:
+        topics = None
+        if request.topics is not None:
+            topics = [
+                OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+                for topic in request.topics
+            ]
+        asked = [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
+    parts = [_fetch_group(services, group, context) for group in asked]
+    waits = [(part, wait) for part, wait in parts if isinstance(wait, asyncio.Future)]
+    answers = [part for part, _ in parts]
+    if waits:
+        return _fetch_when_durable(answers, waits, request, version)
+    return _fetched(answers, request, version)
+
+
+def _fetch_group(
+    services: Services, group: OffsetFetchRequestGroup, context: RequestContext
+) -> tuple[OffsetFetchResponseGroup, bool | asyncio.Future[Message]]:
+    runtime = services.groups
+    try:
+        answer = runtime.shard(group.group_id).fetch_offsets(group, _client(context), runtime.now())
+        return answer, runtime.durable(group.group_id)
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code), True
+
+
+async def _fetch_when_durable(
+    answers: list[OffsetFetchResponseGroup], waits: Iterable[tuple[OffsetFetchResponseGroup, asyncio.Future[Message]]],
+    request: OffsetFetchRequest, version: int,
+) -> OffsetFetchResponse:  # fmt: skip
+    for part, wait in waits:
+        done = await wait
+        if isinstance(done, Unstored):
+            part.error_code, part.topics = done.error_code, ()
+    return _fetched(answers, request, version)
+
+
+def _fetched(
+    answers: list[OffsetFetchResponseGroup], request: OffsetFetchRequest, version: int
+) -> OffsetFetchResponse:
+    if version >= _MANY_GROUPS_FROM:
+        return OffsetFetchResponse(groups=answers)
+    (only,) = answers
+    if only.error_code:
+        return OffsetFetchResponse(error_code=only.error_code, topics=_refused_partitions(request, only.error_code))
+    return OffsetFetchResponse(topics=[
+        OffsetFetchResponseTopic(name=topic.name, partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=row.partition_index, committed_offset=row.committed_offset,
+                committed_leader_epoch=row.committed_leader_epoch, metadata=row.metadata, error_code=row.error_code,
+            )
+            for row in topic.partitions
+        ])
+        for topic in only.topics
+    ])  # fmt: skip
+
+
+def _refused_partitions(request: OffsetFetchRequest, code: int) -> list[OffsetFetchResponseTopic]:
+    """v1 has no place for an error but at the partitions; later ones say it once."""
+    return [
+        OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=number, committed_offset=-1, committed_leader_epoch=-1, error_code=code
+                )
+                for number in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics or ()
+    ]
+
+
+def offset_delete(services: Services, request: OffsetDeleteRequest, context: RequestContext) -> Answer:
+    """OffsetDelete (47) v0."""
+    return services.groups.run(
+        request.group_id,
+        lambda shard, ticket, now: shard.delete_offsets(request, _client(context), ticket, now),
+        lambda code: OffsetDeleteResponse(error_code=code),
+    )
+
+
+# -- questions --------------------------------------------------------------------------------------------------------
+
+
+def list_groups(services: Services, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    """ListGroups (16) v0-v5. v4 states. v5 types. Only groups that this broker coordinates."""
+    if services.groups.is_loading:
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    groups: list[ListedGroup] = []
+    for shard in services.groups.shards():
+        groups.extend(shard.list_groups(states, types))
+    return ListGroupsResponse(groups=groups)
+
+
+def describe_groups(
+    services: Services, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse:
+    """DescribeGroups (15) v0-v6. v3 authorized operations. v4 static members. v6 says when there is none."""
+    groups = []
+    for group_id in dict.fromkeys(request.groups):
+        try:
+            described = services.groups.shard(group_id).describe_group(group_id, context.version)
+        except KafkaError as error:
+            described = DescribedGroup(group_id=group_id, error_code=error.code)
+        if request.include_authorized_operations and not described.error_code:
+            described.authorized_operations = GROUP_OPERATIONS
+        groups.append(described)
+    return DescribeGroupsResponse(groups=groups)
+
+
+def consumer_group_describe(
+    services: Services, request: ConsumerGroupDescribeRequest, context: RequestContext
+) -> ConsumerGroupDescribeResponse:
+    """ConsumerGroupDescribe (69) v0-v1. v1 member type."""
+    groups = []
+    for group_id in dict.fromkeys(request.group_ids):
+        try:
+            if not group_id:
+                raise Refused(ErrorCode.INVALID_GROUP_ID)
+            described = services.groups.shard(group_id).describe_consumer_group(group_id, context.version)
+        except KafkaError as error:
+            described = DescribedConsumerGroup(group_id=group_id, error_code=error.code, error_message=str(error))
+        if request.include_authorized_operations and not described.error_code:
+            described.authorized_operations = GROUP_OPERATIONS
+        groups.append(described)
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+def delete_groups(services: Services, request: DeleteGroupsRequest, context: RequestContext) -> Answer:
+    """DeleteGroups (42) v0-v2. One answer per group, whatever shard it is in."""
+    client = _client(context)
+
+    def refuse(ids: list[str], code: int) -> DeleteGroupsResponse:
+        return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=each, error_code=code) for each in ids])
+
+    parts: list[Any] = services.groups.run_many(
+        dict.fromkeys(request.groups_names),
+        lambda ids: lambda shard, ticket, now: shard.delete_groups(ids, client, ticket, now),
+        lambda ids: partial(refuse, ids),
+    )
+    if any(isinstance(part, asyncio.Future) for part in parts):
+        return _gather_deleted(parts)
+    return DeleteGroupsResponse(results=[result for part in parts for result in part.results])
+
+
+async def _gather_deleted(parts: list[Any]) -> DeleteGroupsResponse:
+    results: list[DeletableGroupResult] = []
+    for part in parts:
+        answer = await part if isinstance(part, asyncio.Future) else part
+        results.extend(answer.results)
+    return DeleteGroupsResponse(results=results)
+
+
+def _client(context: RequestContext) -> Client:
+    # The slash is Java's way to print an address without a name; tools show it, and some cut it off.
+    return Client(context.client_id, f"/{context.connection.peer_host}", context.version)

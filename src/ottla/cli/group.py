@@ -1,0 +1,331 @@
+"""`ottla group`: list, describe and delete consumer groups; its other verbs have files of their own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla.cli.connection import Connection, connection_options
+from ottla.cli.duration import format_duration_ms
+from ottla.cli.failure import Failure, NotFound
+from ottla.cli.group_lag import PartitionLag, measure_lag
+from ottla.cli.group_name import GROUP_NAME, shown
+from ottla.cli.group_reset import reset, seek
+from ottla.cli.group_why import why
+from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_rows
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import GroupState, Outcome
+
+_STATES = ("Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Unknown")
+_TYPES = ("classic", "consumer")
+
+_LIST_COLUMNS = (
+    Column("GROUP", "consumer_group_id"),
+    Column("TYPE", "type"),
+    Column("STATE", "state"),
+    Column("PROTOCOL TYPE", "protocol_type"),
+)
+_OFFSET_COLUMNS = (
+    Column("TOPIC", "topic_name"),
+    Column("PARTITION", "partition_id"),
+    Column("COMMITTED", "current_offset"),
+    Column("END", "log_end_offset"),
+    Column("LAG", "lag"),
+    Column("TIME-LAG", "time_lag"),
+    Column("CONSUMER-ID", "consumer_id"),
+    Column("CLIENT-ID", "client_id"),
+    Column("HOST", "host"),
+)
+_MEMBER_COLUMNS = (
+    Column("CONSUMER-ID", "consumer_id"),
+    Column("INSTANCE-ID", "instance_id"),
+    Column("CLIENT-ID", "client_id"),
+    Column("HOST", "host"),
+    Column("PARTITIONS", "partitions_count"),
+    Column("ASSIGNMENT", "assignment"),
+)
+
+
+@click.group("group")
+def command() -> None:
+    """List, describe, reset and delete consumer groups, and see why they rebalance."""
+
+
+@command.command("list")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(_STATES, case_sensitive=False),
+    multiple=True,
+    help="Groups in this state only. Repeatable.",
+)
+@click.option(
+    "--type",
+    "types",
+    type=click.Choice(_TYPES, case_sensitive=False),
+    multiple=True,
+    help="Groups of this type only. Repeatable.",
+)
+@connection_options
+@output_option()
+def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Connection, output: str) -> None:
+    """List consumer groups."""
+    from ottla.cli.cluster import connect
+
+    rows = [
+        {
+            "consumer_group_id": group.group_id,
+            "is_simple": group.is_simple,
+            "type": group.group_type,
+            "state": group.state,
+            # Of the kinds of groups, the client lists consumers and those where nobody ever joined.
+            "protocol_type": None if group.is_simple else "consumer",
+        }
+        for group in connect(connection).groups()
+        if (not states or group.state in states) and (not types or group.group_type in types)
+    ]
+    _print_groups(rows, _LIST_COLUMNS, output)
+
+
+@command.command("describe")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, type=GROUP_NAME)
+@click.option("--state", "with_state", is_flag=True, help="Show coordinator, type, state, assignor and total lag.")
+@click.option("--members", "with_members", is_flag=True, help="Show the members and what each is assigned.")
+@click.option("--offsets", "with_offsets", is_flag=True, help="Show commits, log ends and lag of each partition.")
+@connection_options
+@output_option()
+def describe(
+    names: tuple[str, ...],
+    with_state: bool,
+    with_members: bool,
+    with_offsets: bool,
+    connection: Connection,
+    output: str,
+) -> None:
+    """Describe consumer groups. Without --state, --members or --offsets: state and offsets.
+
+    TIME-LAG is the age of the first record that is not yet consumed, read from the log. A dash means that
+    something is not known: a partition without a commit has no lag, which is not the same as a lag of 0. The
+    states Assigning and Reconciling of groups of type consumer are shown as Unknown.
+    """
+    from ottla.cli.cluster import connect
+
+    everything = not (with_state or with_members or with_offsets)
+    cluster = connect(connection)
+    states = cluster.describe_groups(list(dict.fromkeys(names)))
+    described = []
+    for group in states:
+        if group.exists:
+            time_limit_s = connection.timeout_s if everything or with_offsets else None
+            lags = [] if output == NAME else measure_lag(cluster, group, time_limit_s=time_limit_s)
+            described.append(_description(group, lags))
+    wanted = {
+        "state": everything or with_state,
+        "members": with_members or (everything and output != TABLE),
+        "offsets": everything or with_offsets,
+    }
+    if output == TABLE:
+        click.echo("\n\n".join(_format_description(row, wanted) for row in described), nl=bool(described))
+    else:
+        hidden = {view for view in ("members", "offsets") if not wanted[view]}
+        rows = [{key: value for key, value in row.items() if key not in hidden} for row in described]
+        _print_groups(rows, (), output)
+    _leave_if_missing(states)
+
+
+@command.command("delete")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, type=GROUP_NAME)
+@click.option("--if-exists", is_flag=True, help="A group that does not exist is fine.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@connection_options
+@output_option()
+def delete(
+    names: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool, connection: Connection, output: str
+) -> None:
+    """Delete consumer groups and their committed offsets. Their consumers must be stopped first."""
+    from ottla.cli.cluster import Outcome, connect
+
+    cluster = connect(connection)
+    states = cluster.describe_groups(list(dict.fromkeys(names)))
+    missing = [shown(group.group_id) for group in states if not group.exists]
+    if missing and not if_exists:
+        raise NotFound(f"group {', '.join(missing)} does not exist; nothing was deleted, see 'ottla group list'")
+    for group in states:
+        if group.members:
+            raise Failure(
+                f"group {shown(group.group_id)} still has active members ({len(group.members)}); nothing was deleted: "
+                f"stop its consumers first, 'ottla group describe {shown(group.group_id)} --members' shows them"
+            )
+    found = [group.group_id for group in states if group.exists]
+    if dry_run:
+        _report([Outcome(name=name, failure=None) for name in found], "would delete", output)
+        return
+    if found and not yes:
+        _ask_before_deletion(found)
+    _report(cluster.delete_groups(found) if found else [], "deleted", output)
+
+
+command.add_command(reset)
+command.add_command(seek)
+command.add_command(why)
+
+
+def _ask_before_deletion(names: Iterable[str]) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("deleting groups needs --yes when nobody can be asked")
+    click.confirm(f"Delete {', '.join(map(shown, names))} and all commits in it?", abort=True, err=True)
+
+
+def _report(outcomes: Sequence[Outcome], done: str, output: str) -> None:
+    """Print what was done, one failure per line, and leave with the first failure's exit code."""
+    succeeded = [outcome.name for outcome in outcomes if outcome.failure is None]
+    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    if output == TABLE:
+        for name in succeeded:
+            click.echo(f"{done} group {shown(name)}")
+    else:
+        _print_groups([{"consumer_group_id": name, "result": done} for name in succeeded], (), output)
+    for failure in failures:
+        failure.show()
+    if failures:
+        sys.exit(failures[0].exit_code)
+
+
+def _print_groups(rows: Sequence[dict[str, Any]], columns: Sequence[Column], output: str) -> None:
+    if output == NAME:
+        # A name with a newline in it must not pass for two names in a pipe to `xargs ottla group delete`.
+        rows = [{"consumer_group_id": shown(row["consumer_group_id"])} for row in rows]
+    print_rows(rows, columns, output, "consumer_group_id")
+
+
+def _leave_if_missing(states: Iterable[GroupState]) -> None:
+    missing = [
+        NotFound(f"group {shown(g.group_id)} does not exist; see 'ottla group list'") for g in states if not g.exists
+    ]
+    for failure in missing:
+        failure.show()
+    if missing:
+        sys.exit(missing[0].exit_code)
+
+
+def _description(group: GroupState, lags: Sequence[PartitionLag]) -> dict[str, Any]:
+    known = [lag.lag for lag in lags if lag.lag is not None]
+    times = [lag.time_lag_ms for lag in lags if lag.time_lag_ms is not None]
+    node = group.coordinator
+    return {
+        "consumer_group_id": group.group_id,
+        "is_simple": group.is_simple,
+        "type": group.group_type,
+        "state": group.state,
+        "partition_assignor": group.assignor,
+        "coordinator": {"broker_id": node.broker_id, "host": node.host, "port": node.port},
+        "members_count": len(group.members),
+        "total_lag": sum(known) if known else None,
+        "max_lag": max(known, default=None),
+        "max_time_lag_ms": max(times, default=None),
+        "members": [
+            {
+                "consumer_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "assignments": [
+                    {"topic_name": name.topic, "partition_id": name.partition} for name in member.partitions
+                ],
+            }
+            for member in group.members
+        ],
+        "offsets": [_offset_row(lag) for lag in lags],
+    }
+
+
+def _offset_row(lag: PartitionLag) -> dict[str, Any]:
+    return {
+        "topic_name": lag.name.topic,
+        "partition_id": lag.name.partition,
+        "current_offset": lag.committed,
+        "log_end_offset": lag.log_end,
+        "lag": lag.lag,
+        "time_lag_ms": lag.time_lag_ms,
+        "consumer_id": lag.member.member_id if lag.member else None,
+        "instance_id": lag.member.instance_id if lag.member else None,
+        "client_id": lag.member.client_id if lag.member else None,
+        "host": lag.member.host if lag.member else None,
+    }
+
+
+def _format_description(row: dict[str, Any], wanted: dict[str, bool]) -> str:
+    blocks = [_format_state(row) if wanted["state"] else f"GROUP  {shown(row['consumer_group_id'])}"]
+    if wanted["members"]:
+        members = [
+            {**member, "partitions_count": len(member["assignments"]), "assignment": _format_assignment(member)}
+            for member in row["members"]
+        ]
+        blocks.append(format_table(_MEMBER_COLUMNS, members) if members else "no members")
+    if wanted["offsets"]:
+        # Members that hold nothing stand below the partitions: somebody is waiting for work.
+        idle = [member for member in row["members"] if not member["assignments"]]
+        rows = [
+            *({**one, "time_lag": _format_time_lag(one["time_lag_ms"])} for one in row["offsets"]),
+            *idle,
+        ]
+        blocks.append(format_table(_OFFSET_COLUMNS, rows) if rows else "no committed offsets")
+        blocks += _notes(row)
+    return "\n\n".join(blocks)
+
+
+def _format_state(row: dict[str, Any]) -> str:
+    node = row["coordinator"]
+    uncommitted = sum(one["current_offset"] is None for one in row["offsets"])
+    total = "-" if row["total_lag"] is None else str(row["total_lag"])
+    pairs = {
+        "GROUP": shown(row["consumer_group_id"]),
+        "COORDINATOR": f"{node['broker_id']} ({node['host']}:{node['port']})",
+        "TYPE": row["type"],
+        "STATE": row["state"],
+        "ASSIGNOR": shown(row["partition_assignor"] or "-"),
+        "MEMBERS": row["members_count"],
+        "TOTAL LAG": f"{total} ({uncommitted} of {len(row['offsets'])} partitions have no commit)"
+        if uncommitted
+        else total,
+    }
+    if row["max_time_lag_ms"] is not None:
+        pairs["TIME LAG"] = _format_time_lag(row["max_time_lag_ms"])
+    return "\n".join(f"{key:<11}  {value}" for key, value in pairs.items())
+
+
+def _format_assignment(member: dict[str, Any]) -> str | None:
+    partitions: dict[str, list[str]] = {}
+    for one in member["assignments"]:
+        partitions.setdefault(one["topic_name"], []).append(str(one["partition_id"]))
+    return " ".join(f"{topic}:{','.join(numbers)}" for topic, numbers in partitions.items()) or None
+
+
+def _format_time_lag(time_lag_ms: int | None) -> str | None:
+    return None if time_lag_ms is None else format_duration_ms(time_lag_ms)
+
+
+def _notes(row: dict[str, Any]) -> list[str]:
+    """What a dash in the table cannot say."""
+    beyond = [
+        f"{one['topic_name']}-{one['partition_id']}"
+        for one in row["offsets"]
+        if one["current_offset"] is not None
+        and one["log_end_offset"] is not None
+        and one["current_offset"] > one["log_end_offset"]
+    ]
+    gone = sorted({one["topic_name"] for one in row["offsets"] if one["log_end_offset"] is None})
+    notes = []
+    if beyond:
+        notes.append(
+            f"Committed beyond the end of the log: {', '.join(beyond)}. Was the topic created anew? "
+            "'ottla group reset' puts the group back into the log."
+        )
+    if gone:
+        notes.append(f"No log end: {', '.join(gone)}. The topic is gone or has no leader; see 'ottla topic describe'.")
+    return notes

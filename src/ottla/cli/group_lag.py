@@ -1,0 +1,170 @@
+"""How far a group is behind: in records, and in time.
+
+Commits are read before log ends, so that a group that keeps up is never shown as ahead of the log. The time lag is the
+age of the first record that is not yet consumed, read from the log itself: nothing is sampled, nothing is estimated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import Cluster, GroupMember, GroupState, PartitionName, Reader
+
+#: one record per partition is wanted, not the log behind it: small fetches, and none once a partition has answered
+_READER: Mapping[str, str | int | float | bool] = {
+    "isolation.level": "read_uncommitted",
+    "max.partition.fetch.bytes": 16_384,
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": 4096,
+    "fetch.wait.max.ms": 100,
+    "fetch.queue.backoff.ms": 20,
+}
+_READ_COUNT = 500
+_POLL_S = 0.1
+_PROGRESS_EVERY_S = 2.0
+#: the type of a timestamp that is none
+_TIMESTAMP_NOT_AVAILABLE = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """Where a group stands in one partition; None where that is not known."""
+
+    name: PartitionName
+    committed: int | None
+    log_end: int | None
+    time_lag_ms: int | None
+    #: who the partition is assigned to
+    member: GroupMember | None
+
+    @property
+    def lag(self) -> int | None:
+        if self.committed is None or self.log_end is None or self.is_beyond_end:
+            return None
+        return self.log_end - self.committed
+
+    @property
+    def is_beyond_end(self) -> bool:
+        """The commit speaks of another log: the topic was created anew, or lost its end."""
+        return self.committed is not None and self.log_end is not None and self.committed > self.log_end
+
+
+def measure_lag(cluster: Cluster, group: GroupState, *, time_limit_s: float | None) -> list[PartitionLag]:
+    """The lag of every partition that the group has committed or holds. Without a limit, no time lag is read."""
+    committed = cluster.committed_offsets(group.group_id)
+    holders = {name: member for member in group.members for name in member.partitions}
+    names = sorted({*committed, *holders})
+    ends = _log_ends(cluster, names)
+    found = [
+        PartitionLag(
+            name=name,
+            committed=committed.get(name),
+            log_end=ends.get(name),
+            time_lag_ms=None,
+            member=holders.get(name),
+        )
+        for name in names
+    ]
+    if time_limit_s is None:
+        return found
+    behind = {lag.name: lag.committed for lag in found if lag.committed is not None and lag.lag}
+    timestamps = read_first_timestamps(cluster, behind, time_limit_s)
+    now_ms = time.time_ns() // 1_000_000
+    return [
+        PartitionLag(
+            name=lag.name,
+            committed=lag.committed,
+            log_end=lag.log_end,
+            time_lag_ms=_time_lag_ms(lag, timestamps, now_ms),
+            member=lag.member,
+        )
+        for lag in found
+    ]
+
+
+def read_first_timestamps(
+    cluster: Cluster, starts: Mapping[PartitionName, int], time_limit_s: float
+) -> dict[PartitionName, int | None]:
+    """The timestamp of the first record at or behind each offset; None where the log has no record there.
+
+    A partition that gave no answer in time, or whose record has no timestamp, is left out.
+    """
+    if not starts:
+        return {}
+    found: dict[PartitionName, int | None] = {}
+    reader = cluster.reader(_READER)
+    try:
+        reader.assign(starts)
+        _read_each_once(reader, starts, found, time_limit_s)
+    except Failure as failure:
+        # Whoever may not read the records may still see the rest.
+        click.echo(f"warning: time lag not read: {failure.message}", err=True)
+    finally:
+        reader.close()
+    return found
+
+
+def _read_each_once(
+    reader: Reader,
+    starts: Mapping[PartitionName, int],
+    found: dict[PartitionName, int | None],
+    time_limit_s: float,
+) -> None:
+    from ottla.cli.cluster import PartitionName
+
+    unread = set(starts)
+    began = reported = time.monotonic()
+    while unread:
+        now = time.monotonic()
+        if now - began >= time_limit_s:
+            left_out = f"{len(unread)} of {len(starts)} partitions"
+            click.echo(f"warning: no time lag for {left_out} within {time_limit_s:g} s; raise --timeout", err=True)
+            return
+        if now - reported >= _PROGRESS_EVERY_S:
+            reported = now
+            click.echo(f"reading time lag: {len(starts) - len(unread)} of {len(starts)} partitions", err=True)
+        messages, ends = reader.read(_READ_COUNT, min(_POLL_S, time_limit_s))
+        for message in messages:
+            name = PartitionName(str(message.topic()), message.partition() or 0)
+            if name not in unread or (message.offset() or 0) < starts[name]:
+                continue
+            kind, timestamp_ms = message.timestamp()
+            if kind != _TIMESTAMP_NOT_AVAILABLE:
+                found[name] = timestamp_ms
+            unread.remove(name)
+            reader.pause(name)
+        for name in unread.intersection(ends):
+            # Transaction markers and compacted offsets: there is a distance to the end, but nothing to consume.
+            found[name] = None
+            unread.remove(name)
+
+
+def _time_lag_ms(lag: PartitionLag, timestamps: Mapping[PartitionName, int | None], now_ms: int) -> int | None:
+    if lag.lag == 0:
+        return 0
+    if lag.name not in timestamps:
+        return None
+    timestamp_ms = timestamps[lag.name]
+    # A producer's clock may be ahead of ours.
+    return 0 if timestamp_ms is None else max(now_ms - timestamp_ms, 0)
+
+
+def _log_ends(cluster: Cluster, names: list[PartitionName]) -> dict[PartitionName, int]:
+    # A commit outlives its topic, and a partition without a leader cannot be asked: both have no end to show.
+    topics = cluster.topics() if names else {}
+    led = {
+        (topic.name, partition.partition)
+        for topic in topics.values()
+        for partition in topic.partitions
+        if partition.leader is not None
+    }
+    found = cluster.find_offsets([name for name in names if name in led], "latest")
+    return {name: at.offset for name, at in found.items() if at.offset is not None}

@@ -1,0 +1,429 @@
+"""`ottla group reset` and `ottla group seek`: move the committed offsets of a group whose consumers are stopped.
+
+Both make a plan, show it, and commit it; they differ in what is said by default. `reset` has the flags of Kafka's own
+tool and changes nothing without --execute, `seek` is short and acts at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+from ottla.cli.connection import Connection, connection_options
+from ottla.cli.duration import parse_duration_ms
+from ottla.cli.failure import Failure, NotFound
+from ottla.cli.group_name import GROUP_NAME, shown
+from ottla.cli.offsets import partitions_of
+from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
+from ottla.cli.position import parse_time_ms
+from ottla.cli.topic_name import TOPIC_NAME
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import Cluster, GroupState, PartitionName
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_COLUMNS = (
+    Column("GROUP", "consumer_group_id"),
+    Column("TOPIC", "topic_name"),
+    Column("PARTITION", "partition_id"),
+    Column("CURRENT", "current_offset"),
+    Column("NEW", "new_offset"),
+)
+#: the key under which the options of one command line collect where to go
+_TARGETS = "ottla.group.targets"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where offsets go; `value` is an offset, a distance or a time in ms."""
+
+    kind: Literal["earliest", "latest", "offset", "time", "shift", "current", "file"]
+    value: int = 0
+    #: for "file": the offset of each topic and partition
+    offsets: Mapping[tuple[str, int], int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedOffset:
+    """What becomes of one partition."""
+
+    name: PartitionName
+    current: int | None
+    new: int
+    #: why it is not what was asked for; empty when it is
+    note: str
+
+
+def _target_option(flag: str, convert: Callable[[Any], Target], **attributes: Any) -> Callable[[_Function], _Function]:
+    """One way to say where to go; all of them are collected, so that two can be told from one."""
+
+    def collect(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value is None or value is False:
+            return
+        try:
+            target = convert(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, parameter) from None
+        ctx.meta.setdefault(_TARGETS, []).append((flag, target))
+
+    return click.option(flag, expose_value=False, callback=collect, **attributes)
+
+
+@click.command("reset")
+@click.argument("group", metavar="GROUP", type=GROUP_NAME)
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC[:P,...]",
+    multiple=True,
+    type=TOPIC_NAME,
+    help="Reset this topic, or these partitions of it. Repeatable.",
+)
+@click.option("--all-topics", is_flag=True, help="Reset every partition that the group has committed.")
+@_target_option("--to-earliest", lambda _: Target("earliest"), is_flag=True, help="To the first record.")
+@_target_option("--to-latest", lambda _: Target("latest"), is_flag=True, help="Behind the last record.")
+@_target_option("--to-current", lambda _: Target("current"), is_flag=True, help="To where it is; for --export.")
+@_target_option(
+    "--to-offset",
+    lambda number: Target("offset", number),
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="To this offset.",
+)
+@_target_option(
+    "--to-timestamp",
+    lambda text: Target("time", _parse_time(text)),
+    metavar="TIME",
+    help="To the first record at or after TIME: milliseconds, ISO 8601, or a span before now such as -90m.",
+)
+@_target_option(
+    "--to-datetime",
+    lambda text: Target("time", _parse_time(text)),
+    metavar="TIME",
+    help="Kafka's name for --to-timestamp.",
+)
+@_target_option(
+    "--by-duration",
+    lambda text: Target("time", _now_ms() - parse_duration_ms(text)),
+    metavar="SPAN",
+    help="To the first record of the last SPAN, such as 1h30m or PT1H30M.",
+)
+@_target_option(
+    "--shift-by",
+    lambda number: Target("shift", number),
+    metavar="N",
+    type=int,
+    help="By N records, back when N is negative.",
+)
+@_target_option(
+    "--from-file",
+    lambda file: Target("file", offsets=parse_offsets_file(file)),
+    metavar="FILE",
+    type=click.File(encoding="utf-8"),
+    help="To the offsets in a file of TOPIC,PARTITION,OFFSET lines, as --export writes it; - is standard input.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the plan and change nothing; this is the default.")
+@click.option("--execute", is_flag=True, help="Commit the new offsets.")
+@click.option("--export", is_flag=True, help="Print the plan as TOPIC,PARTITION,OFFSET lines.")
+@connection_options
+@output_option(TABLE, JSON, YAML)
+@click.pass_context
+def reset(
+    ctx: click.Context,
+    group: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    dry_run: bool,
+    execute: bool,
+    export: bool,
+    connection: Connection,
+    output: str,
+) -> None:
+    """Move the offsets of a group. Shows the plan; changes nothing without --execute.
+
+    The consumers of the group must be stopped. Offsets outside the log are moved to its start or end. A group
+    that does not exist yet is created by its first offsets.
+    """
+    target = _only_target(ctx)
+    _check_scope(topics, all_topics, target)
+    if dry_run and execute:
+        raise click.UsageError("--dry-run and --execute exclude each other")
+    if export and output != TABLE:
+        raise click.UsageError(f"--export prints lines of its own and excludes -o {output}")
+    from ottla.cli.cluster import connect
+
+    cluster = connect(connection)
+    (state,) = cluster.describe_groups([group])
+    if not state.exists and (all_topics or target.kind == "shift"):
+        raise NotFound(f"group {shown(group)} does not exist; name topics with --topic to create it, or see "
+                       "'ottla group list'")  # fmt: skip
+    committed = cluster.committed_offsets(group)
+    if target.offsets is not None:
+        names = _partitions_in_file(cluster, target.offsets)
+    else:
+        names = _committed_partitions(cluster, committed) if all_topics else _named_partitions(cluster, topics)
+    plan = make_plan(cluster, names, committed, target)
+    undone = "" if export else "nothing was changed; add --execute to commit this"
+    _run(cluster, state, plan, execute=execute, undone=undone, output="csv" if export else output)
+
+
+@click.command("seek")
+@click.argument("group", metavar="GROUP", type=GROUP_NAME)
+@click.option(
+    "--to",
+    "where",
+    metavar="start|end|TIME|OFFSET",
+    required=True,
+    help="start, end, an offset, or a time: @MS, ISO 8601, or a span before now such as -90m.",
+)
+@click.option(
+    "--topics",
+    metavar="TOPIC,...",
+    multiple=True,
+    help="These topics only. Repeatable.  [default: every partition that the group has committed]",
+)
+@click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
+@connection_options
+@output_option(TABLE, JSON, YAML)
+def seek(group: str, where: str, topics: tuple[str, ...], dry_run: bool, connection: Connection, output: str) -> None:
+    """Move the offsets of a group at once: the short form of reset. Its consumers must be stopped."""
+    target = _parse_where(where)
+    from ottla.cli.cluster import connect
+
+    cluster = connect(connection)
+    (state,) = cluster.describe_groups([group])
+    if not state.exists:
+        raise NotFound(f"group {shown(group)} does not exist; 'ottla group reset' can create it")
+    committed = cluster.committed_offsets(group)
+    wanted = tuple(topic for text in topics for topic in text.split(",") if topic)
+    names = partitions_of(cluster, wanted) if wanted else _committed_partitions(cluster, committed)
+    plan = make_plan(cluster, names, committed, target)
+    if target.kind == "offset" and plan and all(planned.new < target.value for planned in plan):
+        # Elsewhere numbers are times here; skipping every record because of a missing @ would be a poor answer.
+        raise Failure(f"offset {target.value} is beyond the end of every partition; write @{where} if it is a time, "
+                      "or --to end")  # fmt: skip
+    _run(cluster, state, plan, execute=not dry_run, undone="nothing was changed", output=output)
+
+
+def make_plan(
+    cluster: Cluster, names: Sequence[PartitionName], committed: Mapping[PartitionName, int], target: Target
+) -> list[PlannedOffset]:
+    """The new offset of each partition, inside its log."""
+    starts, ends = cluster.find_offsets(names, "earliest"), cluster.find_offsets(names, "latest")
+    at_time = cluster.find_offsets(names, target.value) if target.kind == "time" else {}
+    plan = []
+    for name in names:
+        start, end, current = starts[name].offset or 0, ends[name].offset or 0, committed.get(name)
+        found = at_time[name].offset if target.kind == "time" else None
+        wanted, note = _wanted(target, name, start, end, current, found)
+        if wanted is None:
+            click.echo(f"note: {name.topic}-{name.partition} is left out: {note}", err=True)
+            continue
+        if wanted < start:
+            note = f"offset {wanted} is before the start of the log, moved to {start}"
+        elif wanted > end:
+            note = f"offset {wanted} is beyond the end of the log, moved to {end}"
+        plan.append(PlannedOffset(name=name, current=current, new=min(max(wanted, start), end), note=note))
+    return plan
+
+
+def _wanted(
+    target: Target, name: PartitionName, start: int, end: int, current: int | None, found: int | None
+) -> tuple[int | None, str]:
+    """The offset that was asked for, or None, and what is to be said about it."""
+    match target.kind:
+        case "earliest":
+            return start, ""
+        case "latest":
+            return end, ""
+        case "offset":
+            return target.value, ""
+        case "time":
+            return (end, "no record is that new, moved to the end") if found is None else (found, "")
+        case "shift":
+            return (None, "no commit to shift from") if current is None else (current + target.value, "")
+        case "current":
+            return (end, "no commit, moved to the end") if current is None else (current, "")
+        case "file":
+            assert target.offsets is not None, "a target of this kind has offsets"
+            return target.offsets[name], ""
+
+
+def parse_offsets_file(file: Iterable[str] | IO[str]) -> dict[tuple[str, int], int]:
+    """Read lines of TOPIC,PARTITION,OFFSET. Raises ValueError with the line that is wrong."""
+    offsets: dict[tuple[str, int], int] = {}
+    lines = csv.reader(file)
+    try:
+        for cells in lines:
+            if not cells:
+                continue
+            words = [cell.strip() for cell in cells]
+            if len(words) != 3 or not all(re.fullmatch(r"\d{1,18}", word, re.ASCII) for word in words[1:]):
+                raise ValueError(f"line {lines.line_num}: {','.join(cells)!r:.80} is not TOPIC,PARTITION,OFFSET")
+            name = (words[0], int(words[1]))
+            if name in offsets:
+                raise ValueError(f"line {lines.line_num}: {name[0]}-{name[1]} stands there twice")
+            offsets[name] = int(words[2])
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"line {lines.line_num + 1}: {error}") from None
+    if not offsets:
+        raise ValueError("the file has no lines")
+    return offsets
+
+
+def _run(
+    cluster: Cluster, group: GroupState, plan: Sequence[PlannedOffset], *, execute: bool, undone: str, output: str
+) -> None:
+    """Show the plan, and commit it when asked to; when not, say `undone`."""
+    if not plan:
+        raise Failure(f"group {shown(group.group_id)} has no committed offset to move; name the topics to start from")
+    refusal = _refusal(group)
+    if execute and refusal is not None:
+        raise refusal
+    if output == TABLE:
+        _print_plan(group, plan, {}, output)
+    for planned in plan:
+        if planned.note:
+            click.echo(f"note: {planned.name.topic}-{planned.name.partition}: {planned.note}", err=True)
+    failures = {}
+    if execute:
+        failures = cluster.commit_offsets(group.group_id, {planned.name: planned.new for planned in plan})
+    if output != TABLE:
+        _print_plan(group, plan, failures, output)
+    if not execute:
+        if refusal is not None:
+            click.echo(f"warning: {refusal.message}", err=True)
+        if undone:
+            click.echo(undone, err=True)
+        return
+    click.echo(f"{len(plan) - len(failures)} of {len(plan)} offsets of {shown(group.group_id)} committed", err=True)
+    for failure in failures.values():
+        failure.show()
+    if failures:
+        sys.exit(next(iter(failures.values())).exit_code)
+
+
+def _print_plan(
+    group: GroupState, plan: Sequence[PlannedOffset], failures: Mapping[PartitionName, Failure], output: str
+) -> None:
+    if output == "csv":
+        for planned in plan:
+            click.echo(f"{planned.name.topic},{planned.name.partition},{planned.new}")
+        return
+    rows = [
+        {
+            "consumer_group_id": group.group_id,
+            "topic_name": planned.name.topic,
+            "partition_id": planned.name.partition,
+            "current_offset": planned.current,
+            "new_offset": planned.new,
+            "note": planned.note or None,
+            "error": failures[planned.name].message if planned.name in failures else None,
+        }
+        for planned in plan
+    ]
+    print_rows(rows, _COLUMNS, output)
+
+
+def _refusal(group: GroupState) -> Failure | None:
+    if not group.members:
+        return None
+    clients = sorted({f"{member.client_id} at {member.host}" for member in group.members})
+    more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+    return Failure(
+        f"group {shown(group.group_id)} still has active members ({len(group.members)}), so its offsets cannot be set; "
+        f"stop {shown(', '.join(clients[:3]))}{more}, wait until 'ottla group describe' says Empty, then try again"
+    )
+
+
+def _only_target(ctx: click.Context) -> Target:
+    targets: list[tuple[str, Target]] = ctx.meta.get(_TARGETS, [])
+    if not targets:
+        raise click.UsageError("say where to: --to-earliest, --to-latest, --to-offset, --to-timestamp, --by-duration, "
+                               "--shift-by, --to-current or --from-file")  # fmt: skip
+    if len(targets) > 1:
+        raise click.UsageError(f"{' and '.join(flag for flag, _ in targets)} exclude each other")
+    return targets[0][1]
+
+
+def _check_scope(topics: tuple[str, ...], all_topics: bool, target: Target) -> None:
+    named = [flag for flag, given in (("--topic", topics), ("--all-topics", all_topics)) if given]
+    if target.kind == "file" and named:
+        raise click.UsageError(f"--from-file names its partitions itself and excludes {named[0]}")
+    if len(named) > 1:
+        raise click.UsageError("--topic and --all-topics exclude each other")
+    if not named and target.kind != "file":
+        raise click.UsageError("say which: --topic TOPIC[:P,...] or --all-topics")
+
+
+def _named_partitions(cluster: Cluster, texts: Iterable[str]) -> list[PartitionName]:
+    wanted: dict[str, set[int] | None] = {}
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        if not colon:
+            wanted[topic] = None
+        elif not re.fullmatch(r"\d{1,9}(,\d{1,9})*", numbers, re.ASCII):
+            raise click.UsageError(f"--topic {text!r} is not of the form TOPIC:0,1")
+        elif (known := wanted.setdefault(topic, set())) is not None:
+            known.update(map(int, numbers.split(",")))
+    return _existing_partitions(cluster, wanted)
+
+
+def _partitions_in_file(cluster: Cluster, offsets: Mapping[tuple[str, int], int]) -> list[PartitionName]:
+    wanted: dict[str, set[int] | None] = {}
+    for topic, partition in offsets:
+        if (known := wanted.setdefault(topic, set())) is not None:
+            known.add(partition)
+    return _existing_partitions(cluster, wanted)
+
+
+def _existing_partitions(cluster: Cluster, wanted: Mapping[str, set[int] | None]) -> list[PartitionName]:
+    """The partitions of each topic with these numbers, or all; raises `NotFound` for one that is not there."""
+    every = partitions_of(cluster, tuple(wanted))
+    for topic, numbers in wanted.items():
+        missing = (numbers or set()) - {name.partition for name in every if name.topic == topic}
+        if missing:
+            raise NotFound(f"{topic} has no partition {min(missing)}; see 'ottla topic describe {topic}'")
+    return sorted(name for name in every if (numbers := wanted[name.topic]) is None or name.partition in numbers)
+
+
+def _committed_partitions(cluster: Cluster, committed: Mapping[PartitionName, int]) -> list[PartitionName]:
+    """Those that still exist: a commit outlives its topic."""
+    known = cluster.topics()
+    names = []
+    for name in committed:
+        state = known.get(name.topic)
+        if state is not None and name.partition < len(state.partitions):
+            names.append(name)
+        else:
+            click.echo(f"note: {name.topic}-{name.partition} is left out: it does not exist any more", err=True)
+    return names
+
+
+def _parse_where(text: str) -> Target:
+    if text in ("start", "beginning"):
+        return Target("earliest")
+    if text == "end":
+        return Target("latest")
+    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        return Target("offset", int(text))
+    try:
+        return Target("time", _parse_time(text.removeprefix("@")))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}, or start, end, an offset", param_hint="'--to'") from None
+
+
+def _parse_time(text: str) -> int:
+    return parse_time_ms(text, _now_ms())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

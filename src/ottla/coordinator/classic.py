@@ -1,0 +1,776 @@
+"""The classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup), as a state machine. Pure.
+
+                     first join                all joined, or time is up
+            Empty ───────────────► Preparing ──────────────────────────► Completing
+              ▲                     Rebalance ◄────────────────────────── Rebalance
+              │  nobody left        ▲   │      join with other metadata,      │
+              └─────────────────────┼───┘      leave, expiry, never synced    │ the leader's SyncGroup
+                                    │                                         ▼
+                                    └────────────────────────────────────── Stable
+            Dead: retired, from any state     leader joins, and as above
+
+A generation is made in two steps. In PreparingRebalance every JoinGroup is parked. When all known members have joined,
+or the longest rebalance timeout has passed, those who did not join are dropped (static members stay), the generation
+goes up, and every parked join is answered, the leader's with the list of members. In CompletingRebalance every
+SyncGroup is parked until the leader's comes; it carries everybody's assignment, which becomes the group's record, and
+with it all parked syncs are answered. An Empty group waits for ``group.initial.rebalance.delay.ms`` first, and longer
+while members keep arriving, so that a deployment that starts does not rebalance once per process.
+
+Durable is one record per group, written when a generation has its assignments, when a group becomes Empty, and when a
+static member was replaced without a rebalance. ``replay`` keeps it; everything else is soft state that a load builds
+anew from it (``resume``). Handlers move the soft state at once: if their records are not stored, the object is thrown
+away.
+
+Deadlines: each member has one for its session, a pending member id one, and the group one for each step. There are no
+timers: setting a deadline lowers ``wake_at`` if need be, a heartbeat only moves the member's own, and ``expire``
+handles what is due in the order of the deadlines and finds the next.
+
+Invariants
+  1  The leader is a member, or None when there are none.
+  2  Joins are parked in PreparingRebalance only, syncs in CompletingRebalance only; each ticket is answered once.
+  3  There is always a protocol that all members know.
+  4  PreparingRebalance has a join deadline. While somebody has not synced in a generation, there is a sync deadline.
+  5  ``wake_at`` is not later than the earliest deadline.
+
+What Kafka 4.3 leaves open, and what we do: a JoinGroup or SyncGroup that is parked when the same member sends another
+one, or leaves, is never answered there; here it gets REBALANCE_IN_PROGRESS or UNKNOWN_MEMBER_ID.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from ottla.coordinator.classic_causes import ClassicJournal, subscription_change
+from ottla.coordinator.classic_member import (
+    CONSUMER,
+    ClassicMember,
+    Parked,
+    Protocols,
+    joining_member,
+    loaded_member,
+    protocols_of,
+    rebalance_timeout_ms,
+    replacement,
+    subscribed_topics,
+)
+from ottla.coordinator.journal import Cause, CauseKind
+from ottla.coordinator.outcome import NEVER, Client, Moment, Outcome, Ticket, World
+from ottla.coordinator.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
+from ottla.coordinator.subscription import Assignment, encode_assignment
+from ottla.model.errors import ErrorCode, Refused
+from ottla.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+EMPTY: Final = "Empty"
+PREPARING: Final = "PreparingRebalance"
+COMPLETING: Final = "CompletingRebalance"
+STABLE: Final = "Stable"
+DEAD: Final = "Dead"
+
+#: A new member has no id to heartbeat with, so it may wait this long for its first join to be answered.
+NEW_MEMBER_TIMEOUT_MS: Final = 300_000
+#: A group in which nobody joined looks again no sooner, whatever rebalance timeout its members asked for.
+WAIT_AGAIN_MS_MIN: Final = 1000
+
+#: JoinGroup versions
+_MEMBER_ID_REQUIRED_FROM: Final = 4
+_NULL_PROTOCOL_FROM: Final = 7
+_SKIP_ASSIGNMENT_FROM: Final = 9
+#: LeaveGroup names several members
+_BATCH_LEAVE_FROM: Final = 3
+
+_NO_PARTITIONS: Final = encode_assignment(Assignment(version=0), 0)
+
+# What a deadline is for; at the same instant the lower number goes first.
+_PENDING, _SESSION, _JOIN, _SYNC = range(4)
+
+
+class ClassicGroup:
+    """One group."""
+
+    group_type: Final = "classic"
+
+    def __init__(self, group_id: str, world: World) -> None:
+        self.group_id = group_id
+        self._world = world
+
+        # Durable
+        #: written by ``replay`` alone
+        self.stored: GroupMetadataValue | None = None
+
+        # The group
+        self.state: str = EMPTY
+        #: by the wall clock; -1 if it is not known
+        self.state_since_ms = -1
+        self.generation = 0
+        #: None: nobody ever joined, it only has offsets
+        self.protocol_type: str | None = None
+        #: chosen for this generation
+        self.protocol_name: str | None = None
+        self.leader_id: str | None = None
+        #: by member id, in the order in which they came
+        self.members: dict[str, ClassicMember] = {}
+        #: group instance id -> member id
+        self._static: dict[str, str] = {}
+        #: how many members know a protocol
+        self._supporters: Counter[str] = Counter()
+        #: of all members in this generation; None if unknown
+        self._topics: frozenset[str] | None = None
+
+        # Who is waited for, until when
+        #: ids that were given out with MEMBER_ID_REQUIRED -> deadline
+        self._pending: dict[str, float] = {}
+        self._parked_joins = 0
+        #: have their generation but did not ask for their assignment
+        self._unsynced: set[str] = set()
+        self._join_deadline = NEVER
+        self._sync_deadline = NEVER
+        self.wake_at = NEVER
+
+        # The first rebalance of an empty group
+        self._is_initial = False
+        self._initial_delay_ms = 0
+        self._initial_remaining_ms = 0
+        self._initial_has_new = False
+
+        self._journal = ClassicJournal(group_id, world)
+
+    # -- durable ------------------------------------------------------------------------------------------------------
+
+    def replay(self, value: GroupMetadataValue) -> None:
+        """The same at load and at run time, where the handler that made the record has moved the rest already."""
+        self.stored = value
+
+    def resume(self, now: Moment) -> None:
+        """Build everything that is not durable from the record; every member gets a fresh session."""
+        stored = self.stored
+        if stored is None:
+            return
+        self.generation = stored.generation
+        self.protocol_type = stored.protocol_type or None
+        self.protocol_name = stored.protocol
+        self.state = STABLE if stored.members else EMPTY
+        self.state_since_ms = stored.current_state_timestamp
+        for each in stored.members:
+            self._insert(loaded_member(each, stored.protocol, now))
+        self.leader_id = stored.leader if stored.leader in self.members else next(iter(self.members), None)
+        self._journal.loaded(self.members.values(), now)
+        self._find_topics()
+        self._find_wake_at()
+        if len(self.members) > self._world.settings.group_max_size:
+            text = f"{len(self.members)} members are more than group.max.size allows"
+            self._journal.note(Cause(kind=CauseKind.COORDINATOR_MOVED, detail=text), now)
+            self._prepare_rebalance(now, Outcome())
+
+    # -- JoinGroup ----------------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """JoinGroup (11) v0-v9. v1 rebalance timeout. v4 an id first. v5 static. v8 reason. v9 skip_assignment."""
+        out = Outcome()
+        parked = Parked(ticket, client.version)
+        member_id = request.member_id
+        settings = self._world.settings
+        shortest_ms, longest_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+        if not shortest_ms <= request.session_timeout <= longest_ms:
+            _refuse_join(parked, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
+        elif not self._has_room(member_id):
+            _refuse_join(parked, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
+            self._turn_away(member_id, now, out)
+        elif self.state == DEAD:
+            _refuse_join(parked, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
+        elif not self._supports(request):
+            _refuse_join(parked, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
+        elif not member_id:
+            self._join_new(request, client, parked, now, out)
+        elif member_id in self._pending and request.group_instance_id is None:
+            self._add(member_id, request, client, parked, now, out)
+        else:
+            try:
+                member = self._known(member_id, request.group_instance_id)
+            except Refused as refused:
+                _refuse_join(parked, member_id, refused.code, out)
+            else:
+                self._rejoin(member, request, parked, now, out)
+        return out
+
+    def _has_room(self, member_id: str) -> bool:
+        """While a group prepares, those who wait count: when its limit was lowered, the last to come back goes."""
+        size_max = self._world.settings.group_max_size
+        member = self.members.get(member_id)
+        if self.state == PREPARING:
+            return (member is not None and member.parked_join is not None) or self._parked_joins < size_max
+        if self.state in (COMPLETING, STABLE):
+            return member is not None or len(self.members) < size_max
+        return True
+
+    def _turn_away(self, member_id: str, now: Moment, out: Outcome) -> None:
+        self._pending.pop(member_id, None)
+        member = self.members.get(member_id)
+        if member is not None:
+            self._remove(member, out)
+        self._maybe_complete_join(now, out)
+
+    def _supports(self, request: JoinGroupRequest) -> bool:
+        names = {each.name for each in request.protocols}
+        if self.state == EMPTY:
+            return bool(request.protocol_type and names)
+        return request.protocol_type == self.protocol_type and any(
+            self._supporters[name] == len(self.members) for name in names
+        )
+
+    def _join_new(self, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome) -> None:
+        instance_id = request.group_instance_id
+        member_id = f"{client.client_id if instance_id is None else instance_id}-{self._world.new_uuid()}"
+        if instance_id is not None and instance_id in self._static:
+            self._replace_static(member_id, request, client, parked, now, out)
+        elif instance_id is not None or client.version < _MEMBER_ID_REQUIRED_FROM:
+            self._add(member_id, request, client, parked, now, out)
+        else:
+            self._pending[member_id] = self._due_in(request.session_timeout, now)
+            _refuse_join(parked, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
+
+    def _add(
+        self, member_id: str, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome
+    ) -> None:
+        self._pending.pop(member_id, None)
+        member = joining_member(member_id, request, client, now)
+        member.is_new = True
+        member.session_deadline = self._due_in(NEW_MEMBER_TIMEOUT_MS, now)
+        self.protocol_type = request.protocol_type
+        self._insert(member)
+        self._park_join(member, parked, out)
+        self._initial_has_new = True
+        self._journal.joined(member, request.reason, now)
+        self._rebalance_or_complete(now, out)
+
+    def _rejoin(
+        self, member: ClassicMember, request: JoinGroupRequest, parked: Parked, now: Moment, out: Outcome
+    ) -> None:
+        """Somebody we know. A follower that says nothing new only missed its answer; a leader wants a rebalance."""
+        protocols = protocols_of(request)
+        is_leader = member.member_id == self.leader_id
+        member.last_progress = now.monotonic_s
+        if protocols == member.protocols and (self.state == COMPLETING or (self.state == STABLE and not is_leader)):
+            self._renew(member, now)
+            out.replies.append((parked.ticket, self._generation_for(member)))
+            return
+        change = self._change_of(member, protocols)
+        if self.state != PREPARING:
+            self._journal.rejoined(member, request.reason, change, is_leader, now)
+        elif change:
+            self._journal.note_member(CauseKind.SUBSCRIPTION_CHANGED, member, change, now)
+        self._say_anew(member, request)
+        self._park_join(member, parked, out)
+        self._rebalance_or_complete(now, out)
+
+    def _replace_static(
+        self, member_id: str, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome
+    ) -> None:
+        """A static member started again and lost its id: the new process takes its place, the old one is fenced."""
+        assert request.group_instance_id is not None
+        old = self.members.pop(self._static[request.group_instance_id])
+        leader_before = self.leader_id
+        self._answer_join(old, ErrorCode.FENCED_INSTANCE_ID, out)
+        self._answer_sync(old, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID), out)
+        self._unsynced.discard(old.member_id)
+        member = self.members[member_id] = replacement(old, member_id, client, now)
+        self._static[request.group_instance_id] = member_id
+        if self.leader_id == old.member_id:
+            self.leader_id = member_id
+        self._say_anew(member, request)
+        self._renew(member, now)
+        if self.state == STABLE and self._choose_protocol() == self.protocol_name and not self._reads_else(member, old):
+            response = self._generation_for(member)
+            response.skip_assignment = member_id == self.leader_id
+            if client.version < _SKIP_ASSIGNMENT_FROM:
+                # Such a client would compute an assignment if it saw that it leads, and nobody waits for one.
+                response.leader, response.members, response.skip_assignment = leader_before or "", (), False
+            out.records.append(self._record())
+            out.replies.append((parked.ticket, response))
+            return
+        self._journal.replaced(old, client, self._change_of(old, member.protocols), request.reason, now)
+        self._park_join(member, parked, out)
+        self._rebalance_or_complete(now, out)
+
+    def _reads_else(self, member: ClassicMember, old: ClassicMember) -> bool:
+        """Kafka asks only which protocol would be chosen, and so leaves a new subscription without partitions."""
+        before, after = old.metadata(self.protocol_name), member.metadata(self.protocol_name)
+        return self.protocol_type == CONSUMER and subscribed_topics(before) != subscribed_topics(after)
+
+    def _say_anew(self, member: ClassicMember, request: JoinGroupRequest) -> None:
+        self._supporters.subtract(member.protocol_names)
+        member.protocols = protocols_of(request)
+        self._supporters.update(member.protocol_names)
+        member.rebalance_timeout_ms = rebalance_timeout_ms(request.rebalance_timeout, request.session_timeout)
+        member.session_timeout_ms = request.session_timeout
+        member.is_from_log = False
+
+    # -- the rebalance ------------------------------------------------------------------------------------------------
+
+    def force_rebalance(self, cause: Cause, now: Moment) -> Outcome:
+        """For a reason that no member gave."""
+        out = Outcome()
+        if self.state in (PREPARING, COMPLETING, STABLE):
+            self._journal.note(cause, now)
+            self._rebalance_or_complete(now, out)
+        return out
+
+    def _rebalance_or_complete(self, now: Moment, out: Outcome) -> None:
+        if self.state == PREPARING:
+            self._maybe_complete_join(now, out)
+        else:
+            self._prepare_rebalance(now, out)
+
+    def _prepare_rebalance(self, now: Moment, out: Outcome) -> None:
+        if self.state == COMPLETING:
+            for member in self.members.values():
+                member.assignment = b""
+                if self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out):
+                    self._renew(member, now)
+        self._unsynced.clear()
+        self._sync_deadline = NEVER
+        self._is_initial = self.state == EMPTY
+        self._enter(PREPARING, now)
+        if self._is_initial:
+            delay_ms = self._world.settings.group_initial_rebalance_delay_ms
+            self._initial_has_new = False
+            self._initial_remaining_ms = max(self._rebalance_timeout_ms() - delay_ms, 0)
+            self._delay_initial(delay_ms, now)
+            if delay_ms == 0:
+                self._complete_join(now, out)
+        elif self._have_all_joined():
+            self._complete_join(now, out)
+        else:
+            self._join_deadline = self._due_in(self._rebalance_timeout_ms(), now)
+
+    def _delay_initial(self, delay_ms: int, now: Moment) -> None:
+        self._initial_delay_ms = delay_ms
+        self._join_deadline = self._due_in(delay_ms, now)
+
+    def _have_all_joined(self) -> bool:
+        return self._parked_joins == len(self.members) and not self._pending
+
+    def _maybe_complete_join(self, now: Moment, out: Outcome) -> None:
+        if self.state == PREPARING and not self._is_initial and self._have_all_joined():
+            self._complete_join(now, out)
+
+    def _end_join_wait(self, now: Moment, out: Outcome) -> None:
+        if self._is_initial and self._initial_has_new and self._initial_remaining_ms > 0:
+            remaining_ms = self._initial_remaining_ms
+            self._initial_has_new = False
+            self._initial_remaining_ms = max(remaining_ms - self._initial_delay_ms, 0)
+            self._delay_initial(min(self._world.settings.group_initial_rebalance_delay_ms, remaining_ms), now)
+        else:
+            self._complete_join(now, out)
+
+    def _complete_join(self, now: Moment, out: Outcome) -> None:
+        """Everybody joined, or had time to."""
+        timeout_ms = self._rebalance_timeout_ms()
+        for member in [each for each in self.members.values() if each.parked_join is None and not each.is_static]:
+            text = f"it did not rejoin within {timeout_ms} ms"
+            self._journal.note_member(CauseKind.MAX_POLL_INTERVAL, member, text, now)
+            self._remove(member, out)
+        if self.members and not self._elect_leader():
+            # Only static members are left, and all of them are silent: their sessions decide.
+            self._join_deadline = self._due_in(max(self._rebalance_timeout_ms(), WAIT_AGAIN_MS_MIN), now)
+            return
+        self._join_deadline = NEVER
+        self._is_initial = False
+        self.generation += 1
+        self.protocol_name = self._choose_protocol() if self.members else None
+        self._find_topics()
+        if not self.members:
+            self._enter(EMPTY, now)
+            out.records.append(self._record())
+            out.rebalances.append(self._journal.finished(self.generation, len(self.members), now))
+            return
+        self._enter(COMPLETING, now)
+        self._sync_deadline = self._due_in(self._rebalance_timeout_ms(), now)
+        for member in self.members.values():
+            self._unsynced.add(member.member_id)
+            self._answer_join(member, self._generation_for(member), out)
+            member.is_new = False
+            member.last_progress = now.monotonic_s
+            self._renew(member, now)
+
+    def _elect_leader(self) -> bool:
+        """The leader stays if it joined; otherwise it is the first who did. False if nobody did."""
+        leader = self.members.get(self.leader_id or "")
+        if leader is None or leader.parked_join is None:
+            leader = next((each for each in self.members.values() if each.parked_join is not None), None)
+        if leader is None:
+            return False
+        self.leader_id = leader.member_id
+        return True
+
+    def _choose_protocol(self) -> str:
+        """Every member votes for the one it likes best among those that all know; of equals the first voted for."""
+        candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return max(votes, key=votes.__getitem__)
+
+    def _generation_for(self, member: ClassicMember) -> JoinGroupResponse:
+        others = self.members.values() if member.member_id == self.leader_id else ()
+        return JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.leader_id or "",
+            member_id=member.member_id,
+            members=[each.described_to_leader(self.protocol_name) for each in others],
+        )
+
+    # -- SyncGroup ----------------------------------------------------------------------------------------------------
+
+    def sync(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """SyncGroup (14) v0-v5. v3 static members. v5 protocol type and name; null is not checked."""
+        out = Outcome()
+        try:
+            member = self._known_in_generation(request.member_id, request.group_instance_id, request.generation_id)
+            self._check_protocol(request)
+            if self.state == PREPARING:
+                raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+        except Refused as refused:
+            out.replies.append((ticket, SyncGroupResponse(error_code=refused.code)))
+            return out
+        member.last_progress = now.monotonic_s
+        self._unsynced.discard(member.member_id)
+        if not self._unsynced:
+            self._sync_deadline = NEVER
+        if self.state == STABLE:
+            self._renew(member, now)
+            out.replies.append((ticket, self._assignment_for(member)))
+            return out
+        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
+        member.parked_sync = Parked(ticket, client.version)
+        if member.member_id == self.leader_id:
+            self._assign(request, now, out)
+        return out
+
+    def _check_protocol(self, request: SyncGroupRequest) -> None:
+        asked = (request.protocol_type, self.protocol_type), (request.protocol_name, self.protocol_name)
+        if any(theirs is not None and ours is not None and theirs != ours for theirs, ours in asked):
+            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+    def _assign(self, request: SyncGroupRequest, now: Moment, out: Outcome) -> None:
+        """The leader has spoken. Whom it forgot gets nothing, in bytes that its client can read."""
+        assignments = {each.member_id: each.assignment for each in request.assignments}
+        nothing = _NO_PARTITIONS if self.protocol_type == CONSUMER else b""
+        self._enter(STABLE, now)
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, nothing)
+            if self._answer_sync(member, self._assignment_for(member), out):
+                self._renew(member, now)
+        out.records.append(self._record())
+        out.rebalances.append(self._journal.finished(self.generation, len(self.members), now))
+
+    def _assignment_for(self, member: ClassicMember) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )
+
+    # -- Heartbeat, LeaveGroup, OffsetCommit --------------------------------------------------------------------------
+
+    def heartbeat(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Heartbeat (12) v0-v4. v3 static members."""
+        code = ErrorCode.NONE
+        try:
+            member = self._known_in_generation(request.member_id, request.group_instance_id, request.generation_id)
+        except Refused as refused:
+            code = refused.code
+        else:
+            self._renew(member, now)
+            if self.state == PREPARING:
+                code = ErrorCode.REBALANCE_IN_PROGRESS
+        return Outcome(replies=[(ticket, HeartbeatResponse(error_code=code))])
+
+    def leave(self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """LeaveGroup (13) v0-v5. v0-v2 one member, its code on top. v3 many members. v5 reasons."""
+        out = Outcome()
+        response = LeaveGroupResponse()
+        size_before = len(self.members)
+        if self.state == DEAD:
+            response.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        elif client.version < _BATCH_LEAVE_FROM:
+            response.error_code = self._leave_one(MemberIdentity(member_id=request.member_id), client, now, out)
+        else:
+            response.members = [
+                MemberResponse(
+                    member_id=each.member_id,
+                    group_instance_id=each.group_instance_id,
+                    error_code=self._leave_one(each, client, now, out),
+                )
+                for each in request.members
+            ]
+        if len(self.members) < size_before and self.state in (COMPLETING, STABLE):
+            self._prepare_rebalance(now, out)
+        else:
+            self._maybe_complete_join(now, out)
+        out.replies.append((ticket, response))
+        return out
+
+    def _leave_one(self, identity: MemberIdentity, client: Client, now: Moment, out: Outcome) -> ErrorCode:
+        """An administrator removes a static member by its instance id alone."""
+        if self._pending.pop(identity.member_id, None) is not None:
+            return ErrorCode.NONE
+        by_instance = not identity.member_id and identity.group_instance_id is not None
+        member_id = self._static.get(identity.group_instance_id or "", "") if by_instance else identity.member_id
+        try:
+            member = self._known(member_id, identity.group_instance_id if member_id else None)
+        except Refused as refused:
+            return refused.code
+        self._journal.left(member, identity.reason, by_instance, client, now)
+        self._remove(member, out)
+        return ErrorCode.NONE
+
+    def check_commit(self, member_id: str, group_instance_id: str | None, generation: int, now: Moment) -> None:
+        """Who may commit: members in their generation; anybody while nobody else is here. It renews the session.
+
+        :raises Refused: with the code for every partition of the request.
+        """
+        if self.state == DEAD:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if generation < 0 and self.state == EMPTY:
+            return
+        if generation < 0 and not member_id and group_instance_id is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members; only they may commit")
+        member = self._known_in_generation(member_id, group_instance_id, generation)
+        if self.state == COMPLETING:
+            raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.last_progress = now.monotonic_s
+        self._renew(member, now)
+
+    # -- deadlines ----------------------------------------------------------------------------------------------------
+
+    def expire(self, now: Moment) -> Outcome:
+        """Everything whose time has come, in the order in which it came."""
+        out = Outcome()
+        at = now.monotonic_s
+        if at < self.wake_at:
+            return out
+        due = [(deadline, _PENDING, each) for each, deadline in self._pending.items() if deadline <= at]
+        due += [(each.expires_at, _SESSION, each.member_id) for each in self.members.values() if each.expires_at <= at]
+        due += [(self._join_deadline, _JOIN, "")] if self._join_deadline <= at else []
+        due += [(self._sync_deadline, _SYNC, "")] if self._sync_deadline <= at else []
+        for _, kind, member_id in sorted(due):
+            # What went first may have moved or removed what comes later.
+            if kind == _PENDING and self._pending.get(member_id, NEVER) <= at:
+                del self._pending[member_id]
+                self._complete_if_all_joined(now, out)
+            elif kind == _SESSION and member_id in self.members and self.members[member_id].expires_at <= at:
+                self._end_session(self.members[member_id], now, out)
+            elif kind == _JOIN and self._join_deadline <= at:
+                self._end_join_wait(now, out)
+            elif kind == _SYNC and self._sync_deadline <= at:
+                self._end_sync_wait(now, out)
+        self._find_wake_at()
+        return out
+
+    def _end_session(self, member: ClassicMember, now: Moment, out: Outcome) -> None:
+        text = f"no heartbeat for {member.session_timeout_ms} ms"
+        if member.is_new:
+            text = f"its first join was not answered within {NEW_MEMBER_TIMEOUT_MS} ms"
+        self._journal.note_member(CauseKind.SESSION_TIMEOUT, member, text, now)
+        self._remove(member, out)
+        if self.state == PREPARING:
+            self._complete_if_all_joined(now, out)
+        else:
+            self._prepare_rebalance(now, out)
+
+    def _complete_if_all_joined(self, now: Moment, out: Outcome) -> None:
+        """As Kafka does it here: an expiry ends the initial delay too."""
+        if self.state == PREPARING and self._have_all_joined():
+            self._complete_join(now, out)
+
+    def _end_sync_wait(self, now: Moment, out: Outcome) -> None:
+        self._sync_deadline = NEVER
+        if not self._unsynced:
+            return  # the last one was replaced by its next process
+        timeout_ms = self._rebalance_timeout_ms()
+        for member in [each for each in self.members.values() if each.member_id in self._unsynced]:
+            text = f"no SyncGroup within {timeout_ms} ms of generation {self.generation}"
+            self._journal.note_member(CauseKind.NEVER_SYNCED, member, text, now)
+            self._remove(member, out)
+        self._prepare_rebalance(now, out)
+
+    def retire(self, error_code: ErrorCode) -> Outcome:
+        """The group goes away, with all that was parked in it; what was stored stays."""
+        out = Outcome()
+        for member in self.members.values():
+            self._answer_join(member, error_code, out)
+            self._answer_sync(member, SyncGroupResponse(error_code=error_code), out)
+        self._pending.clear()
+        self.state = DEAD
+        self._join_deadline = self._sync_deadline = self.wake_at = NEVER
+        return out
+
+    def _due_in(self, timeout_ms: int, now: Moment) -> float:
+        deadline = now.monotonic_s + timeout_ms / 1000
+        self.wake_at = min(self.wake_at, deadline)
+        return deadline
+
+    def _renew(self, member: ClassicMember, now: Moment) -> None:
+        if not member.is_new:
+            member.session_deadline = self._due_in(member.session_timeout_ms, now)
+
+    def _find_wake_at(self) -> None:
+        self.wake_at = min(
+            self._join_deadline,
+            self._sync_deadline,
+            min(self._pending.values(), default=NEVER),
+            min((each.expires_at for each in self.members.values()), default=NEVER),
+        )
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state == EMPTY
+
+    @property
+    def is_disposable(self) -> bool:
+        """Nothing was stored and nobody is here: it may as well never have been."""
+        return self.stored is None and not self.members and not self._pending
+
+    def subscribed_topics(self) -> set[str] | None:
+        """Of all members of this generation; None if the coordinator cannot know."""
+        return None if self._topics is None else set(self._topics)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member reads this topic; if consumers are here whose bytes we cannot read, it may be any."""
+        return self.protocol_type == CONSUMER if self._topics is None else topic in self._topics
+
+    def describe(self, version: int) -> DescribedGroup:
+        """DescribeGroups (15), the same in every version. Metadata belongs to a chosen protocol: only when Stable."""
+        protocol = self.protocol_name if self.state == STABLE else None
+        return DescribedGroup(
+            group_id=self.group_id,
+            group_state=self.state,
+            protocol_type=self.protocol_type or "",
+            protocol_data=protocol or "",
+            members=[
+                DescribedGroupMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.group_instance_id,
+                    client_id=each.client_id,
+                    client_host=each.client_host,
+                    member_metadata=each.metadata(protocol),
+                    member_assignment=each.assignment,
+                )
+                for each in self.members.values()
+            ],
+        )
+
+    # -- members ------------------------------------------------------------------------------------------------------
+
+    def _known(self, member_id: str, group_instance_id: str | None) -> ClassicMember:
+        if group_instance_id is not None:
+            current = self._static.get(group_instance_id)
+            if current is not None and current != member_id:
+                raise Refused(ErrorCode.FENCED_INSTANCE_ID, f"{group_instance_id} is another process now")
+            if current is None:
+                raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member is called {group_instance_id}")
+        member = self.members.get(member_id)
+        if member is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of {self.group_id}; join it anew")
+        return member
+
+    def _known_in_generation(self, member_id: str, group_instance_id: str | None, generation: int) -> ClassicMember:
+        if self.state == DEAD:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        member = self._known(member_id, group_instance_id)
+        if generation != self.generation:
+            raise Refused(ErrorCode.ILLEGAL_GENERATION, f"the generation is {self.generation}, not {generation}")
+        return member
+
+    def _insert(self, member: ClassicMember) -> None:
+        self.members[member.member_id] = member
+        self._supporters.update(member.protocol_names)
+        if member.group_instance_id is not None:
+            self._static[member.group_instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def _remove(self, member: ClassicMember, out: Outcome) -> None:
+        """Whoever waits under this id must join anew."""
+        self._answer_join(member, ErrorCode.UNKNOWN_MEMBER_ID, out)
+        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
+        del self.members[member.member_id]
+        self._supporters.subtract(member.protocol_names)
+        self._unsynced.discard(member.member_id)
+        if member.group_instance_id is not None:
+            del self._static[member.group_instance_id]
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self.members), None)
+
+    def _park_join(self, member: ClassicMember, parked: Parked, out: Outcome) -> None:
+        self._answer_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        member.parked_join = parked
+        self._parked_joins += 1
+
+    def _answer_join(self, member: ClassicMember, answer: JoinGroupResponse | ErrorCode, out: Outcome) -> None:
+        parked = member.parked_join
+        if parked is None:
+            return
+        member.parked_join = None
+        self._parked_joins -= 1
+        if isinstance(answer, JoinGroupResponse):
+            out.replies.append((parked.ticket, answer))
+        else:
+            member_id = "" if answer is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+            _refuse_join(parked, member_id, answer, out)
+
+    def _answer_sync(self, member: ClassicMember, response: SyncGroupResponse, out: Outcome) -> bool:
+        parked = member.parked_sync
+        if parked is None:
+            return False
+        member.parked_sync = None
+        out.replies.append((parked.ticket, response))
+        return True
+
+    # -- what follows from the members --------------------------------------------------------------------------------
+
+    def _enter(self, state: str, now: Moment) -> None:
+        self.state = state
+        self.state_since_ms = now.wall_ms
+
+    def _rebalance_timeout_ms(self) -> int:
+        return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
+
+    def _find_topics(self) -> None:
+        self._topics = None
+        if self.protocol_type == CONSUMER:
+            each = [subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
+            known = [topics for topics in each if topics is not None]
+            if len(known) == len(each):
+                self._topics = frozenset().union(*known)
+        self._journal.generation_began(self._topics)
+
+    def _record(self) -> CoordinatorRecord:
+        value = GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            current_state_timestamp=self.state_since_ms,
+            members=tuple(each.stored(self.protocol_name) for each in self.members.values()),
+        )
+        return CoordinatorRecord(GroupMetadataKey(self.group_id), value)
+
+    def _change_of(self, member: ClassicMember, protocols: Protocols) -> str:
+        return subscription_change(
+            member.protocols,
+            protocols,
+            protocol_type=self.protocol_type,
+            chosen=self.protocol_name,
+            is_from_log=member.is_from_log,
+        )
+
+
+def _refuse_join(parked: Parked, member_id: str, code: ErrorCode, out: Outcome) -> None:
+    protocol = None if parked.version >= _NULL_PROTOCOL_FROM else ""
+    out.replies.append((parked.ticket, JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)))

@@ -1,0 +1,390 @@
+"""The steps of a heartbeat in a consumer group, and its deadlines: what the handlers of both protocols share.
+
+See ``consumer.py`` for the theory of operation. Each step reads ``stored`` and adds records to the draft of the
+decision, through which the next step sees them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import Final
+
+from ottla.coordinator.assignors import ASSIGNORS, MemberSpec
+from ottla.coordinator.consumer_causes import RebalanceWatch, TopicsSeen, cause_of, listed, subscription_change
+from ottla.coordinator.consumer_stored import Draft, StoredGroup, metadata_hash
+from ottla.coordinator.journal import Cause, CauseKind
+from ottla.coordinator.outcome import NEVER, Moment, Outcome, World
+from ottla.coordinator.reconcile import UNREVOKED_PARTITIONS, Goal, is_reconciled, is_subset, reconcile
+from ottla.coordinator.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    CoordinatorRecord,
+    TopicPartitions,
+)
+from ottla.coordinator.regex import matching_topics
+from ottla.model.errors import ErrorCode, Refused
+
+#: the member epoch of a static member that is away
+LEAVE_STATIC_EPOCH: Final = -2
+
+#: Topics that come and go make all expressions be matched again, but not more often than this (Kafka: 10 s as well).
+_REGEX_REFRESH_MIN_S: Final = 10.0
+
+
+class Wait(Enum):
+    """What a member has a deadline for."""
+
+    SESSION = "session"
+    REVOCATION = "revocation"
+    #: a classic member, to join again after it was told to, and to fetch its assignment after it joined
+    JOIN = "join"
+    SYNC = "sync"
+
+
+_MISSED: Final[Mapping[Wait, tuple[CauseKind, str]]] = {
+    Wait.SESSION: (CauseKind.SESSION_TIMEOUT, "no heartbeat came in time"),
+    Wait.REVOCATION: (CauseKind.MAX_POLL_INTERVAL, "it did not give up its partitions within its rebalance timeout"),
+    Wait.JOIN: (CauseKind.MAX_POLL_INTERVAL, "it did not join again within its rebalance timeout"),
+    Wait.SYNC: (CauseKind.NEVER_SYNCED, "it did not sync within its rebalance timeout"),
+}
+
+
+class GroupSteps:
+    """A group's durable state, its soft state, and the decisions that change the first."""
+
+    def __init__(self, group_id: str, world: World) -> None:
+        self.group_id = group_id
+        self.stored = StoredGroup(group_id)
+        #: monotonic seconds; nothing is due before it
+        self.wake_at = NEVER
+
+        self._world = world
+        self._deadlines: dict[Wait, dict[str, float]] = {wait: {} for wait in Wait}
+        self._watch = RebalanceWatch(group_id)
+        self._topics_seen = TopicsSeen()
+        #: The topics' version that was last looked at for the metadata hash, and for the expressions, and the group
+        #: epoch that came of it: a look counts only once that epoch is stored.
+        self._hashed = self._matched = (-1, 0)
+        #: when all expressions may be matched again
+        self._match_after_s = 0.0
+
+    # -- durable -----------------------------------------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        self.stored.replay(record)
+        if record.value is None and isinstance(record.key, ConsumerGroupMemberMetadataKey):
+            self._forget(record.key.member_id)
+
+    def resume(self, now: Moment) -> None:
+        """Give a fresh session to every member that has none. Costs nothing where all have one."""
+        sessions, revocations = self._deadlines[Wait.SESSION], self._deadlines[Wait.REVOCATION]
+        if len(sessions) == len(self.stored.members):
+            return
+        for member_id, member in self.stored.members.items():
+            if member_id in sessions:
+                continue
+            self._wait(Wait.SESSION, member_id, self._session_timeout_ms(member), now)
+            unrevoked = self.stored.current(member_id).state == UNREVOKED_PARTITIONS
+            if unrevoked and member.classic_member_metadata is None and member_id not in revocations:
+                self._wait(Wait.REVOCATION, member_id, member.rebalance_timeout_ms, now)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def expire(self, now: Moment) -> Outcome:
+        """Throw out whoever missed a deadline, all at once, and find the next one."""
+        late: dict[str, Cause] = {}
+        self.wake_at = NEVER
+        for wait, deadlines in self._deadlines.items():
+            for member_id, deadline in list(deadlines.items()):
+                member = self.stored.members.get(member_id)
+                if member is None:
+                    del deadlines[member_id]  # it was let in by a decision that was never stored
+                elif wait in (Wait.JOIN, Wait.SYNC) and member.classic_member_metadata is None:
+                    del deadlines[member_id]  # it changed its protocol since
+                elif deadline > now.monotonic_s:
+                    self.wake_at = min(self.wake_at, deadline)
+                else:
+                    kind, detail = _MISSED[wait]
+                    late.setdefault(member_id, cause_of(kind, member_id, member, detail))
+        with Draft(self.stored) as draft:
+            outcome = Outcome(records=draft.records)
+            if late:
+                self._remove(late, draft, outcome, now)
+                self._maybe_finish(draft, outcome, now)
+        for member_id in late:
+            self._forget(member_id)
+        return outcome
+
+    def _wait(self, wait: Wait, member_id: str, timeout_ms: int, now: Moment) -> None:
+        deadline = now.monotonic_s + timeout_ms / 1000
+        self._deadlines[wait][member_id] = deadline
+        self.wake_at = min(self.wake_at, deadline)
+
+    def _forget(self, member_id: str) -> None:
+        for deadlines in self._deadlines.values():
+            deadlines.pop(member_id, None)
+
+    def _session_timeout_ms(self, member: ConsumerGroupMemberMetadataValue) -> int:
+        if member.classic_member_metadata is not None:
+            return member.classic_member_metadata.session_timeout_ms
+        return self._world.settings.group_consumer_session_timeout_ms
+
+    # -- step 1: who is it -------------------------------------------------------------------------------------------
+
+    def _member(self, member_id: str) -> ConsumerGroupMemberMetadataValue:
+        member = self.stored.members.get(member_id)
+        if member is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {self.group_id} has no member {member_id}.")
+        return member
+
+    def _check_size(self, member_id: str) -> None:
+        size_max = self._world.settings.group_consumer_max_size
+        if len(self.stored.members) >= size_max and member_id not in self.stored.members:
+            raise Refused(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The group is full: group.consumer.max.size allows {size_max} members.",
+            )
+
+    def _check_epoch(self, member_id: str, epoch: int, owned: TopicPartitions | None) -> None:
+        """Only the member's own epoch will do, or the one before it with no more than it was given: the answer that
+        raised it may have been lost."""
+        self._member(member_id)
+        current = self.stored.current(member_id)
+        if epoch == current.member_epoch:
+            return
+        if epoch == current.previous_member_epoch and is_subset(owned, current.assigned_partitions):
+            return
+        raise Refused(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"Member epoch {epoch} is not {current.member_epoch}. Give up all partitions and rejoin with epoch 0.",
+        )
+
+    def _check_epoch_is_current(self, member_id: str, member: ConsumerGroupMemberMetadataValue, epoch: int) -> None:
+        expected = self.stored.current(member_id).member_epoch
+        if epoch != expected:
+            is_classic = member.classic_member_metadata is not None
+            raise Refused(
+                ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH,
+                f"The member is at epoch {expected}, not at {epoch}.",
+            )
+
+    def _check_instance(self, instance_id: str, member_id: str) -> ConsumerGroupMemberMetadataValue:
+        """The static member, which must be this one."""
+        holder = self.stored.static_members.get(instance_id)
+        if holder is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Nobody has the instance id {instance_id}.")
+        if holder != member_id:
+            raise Refused(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"The instance id {instance_id} is now that of member {holder}.",
+            )
+        return self.stored.members[holder]
+
+    def _take_over(self, instance_id: str, member_id: str, is_classic: bool, draft: Draft, causes: list[Cause]) -> None:
+        """A static member joins. If the group knows the instance, it gets all that its predecessor had."""
+        stored, group = self.stored, self.group_id
+        holder = stored.static_members.get(instance_id)
+        if holder is None:
+            return
+        member, current = stored.members[holder], stored.current(holder)
+        # Between two of the consumer protocol the old one must have left; a change of protocol is a restart in itself.
+        both_new = not is_classic and member.classic_member_metadata is None
+        if both_new and current.member_epoch != LEAVE_STATIC_EPOCH:
+            raise Refused(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"The instance id {instance_id} is in use by member {holder}. Wait for it to leave or to time out.",
+            )
+        target = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=stored.target(holder))
+        if holder != member_id:
+            for record in stored.member_tombstones(holder):
+                draft.add(record)
+            draft.emit(ConsumerGroupMemberMetadataKey(group, member_id), member)
+            draft.emit(ConsumerGroupTargetAssignmentMemberKey(group, member_id), target)
+            causes.append(cause_of(CauseKind.STATIC_MEMBER_FENCED, member_id, member, f"it took over from {holder}"))
+        fresh = replace(current, member_epoch=0, previous_member_epoch=0)
+        draft.emit(ConsumerGroupCurrentMemberAssignmentKey(group, member_id), fresh)
+
+    # -- step 2: what does it want -----------------------------------------------------------------------------------
+
+    def _update(
+        self,
+        member_id: str,
+        before: ConsumerGroupMemberMetadataValue | None,
+        member: ConsumerGroupMemberMetadataValue,
+        draft: Draft,
+        causes: list[Cause],
+        now: Moment,
+    ) -> bool:
+        """Note what the member says of itself. Returns whether it wants other topics than before."""
+        expression = member.subscribed_topic_regex or ""
+        resolved = None
+        if expression and expression not in self.stored.regexes:
+            resolved = self._match(expression, now)
+        is_converting = self.stored.classic_count == len(self.stored.members) > 0
+        if is_converting and member.classic_member_metadata is None:
+            causes.append(cause_of(CauseKind.PROTOCOL_CHANGED, member_id, member, "now of the consumer protocol"))
+        if before is None:
+            causes.append(cause_of(CauseKind.JOINED, member_id, member))
+        if member != before:
+            draft.emit(ConsumerGroupMemberMetadataKey(self.group_id, member_id), member)
+        if resolved is not None:
+            if not self.stored.regexes:
+                self._matched = (self._world.topics.version, self.stored.epoch)
+            draft.emit(ConsumerGroupRegularExpressionKey(self.group_id, expression), resolved)
+        self._drop_regexes(draft)
+        old = before if before is not None else ConsumerGroupMemberMetadataValue(client_id="", client_host="")
+        change = subscription_change(old, member)
+        if change and before is not None:
+            causes.append(cause_of(CauseKind.SUBSCRIPTION_CHANGED, member_id, member, change))
+        return bool(change)
+
+    def _match(self, expression: str, now: Moment) -> ConsumerGroupRegularExpressionValue:
+        topics = self._world.topics
+        return ConsumerGroupRegularExpressionValue(
+            topics=matching_topics(expression, topics.names()), version=topics.version, timestamp=now.wall_ms
+        )
+
+    def _drop_regexes(self, draft: Draft) -> None:
+        """Those that nobody is subscribed to any more."""
+        for expression in [each for each in self.stored.regexes if not self.stored.regex_subscribers[each]]:
+            draft.emit(ConsumerGroupRegularExpressionKey(self.group_id, expression), None)
+
+    # -- step 3: is it a new epoch -----------------------------------------------------------------------------------
+
+    def _maybe_bump(
+        self, changed: bool, count: int, causes: list[Cause], draft: Draft, outcome: Outcome, now: Moment
+    ) -> None:
+        """``count`` is how many members there were before this decision."""
+        version = self._world.topics.version
+        is_matching = bool(self.stored.regexes) and not self._is_done(self._matched)
+        is_matching = is_matching and now.monotonic_s >= self._match_after_s
+        if is_matching:
+            self._match_again(draft, causes, now)
+        if not causes and not changed and not is_matching and self._is_done(self._hashed):
+            return
+        names = self.stored.subscribed_topics()
+        hashed = metadata_hash(names, self._world.topics)
+        if not changed and not causes and hashed != self.stored.metadata_hash:
+            causes.append(Cause(kind=CauseKind.TOPICS_CHANGED, detail=self._topics_seen.change(self._world.topics)))
+        regexes_changed = any(isinstance(record.key, ConsumerGroupRegularExpressionKey) for record in draft.records)
+        if changed or regexes_changed or hashed != self.stored.metadata_hash or not self.stored.epoch:
+            self._bump(hashed, (count, len(self.stored.members)), causes, draft, outcome, now)
+        self._topics_seen.remember(names, self._world.topics)
+        self._hashed = (version, self.stored.epoch)
+        if is_matching:
+            self._matched = (version, self.stored.epoch)
+
+    def _is_done(self, look: tuple[int, int]) -> bool:
+        version, epoch = look
+        return version == self._world.topics.version and epoch <= self.stored.epoch
+
+    def _match_again(self, draft: Draft, causes: list[Cause], now: Moment) -> None:
+        self._match_after_s = now.monotonic_s + _REGEX_REFRESH_MIN_S
+        for expression, old in list(self.stored.regexes.items()):
+            new = self._match(expression, now)
+            if new.topics != old.topics:
+                draft.emit(ConsumerGroupRegularExpressionKey(self.group_id, expression), new)
+                changes = [f"{expression!r} now matches {name}" for name in new.topics if name not in old.topics]
+                changes += [f"{name} is gone" for name in old.topics if name not in new.topics]
+                causes.append(Cause(kind=CauseKind.TOPICS_CHANGED, detail=listed(changes)))
+
+    def _bump(
+        self, hashed: int, counts: tuple[int, int], causes: Sequence[Cause], draft: Draft, outcome: Outcome, now: Moment
+    ) -> None:
+        epoch = self.stored.epoch + 1
+        value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=hashed)
+        draft.emit(ConsumerGroupMetadataKey(self.group_id), value)
+        outcome.rebalances.extend(self._watch.begin(epoch, counts, causes, now))
+
+    def _remove(self, leaving: Mapping[str, Cause], draft: Draft, outcome: Outcome, now: Moment) -> None:
+        """These members end. The others hear of it when the next heartbeat computes a target without them."""
+        count = len(self.stored.members)
+        for member_id in leaving:
+            for record in self.stored.member_tombstones(member_id):
+                draft.add(record)
+        self._drop_regexes(draft)
+        hashed = metadata_hash(self.stored.subscribed_topics(), self._world.topics)
+        self._bump(hashed, (count, len(self.stored.members)), list(leaving.values()), draft, outcome, now)
+
+    def _maybe_finish(self, draft: Draft, outcome: Outcome, now: Moment) -> None:
+        if self._watch.is_on and draft.records and self.stored.state in ("Stable", "Empty"):
+            outcome.rebalances.extend(self._watch.finish(len(self.stored.members), now))
+
+    # -- step 4: who should have what --------------------------------------------------------------------------------
+
+    def _assign(self, draft: Draft) -> None:
+        stored, group, topics = self.stored, self.group_id, self._world.topics
+        specs: dict[str, MemberSpec] = {}
+        ids_of: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
+        for member_id, member in stored.members.items():
+            subscription = (member.subscribed_topic_names, member.subscribed_topic_regex)
+            if subscription not in ids_of:
+                ids_of[subscription] = self._topic_ids(member)
+            specs[member_id] = MemberSpec(ids_of[subscription], member.instance_id)
+        counts = {
+            topic_id: topics.partition_count(name) or 0
+            for topic_id in frozenset[bytes]().union(*ids_of.values())
+            if (name := topics.topic_name(topic_id)) is not None
+        }
+        targets = {member_id: stored.target(member_id) for member_id in specs}
+        for member_id, partitions in ASSIGNORS[self._assignor_name()](specs, targets, counts).items():
+            value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=partitions)
+            if value != stored.targets.get(member_id):
+                draft.emit(ConsumerGroupTargetAssignmentMemberKey(group, member_id), value)
+        epoch = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=stored.epoch)
+        draft.emit(ConsumerGroupTargetAssignmentMetadataKey(group), epoch)
+
+    def _assignor_name(self) -> str:
+        """The one that most members ask for; among equals, and if nobody asks, the first that is configured."""
+        configured: Sequence[str] = self._world.settings.group_consumer_assignors
+        votes = Counter(member.server_assignor for member in self.stored.members.values())
+        return max(configured, key=lambda name: votes[name])
+
+    def _topic_ids(self, member: ConsumerGroupMemberMetadataValue) -> frozenset[bytes]:
+        ids = (self._world.topics.topic_id(name) for name in self.stored.topics_of(member))
+        return frozenset(topic_id for topic_id in ids if topic_id is not None)
+
+    # -- step 5: what it has -----------------------------------------------------------------------------------------
+
+    def _reconcile(
+        self, member_id: str, owned: TopicPartitions | None, changed: bool, draft: Draft, now: Moment
+    ) -> ConsumerGroupCurrentMemberAssignmentValue:
+        stored = self.stored
+        if stored.epoch > stored.assignment_epoch:
+            self._assign(draft)
+        old, member = stored.current(member_id), stored.members[member_id]
+        if not changed and is_reconciled(old, stored.assignment_epoch):
+            return old
+        goal = Goal(
+            target_epoch=stored.assignment_epoch,
+            target=stored.target(member_id),
+            topic_ids=self._topic_ids(member),
+            subscription_changed=changed,
+            owned=owned,
+            is_owned_by_other=lambda topic_id, number: self._is_owned_by_other(member_id, topic_id, number),
+        )
+        current = reconcile(old, goal)
+        if current != old or member_id not in stored.currents:
+            draft.emit(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id), current)
+            # Members of the classic protocol have deadlines of their own for the same thing.
+            if current.state == UNREVOKED_PARTITIONS and member.classic_member_metadata is None:
+                self._wait(Wait.REVOCATION, member_id, member.rebalance_timeout_ms, now)
+            else:
+                self._deadlines[Wait.REVOCATION].pop(member_id, None)
+        return current
+
+    def _is_owned_by_other(self, member_id: str, topic_id: bytes, number: int) -> bool:
+        return self.stored.owners.get((topic_id, number), member_id) != member_id

@@ -1,0 +1,407 @@
+"""GroupShard: all groups and offsets of one partition of ``__consumer_offsets``. Pure.
+
+    handler(request, client, ticket, now) ──► Outcome           replay(record): the only writer of what is durable
+
+A group is either classic (``classic.py``) or of the consumer protocol (``consumer.py``); which one it is follows from
+its records. The shard finds the group, or makes one where Kafka does, moves groups between the two, and answers what
+concerns a group that does not exist. ``groups`` also holds what is not durable yet: a classic group whose first members
+are still joining. It goes when nothing of it was stored and nobody is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ottla.coordinator.classic import ClassicGroup
+from ottla.coordinator.consumer import ConsumerGroup
+from ottla.coordinator.journal import Cause, CauseKind
+from ottla.coordinator.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
+from ottla.coordinator.offsets import Offsets, existing_topics, merge_answers, refuse_commit
+from ottla.coordinator.outcome import Client, Moment, Outcome, Ticket, World
+from ottla.coordinator.records import (
+    CoordinatorRecord,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from ottla.model.errors import ErrorCode, KafkaError, Refused
+from ottla.wire import Message
+from ottla.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from ottla.wire.messages.describe_groups import DescribedGroup
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from ottla.wire.messages.list_groups import ListedGroup
+from ottla.wire.messages.offset_commit import OffsetCommitRequest
+from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+Group = ClassicGroup | ConsumerGroup
+
+#: LeaveGroup answers per member from here on
+_BATCH_LEAVE_FROM = 3
+#: OffsetCommit and DescribeGroups learnt to say that there is no such group
+_COMMIT_NOT_FOUND_FROM = 9
+_DESCRIBE_NOT_FOUND_FROM = 6
+
+
+class GroupShard:
+    """The groups of one partition."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.groups: dict[str, Group] = {}
+        self.offsets = Offsets()
+        #: groups that a handler converted and whose records are about to be replayed: they keep their soft state
+        self._converted: dict[str, ConsumerGroup] = {}
+
+    # -- durable --------------------------------------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Apply one record of the log. The same at load and at run time; records only set, so twice is once."""
+        key, value = record
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            self.offsets.replay(key, value)
+            if value is not None and key.group not in self.groups:
+                self.groups[key.group] = ClassicGroup(key.group, self._world)
+            return
+        group = self.groups.get(key.group)
+        if isinstance(key, GroupMetadataKey):
+            if value is None:
+                if isinstance(group, ClassicGroup):
+                    del self.groups[key.group]
+                return
+            assert isinstance(value, GroupMetadataValue)
+            if not isinstance(group, ClassicGroup):
+                group = self.groups[key.group] = ClassicGroup(key.group, self._world)
+            group.replay(value)
+            return
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return  # the rest of a group that is gone, or that became a classic one
+            group = self._converted.pop(key.group, None) or ConsumerGroup(key.group, self._world)
+            self.groups[key.group] = group
+        group.replay(record)
+        if group.is_deleted:
+            del self.groups[key.group]
+
+    def resume(self, now: Moment) -> None:
+        """The whole log was replayed: what is not durable starts anew. Members get a fresh session each."""
+        for group in self.groups.values():
+            group.resume(now)
+        for group_id in self.offsets.by_group:
+            if group_id not in self.groups:
+                self.groups[group_id] = ClassicGroup(group_id, self._world)
+
+    def settle(self, group_id: str, now: Moment, *, changed: bool) -> Outcome | None:
+        """After an operation on a group: what follows without being asked for. ``changed``: records were replayed."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            if group.is_disposable and group_id not in self.offsets.by_group:
+                del self.groups[group_id]
+        elif changed:
+            self._converted.pop(group_id, None)
+            if group is None:
+                if group_id in self.offsets.by_group:
+                    self.groups[group_id] = ClassicGroup(group_id, self._world)
+            else:
+                group.resume(now)
+                if should_downgrade(group, self._world):
+                    return self._downgrade(group, now)
+        return None
+
+    def durable(self) -> dict[str, object]:
+        """All that was replayed, to be compared with another replay."""
+        state: dict[str, object] = {f"offsets of {group_id}": rows for group_id, rows in self.offsets.by_group.items()}
+        for group_id, group in self.groups.items():
+            stored = group.stored if isinstance(group, ClassicGroup) else vars(group.stored)
+            if stored is not None:
+                state[group_id] = stored
+        return state
+
+    def discard_soft_state(self, group_id: str, now: Moment) -> None:
+        """The records that a handler made were not stored: back to what is."""
+        self._converted.pop(group_id, None)
+        group = self.groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            stored = group.stored
+            again = ClassicGroup(group_id, self._world)
+            if stored is not None:
+                again.replay(stored)
+                again.resume(now)
+                self.groups[group_id] = again
+            elif group_id in self.offsets.by_group:
+                self.groups[group_id] = again
+            else:
+                del self.groups[group_id]
+
+    # -- the classic protocol -------------------------------------------------------------------------------------
+
+    def join_group(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """A join makes the group, unless it claims to be a member of one already."""
+        if not request.group_id:
+            return _answer(ticket, _join_refusal(request, ErrorCode.INVALID_GROUP_ID))
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            return group.join_classic(request, client, ticket, now)
+        if group is None and request.member_id:
+            return _answer(ticket, _join_refusal(request, ErrorCode.UNKNOWN_MEMBER_ID))
+        if isinstance(group, ClassicGroup):
+            return group.join(request, client, ticket, now)
+        before = group.tombstones() if group is not None else []
+        fresh = ClassicGroup(request.group_id, self._world)
+        outcome = fresh.join(request, client, ticket, now)
+        if not fresh.is_disposable:
+            self.groups[request.group_id] = fresh
+            outcome.records[:0] = before
+        return outcome
+
+    def sync_group(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        group = self.groups.get(request.group_id)
+        if not request.group_id or group is None:
+            return _answer(ticket, SyncGroupResponse(error_code=_no_group(request.group_id)))
+        if isinstance(group, ConsumerGroup):
+            return group.sync_classic(request, client, ticket, now)
+        return group.sync(request, client, ticket, now)
+
+    def heartbeat(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        group = self.groups.get(request.group_id)
+        if not request.group_id or group is None:
+            return _answer(ticket, HeartbeatResponse(error_code=_no_group(request.group_id)))
+        if isinstance(group, ConsumerGroup):
+            return group.heartbeat_classic(request, client, ticket, now)
+        return group.heartbeat(request, client, ticket, now)
+
+    def leave_group(self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        group = self.groups.get(request.group_id)
+        if not request.group_id:
+            return _answer(ticket, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        if group is None:
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            if client.version < _BATCH_LEAVE_FROM:
+                return _answer(ticket, LeaveGroupResponse(error_code=unknown))
+            members = [
+                MemberResponse(
+                    member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=unknown
+                )
+                for each in request.members
+            ]  # fmt: skip
+            return _answer(ticket, LeaveGroupResponse(members=members))
+        if isinstance(group, ConsumerGroup):
+            return group.leave_classic(request, client, ticket, now)
+        return group.leave(request, client, ticket, now)
+
+    # -- the consumer protocol ------------------------------------------------------------------------------------
+
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, client: Client, ticket: Ticket, now: Moment
+    ) -> Outcome:
+        """The first heartbeat of this protocol makes the group, or converts the classic one."""
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.heartbeat(request, client, ticket, now)
+        fresh = ConsumerGroup(request.group_id, self._world)
+        if request.member_epoch != 0:
+            # Only a join makes or converts a group; a group without members knows whom to refuse.
+            if group is None or group.is_empty:
+                code = ErrorCode.GROUP_ID_NOT_FOUND if group is None else ErrorCode.UNKNOWN_MEMBER_ID
+                if not request.group_id:
+                    return fresh.heartbeat(request, client, ticket, now)
+                return _answer(ticket, _heartbeat_refusal(code, f"Group {request.group_id} not found."))
+            return _answer(ticket, _heartbeat_refusal(ErrorCode.GROUP_ID_NOT_FOUND, "it is a classic group"))
+        conversion: list[CoordinatorRecord] = []
+        if group is not None:
+            try:
+                conversion = self._conversion(group, now)
+            except KafkaError as error:
+                return _answer(ticket, _heartbeat_refusal(error.code, str(error)))
+            for record in conversion:
+                if not isinstance(record.key, GroupMetadataKey):
+                    fresh.replay(record)
+            fresh.resume(now)
+        outcome = fresh.heartbeat(request, client, ticket, now)
+        if outcome.records:  # otherwise it was refused, and everything stays as it is
+            outcome.records[:0] = conversion
+            if group is not None:
+                outcome.replies.extend(group.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
+            self._converted[request.group_id] = fresh
+        return outcome
+
+    def _conversion(self, group: ClassicGroup, now: Moment) -> list[CoordinatorRecord]:
+        if not group.is_empty:
+            can_upgrade(group, self._world)
+            return upgrade_records(group, self._world, now)
+        if group.stored is None:
+            return []
+        return [CoordinatorRecord(GroupMetadataKey(group.group_id), None)]
+
+    def _downgrade(self, group: ConsumerGroup, now: Moment) -> Outcome:
+        """Only classic members are left: they get a classic group, and a rebalance in it."""
+        records = downgrade_records(group, self._world, now)
+        stored = next(
+            record.value for record in records
+            if isinstance(record.key, GroupMetadataKey) and isinstance(record.value, GroupMetadataValue)
+        )  # fmt: skip
+        classic = ClassicGroup(group.group_id, self._world)
+        classic.replay(stored)
+        classic.resume(now)
+        outcome = classic.force_rebalance(Cause(kind=CauseKind.PROTOCOL_CHANGED, detail="now classic"), now)
+        outcome.replies.extend(group.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
+        outcome.records[:0] = records
+        self.groups[group.group_id] = classic
+        return outcome
+
+    # -- offsets --------------------------------------------------------------------------------------------------
+
+    def commit_offsets(self, request: OffsetCommitRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        topics, refused = existing_topics(request, client.version, self._world)
+        if not topics:
+            return _answer(ticket, merge_answers(refused))
+        try:
+            self._check_commit(request, client, now)
+        except KafkaError as error:
+            return _answer(ticket, refuse_commit(request, error.code))
+        records, answers = self.offsets.commit(request, topics, self._world, now)
+        return Outcome(records=records, replies=[(ticket, merge_answers([*refused, *answers]))])
+
+    def _check_commit(self, request: OffsetCommitRequest, client: Client, now: Moment) -> None:
+        group = self.groups.get(request.group_id)
+        epoch = request.generation_id_or_member_epoch
+        if group is None:
+            if epoch < 0:
+                return  # nobody's group: a simple consumer, or an administrator
+            not_found = client.version >= _COMMIT_NOT_FOUND_FROM
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if not_found else ErrorCode.ILLEGAL_GENERATION)
+        if isinstance(group, ConsumerGroup):
+            group.check_commit(request.member_id, request.group_instance_id, epoch, now, client.version)
+        else:
+            group.check_commit(request.member_id, request.group_instance_id, epoch, now)
+
+    def fetch_offsets(self, request: OffsetFetchRequestGroup, client: Client, now: Moment) -> OffsetFetchResponseGroup:
+        """One group's part of OffsetFetch. A group that nobody knows has committed nothing, which is no error."""
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup) and request.member_id is not None:
+            try:
+                group.check_fetch(request.member_id, request.member_epoch, now)
+            except KafkaError as error:
+                return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
+        return self.offsets.fetch(request, client.version, self._world)
+
+    def delete_offsets(self, request: OffsetDeleteRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        group = self.groups.get(request.group_id)
+        if not request.group_id:
+            return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        if group is None or group.state == "Dead":
+            return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+        if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != "consumer":
+            return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+        records, answer = self.offsets.delete(request, group)
+        return Outcome(records=records, replies=[(ticket, answer)])
+
+    def delete_groups(self, group_ids: Sequence[str], client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        outcome = Outcome()
+        results = []
+        for group_id in group_ids:
+            group = self.groups.get(group_id)
+            code = ErrorCode.NONE
+            if group is None or group.state == "Dead":
+                code = ErrorCode.GROUP_ID_NOT_FOUND
+            elif not group.is_empty:
+                code = ErrorCode.NON_EMPTY_GROUP
+            else:
+                outcome.records.extend(self._deletion(group))
+            results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+        outcome.replies.append((ticket, DeleteGroupsResponse(results=results)))
+        return outcome
+
+    def _deletion(self, group: Group) -> list[CoordinatorRecord]:
+        records = self.offsets.tombstones(group.group_id)
+        if isinstance(group, ConsumerGroup):
+            return records + group.tombstones()
+        # A simple group has no record of its own; its tombstone removes the object all the same.
+        return [*records, CoordinatorRecord(GroupMetadataKey(group.group_id), None)]
+
+    def expire_offsets(self, now: Moment) -> list[CoordinatorRecord]:
+        """What has outlived its retention; with its last offset an empty group goes too."""
+        minutes = self._world.settings.offsets_retention_minutes
+        records: list[CoordinatorRecord] = []
+        for group_id, group in self.groups.items():
+            expired = self.offsets.expired(group_id, group, minutes, now)
+            nothing_left = len(expired) == len(self.offsets.by_group.get(group_id, ()))
+            if nothing_left and group.is_empty:
+                records.extend(self._deletion(group))
+            else:
+                records.extend(expired)
+        return records
+
+    def topics_deleted(self, names: Iterable[str]) -> list[CoordinatorRecord]:
+        return self.offsets.without_topics(names)
+
+    def of_missing_topics(self) -> list[CoordinatorRecord]:
+        """The same for topics that went while nobody looked."""
+        names = {topic for committed in self.offsets.by_group.values() for topic, _ in committed}
+        return self.topics_deleted(name for name in names if self._world.topics.partition_count(name) is None)
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    def list_groups(self, states: set[str], types: set[str]) -> list[ListedGroup]:
+        """The groups in one of these states and of one of these types, in small letters; an empty set takes all."""
+        return [
+            ListedGroup(
+                group_id=group_id, protocol_type=group.protocol_type or "", group_state=group.state,
+                group_type=group.group_type,
+            )
+            for group_id, group in self.groups.items()
+            if (not states or group.state.lower() in states) and (not types or group.group_type in types)
+        ]  # fmt: skip
+
+    def describe_group(self, group_id: str, version: int) -> DescribedGroup:
+        group = self.groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return group.describe(version)
+        text = f"Group {group_id} is not a classic group." if group is not None else f"Group {group_id} not found."
+        if version < _DESCRIBE_NOT_FOUND_FROM:
+            return DescribedGroup(group_id=group_id, group_state="Dead")
+        return DescribedGroup(
+            group_id=group_id, group_state="Dead", error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text
+        )
+
+    def describe_consumer_group(self, group_id: str, version: int) -> DescribedConsumerGroup:
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.describe(version)
+        text = f"Group {group_id} is not a consumer group." if group is not None else f"Group {group_id} not found."
+        return DescribedConsumerGroup(
+            group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text
+        )
+
+    def retire(self, error_code: ErrorCode) -> Outcome:
+        """The shard goes away: everybody who waits is told."""
+        outcome = Outcome()
+        for group in self.groups.values():
+            outcome.replies.extend(group.retire(error_code).replies)
+        return outcome
+
+
+Operation = Callable[[GroupShard, Ticket, Moment], Outcome]
+
+
+def _answer(ticket: Ticket, message: Message) -> Outcome:
+    return Outcome(replies=[(ticket, message)])
+
+
+def _no_group(group_id: str) -> ErrorCode:
+    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _join_refusal(request: JoinGroupRequest, code: ErrorCode) -> JoinGroupResponse:
+    return JoinGroupResponse(member_id=request.member_id, error_code=code)
+
+
+def _heartbeat_refusal(code: ErrorCode, text: str) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=text or None)

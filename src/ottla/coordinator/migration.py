@@ -1,0 +1,202 @@
+"""Groups change their protocol while they run: classic to consumer, and back. Pure.
+
+Upgrade: the first member that comes with the consumer protocol turns a classic group into one of the consumer protocol.
+The classic members stay in it as they are, with what they were last assigned, on an epoch that is their generation.
+
+Downgrade: when the last member of the consumer protocol is gone and classic ones remain, they get a classic group,
+whose generation is the group epoch.
+
+``group.consumer.migration.policy`` says which way is open. An empty group needs none of this: it is just made anew.
+Facts: KIP-848; ConsumerGroup.fromClassicGroup and ClassicGroup.fromConsumerGroup of Kafka 4.2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ottla.coordinator.classic import ClassicGroup
+from ottla.coordinator.classic_member import ClassicMember
+from ottla.coordinator.consumer import PROTOCOL_TYPE, ConsumerGroup
+from ottla.coordinator.consumer_stored import metadata_hash
+from ottla.coordinator.outcome import Moment, World
+from ottla.coordinator.reconcile import STABLE, from_sets
+from ottla.coordinator.records import (
+    ClassicMemberMetadata,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    CoordinatorRecord,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    TopicPartitions,
+)
+from ottla.coordinator.subscription import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
+from ottla.model.errors import ErrorCode, Refused
+from ottla.wire import WireError
+
+# -- classic to consumer ----------------------------------------------------------------------------------------------
+
+
+def can_upgrade(classic: ClassicGroup, world: World) -> None:
+    """Whether a group with members can become one of the consumer protocol.
+
+    :raises Refused: GROUP_ID_NOT_FOUND, which the client takes for the end; the text says what stands in the way.
+    """
+    settings = world.settings
+    if settings.group_consumer_migration_policy not in ("upgrade", "bidirectional"):
+        raise _no_upgrade(classic, "group.consumer.migration.policy does not allow it")
+    if classic.protocol_type != PROTOCOL_TYPE:
+        raise _no_upgrade(classic, f"its protocol type is {classic.protocol_type!r} and not 'consumer'")
+    if len(classic.members) > settings.group_consumer_max_size:
+        raise _no_upgrade(classic, "it has more members than group.consumer.max.size")
+    owned: set[tuple[str, int]] = set()
+    for member in classic.members.values():
+        try:
+            assignment = decode_assignment(member.assignment)
+            _subscription(member, classic.protocol_name)
+        except WireError:
+            raise _no_upgrade(
+                classic, f"the subscription or the assignment of {member.member_id} cannot be read"
+            ) from None
+        if assignment.user_data:
+            reason = "its assignor sends data of its own, which would be lost; change to one that comes with the client"
+            raise _no_upgrade(classic, reason)
+        places = {(topic, number) for topic, numbers in assignment.partitions for number in numbers}
+        if owned & places:
+            raise _no_upgrade(classic, "its assignor gave a partition to two members")
+        owned |= places
+
+
+def upgrade_records(classic: ClassicGroup, world: World, now: Moment) -> list[CoordinatorRecord]:
+    """The end of the classic group and the beginning of the other; the classic members are at rest in it."""
+    group, epoch = classic.group_id, classic.generation
+    members = {each.member_id: _upgraded(each, classic.protocol_name) for each in classic.members.values()}
+    assigned = {each.member_id: _assigned(each, world) for each in classic.members.values()}
+    names = {name for member in members.values() for name in member.subscribed_topic_names}
+    epoch_value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash(names, world.topics))
+    assignment_value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+    records = [CoordinatorRecord(GroupMetadataKey(group), None)]
+    for member_id, member in members.items():
+        records.append(CoordinatorRecord(ConsumerGroupMemberMetadataKey(group, member_id), member))
+    records.append(CoordinatorRecord(ConsumerGroupMetadataKey(group), epoch_value))
+    for member_id, partitions in assigned.items():
+        target = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=partitions)
+        records.append(CoordinatorRecord(ConsumerGroupTargetAssignmentMemberKey(group, member_id), target))
+    records.append(CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(group), assignment_value))
+    for member_id, partitions in assigned.items():
+        current = ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=epoch, previous_member_epoch=epoch, state=STABLE, assigned_partitions=partitions
+        )
+        records.append(CoordinatorRecord(ConsumerGroupCurrentMemberAssignmentKey(group, member_id), current))
+    return records
+
+
+def _no_upgrade(classic: ClassicGroup, reason: str) -> Refused:
+    text = f"Classic group {classic.group_id} cannot change to the consumer protocol: {reason}."
+    return Refused(ErrorCode.GROUP_ID_NOT_FOUND, text)
+
+
+def _subscription(member: ClassicMember, protocol: str | None) -> Subscription:
+    """A member that joined since the protocol was chosen may not know it; all its protocols say the same."""
+    return decode_subscription(member.metadata(protocol) or (member.protocols[0][1] if member.protocols else b""))
+
+
+def _upgraded(member: ClassicMember, protocol: str | None) -> ConsumerGroupMemberMetadataValue:
+    subscription = _subscription(member, protocol)
+    return ConsumerGroupMemberMetadataValue(
+        instance_id=member.group_instance_id,
+        rack_id=subscription.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=tuple(sorted(set(subscription.topics))),
+        subscribed_topic_regex="",
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic_member_metadata=ClassicMemberMetadata(
+            session_timeout_ms=member.session_timeout_ms, supported_protocols=member.protocols
+        ),
+    )
+
+
+def _assigned(member: ClassicMember, world: World) -> TopicPartitions:
+    """Topics that are gone are left out."""
+    partitions: dict[bytes, set[int]] = {}
+    for name, numbers in decode_assignment(member.assignment).partitions:
+        topic_id = world.topics.topic_id(name)
+        if topic_id is not None:
+            partitions.setdefault(topic_id, set()).update(numbers)
+    return from_sets(partitions)
+
+
+# -- consumer to classic ----------------------------------------------------------------------------------------------
+
+
+def should_downgrade(group: ConsumerGroup, world: World) -> bool:
+    """Whether only classic members are left, and may be among themselves."""
+    count = len(group.members)
+    return (
+        0 < count == group.stored.classic_count
+        and world.settings.group_consumer_migration_policy in ("downgrade", "bidirectional")
+        and count <= world.settings.group_max_size
+    )
+
+
+def downgrade_records(group: ConsumerGroup, world: World, now: Moment) -> list[CoordinatorRecord]:
+    """The end of the group, and the classic one that its members, all of them classic, find themselves in."""
+    protocols = {
+        member_id: member.classic_member_metadata.supported_protocols
+        for member_id, member in group.members.items()
+        if member.classic_member_metadata is not None
+    }
+    assert len(protocols) == len(group.members)
+    chosen = _choose_protocol(list(protocols.values()))
+    value = GroupMetadataValue(
+        protocol_type=PROTOCOL_TYPE,
+        generation=group.group_epoch,
+        protocol=chosen,
+        leader=next(iter(protocols)),
+        current_state_timestamp=now.wall_ms,
+        members=tuple(_downgraded(group, member_id, chosen, world) for member_id in protocols),
+    )
+    return [*group.tombstones(), CoordinatorRecord(GroupMetadataKey(group.group_id), value)]
+
+
+def _choose_protocol(protocols: list[tuple[tuple[str, bytes], ...]]) -> str:
+    """Of those that everybody knows, the one that most members like best; among equals the first by name."""
+    known = Counter(name for each in protocols for name, _ in each)
+    shared = {name for name, count in known.items() if count == len(protocols)}
+    votes = Counter(next((name for name, _ in each if name in shared), each[0][0]) for each in protocols)
+    return max(sorted(votes), key=lambda name: votes[name])
+
+
+def _downgraded(group: ConsumerGroup, member_id: str, protocol: str, world: World) -> MemberMetadata:
+    member = group.members[member_id]
+    assert member.classic_member_metadata is not None
+    supported = member.classic_member_metadata.supported_protocols
+    metadata = dict(supported).get(protocol, supported[0][1])
+    names = ((world.topics.topic_name(topic_id), numbers) for topic_id, numbers in group.stored.target(member_id))
+    partitions = tuple((name, numbers) for name, numbers in names if name is not None)
+    version = decode_subscription(metadata).version
+    return MemberMetadata(
+        member_id=member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.classic_member_metadata.session_timeout_ms,
+        subscription=metadata,
+        assignment=encode_assignment(Assignment(partitions=partitions, version=version), version),
+    )

@@ -1,0 +1,356 @@
+"""Which log to compact, and the swap of what was compacted. One log at a time.
+
+    plan ──► read a chunk, write what is left ──► ... ──► output on disk ──► segments replaced ──► names swapped ──► ...
+    loop     thread, one frame of the cleaner's            thread            loop                  thread
+
+The range ends before the active segment, the last stable offset, the first segment that is younger than
+``min.compaction.lag.ms``, and the recovery point: only what is on disk is compacted. A log is due when more than
+``min.cleanable.dirty.ratio`` of the range came since the last pass, or when part of that is older than
+``max.compaction.lag.ms``; the dirtiest goes first.
+
+Safe against a stop at any point: outputs take the place of their sources from the log's start upwards, each with its
+names on disk before the next begins, and the cleaner's checkpoint comes last. So a deletion never goes before what it
+deletes, and a pass that is cut off is done again. Until an output has its name it is not deleted (its ``synced_bytes``
+say that it is not on disk), and a source that went meanwhile makes the pass give up.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from weakref import WeakSet
+
+from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, RealDisk
+from ottla.env.tasks import ThreadPool
+from ottla.log.cleaner import (
+    KEY_BYTES,
+    CleanerFailed,
+    CleanJob,
+    Frames,
+    Kind,
+    Source,
+    Uncleanable,
+    clean,
+    clean_in_process,
+)
+from ottla.log.index import TIME_ENTRY_BYTES
+from ottla.log.log import Log
+from ottla.log.segment import Segment
+from ottla.log.store import LogStore
+from ottla.model.batch import HEADER_BYTES
+from ottla.model.settings import BrokerSettings
+
+log = logging.getLogger(__name__)
+
+#: a log with less to read is compacted in the broker's own process: starting another costs more
+PROCESS_BYTES_MIN = 256 * 1024
+_LONG_MAX = (1 << 63) - 1
+#: an opened batch may be this many times larger than the largest message, or have this size: more is a bomb
+_INFLATE_MAX = 16
+_INFLATE_BYTES_MIN = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """A log that is due, and the sealed segments of it that a pass reads."""
+
+    log: Log
+    sources: list[Segment]
+    first_dirty_offset: int
+    end_offset: int
+    #: part of the range that came since the last pass
+    dirty_ratio: float
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.sources)
+
+
+def plan_compaction(of: Log, last_stable_offset: int, now_ms: int) -> CompactionPlan | None:
+    """What a pass over this log would read; None while it is not due."""
+    segments, settings = of.segments, of.settings
+    first_dirty = of.first_dirty_offset
+    if not of.log_start_offset <= first_dirty <= of.log_end_offset:
+        first_dirty = of.log_start_offset
+    dirty_from = max(bisect_right(segments, first_dirty, key=_base_offset) - 1, 0)
+    limit = min(of.active.base_offset, last_stable_offset, of.recovery_point)
+    # A segment ends where the next begins; the active one never ends.
+    end = bisect_right(segments, limit, key=_base_offset) - 1
+    if settings.min_compaction_lag_ms > 0:
+        end = _first_young(segments, dirty_from, end, now_ms - settings.min_compaction_lag_ms)
+    dirty = segments[dirty_from:end]
+    dirty_bytes = sum(segment.size_bytes for segment in dirty)
+    if not dirty_bytes:
+        return None
+    ratio = dirty_bytes / (dirty_bytes + sum(segment.size_bytes for segment in segments[:dirty_from]))
+    if ratio <= settings.min_cleanable_dirty_ratio and not _is_overdue(dirty, settings.max_compaction_lag_ms, now_ms):
+        return None
+    return CompactionPlan(
+        log=of, sources=segments[:end], first_dirty_offset=first_dirty, end_offset=segments[end].base_offset,
+        dirty_ratio=ratio,
+    )  # fmt: skip
+
+
+def _first_young(segments: list[Segment], first: int, end: int, older_than_ms: int) -> int:
+    for number in range(first, end):
+        segments[number].load_times()
+        if segments[number].max_timestamp > older_than_ms:
+            return number
+    return end
+
+
+def _is_overdue(dirty: list[Segment], lag_ms: int, now_ms: int) -> bool:
+    # Few topics set it, and only for those the first batch of each segment is looked at.
+    return lag_ms < _LONG_MAX and any(0 < segment.load_first_timestamp() < now_ms - lag_ms for segment in dirty)
+
+
+class Compactor:
+    """Compacts the logs of a broker, one after the other. Everything but ``work`` of a pass runs on the loop."""
+
+    def __init__(self, *, disk: Disk, store: LogStore, threads: ThreadPool, monotonic: Callable[[], float]) -> None:
+        self._disk = disk
+        self._store = store
+        self._threads = threads
+        self._monotonic = monotonic
+        self._pass: _Pass | None = None
+        self._stopped = False
+        #: an output is in place but could not get its name for want of room: nothing else is done before
+        self._stuck = False
+        #: logs with a batch that cannot be read; they are left as they are until the next start
+        self.uncleanable: WeakSet[Log] = WeakSet()
+
+    @property
+    def busy(self) -> bool:
+        return self._pass is not None
+
+    def start(self, plans: Iterable[CompactionPlan], now_ms: int, settings: BrokerSettings) -> bool:
+        """Begin a pass over the dirtiest log for whose output there is room; False when there is none."""
+        assert self._pass is None
+        for plan in sorted(plans, key=lambda plan: -plan.dirty_ratio):
+            directory = self._store.dir_of(plan.log)
+            output_bytes = min(plan.size_bytes, plan.log.settings.segment_bytes)
+            if not self._stopped and not directory.offline and self._disk.free_bytes(directory.path) > output_bytes:
+                self._begin(plan, now_ms, settings)
+                return True
+        return False
+
+    def resume(self) -> None:
+        """Try again what there was no room for."""
+        if self._stuck and self._pass is not None:
+            self._stuck = False
+            self._submit(self._pass)
+
+    def stop(self) -> None:
+        """Start no further pass, and give up the one that runs after the chunk it is at."""
+        self._stopped = True
+
+    def _begin(self, plan: CompactionPlan, now_ms: int, settings: BrokerSettings) -> None:
+        of = plan.log
+        if not of.active.size_bytes and not of.active.is_open:
+            # A segment with gaps must not be the last one that a crash leaves: there gaps are damage.
+            of.active.open_file()
+        job = _job_of(plan, now_ms, settings)
+        own_process = isinstance(self._disk, RealDisk) and plan.size_bytes >= PROCESS_BYTES_MIN
+        frames = clean_in_process(job) if own_process else clean(self._disk, job)
+        self._pass = _Pass(self._disk, plan, frames, self._monotonic())
+        self._submit(self._pass)
+
+    def _submit(self, running: _Pass) -> None:
+        self._threads.submit(running.work, lambda error: self._worked(running, error))
+
+    def _worked(self, running: _Pass, error: OSError | None) -> None:
+        """A step is done: put an output in place, or give up, or note the end; then the next step."""
+        of = running.plan.log
+        directory = self._store.dir_of(of)
+        if of.gone or directory.offline:
+            self._give_up(running, None)
+        elif error is not None:
+            if error.errno not in NO_ROOM and error.errno not in NO_DESCRIPTORS:
+                self._give_up(running, None)
+                self._store.on_dir_failed(directory, error)
+            elif running.swapping:
+                log.warning("compacted segment waits for room dir=%s error=%s", of.directory, error)
+                self._stuck = True
+            else:
+                self._give_up(running, f"there is no room: {error}")
+        elif running.failure is not None:
+            if isinstance(running.failure, Uncleanable):
+                self.uncleanable.add(of)
+            self._give_up(running, str(running.failure))
+        elif running.swapped is not None and not running.swapping:
+            running.finish_swap()
+            self._submit(running)
+        elif running.end_offset is not None:
+            self._finish(running, running.end_offset)
+        elif self._stopped or not of.settings.compact or not running.maybe_replace():
+            self._give_up(running, None)
+        else:
+            self._submit(running)
+
+    def _give_up(self, running: _Pass, reason: str | None) -> None:
+        of = running.plan.log
+        if reason is not None:
+            log.error("log is not compacted topic=%s partition=%d reason=%s", *of.name, reason)
+
+        def done(error: OSError | None) -> None:
+            self._pass = None
+
+        self._threads.submit(running.discard, done)
+
+    def _finish(self, running: _Pass, end_offset: int) -> None:
+        of = running.plan.log
+        directory = self._store.dir_of(of)
+        self._store.note_cleaned(of, end_offset)
+        log.info(
+            "log compacted topic=%s partition=%d bytes_before=%d bytes_after=%d segments_before=%d segments_after=%d "
+            "end_offset=%d seconds=%.3f",
+            *of.name, running.bytes_before, running.bytes_after, running.segments_before, running.segments_after,
+            end_offset, self._monotonic() - running.started,
+        )  # fmt: skip
+
+        def done(error: OSError | None) -> None:
+            self._pass = None
+            if error is None or of.gone or directory.offline:
+                return
+            if error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
+                # Without it the next start takes the log for dirty, and reads more than it has to.
+                log.warning("cleaner's checkpoint could not be written dir=%s error=%s", directory.path, error)
+            else:
+                self._store.on_dir_failed(directory, error)
+
+        self._threads.submit(lambda: self._store.write_cleaner_offsets(directory), done)
+
+
+class _Pass:
+    """One pass over one log: ``work`` is one step in a thread, the rest runs on the loop between two steps."""
+
+    def __init__(self, disk: Disk, plan: CompactionPlan, frames: Frames, started: float) -> None:
+        self._disk = disk
+        self.plan = plan
+        self._frames = frames
+        self.started = started
+
+        # The output being written
+        self._output: Segment | None = None
+        self._first_source = 0
+        self._index = self._time_index = b""
+        #: an output that is on disk, and its sources, for which it has yet to stand
+        self.closed: tuple[Segment, list[Segment]] | None = None
+        #: the same once it stands for them; while ``swapping`` it has yet to get its name
+        self.swapped: tuple[Segment, list[Segment]] | None = None
+        self.swapping = False
+
+        # Result
+        self.end_offset: int | None = None
+        self.failure: CleanerFailed | Uncleanable | None = None
+        self.bytes_before = self.bytes_after = 0
+        self.segments_before = self.segments_after = 0
+
+    def work(self) -> None:
+        """One step: swap the names of an output, or take the cleaner's next frame. In a thread."""
+        if self.swapping:
+            assert self.swapped is not None
+            cleaned, sources = self.swapped
+            cleaned.swap_files(sources)
+            self.swapping = False
+            return
+        try:
+            self._take_frame()
+        except (CleanerFailed, Uncleanable) as error:
+            self.failure = error
+
+    def _take_frame(self) -> None:
+        frame = next(self._frames)
+        if frame.kind == Kind.OUTPUT:
+            self._first_source = frame.values()["first"]
+            base_offset = self.plan.sources[self._first_source].base_offset
+            self._output = Segment(self._disk, self.plan.log.directory, base_offset)
+            self._output.open_cleaned()
+        elif frame.kind == Kind.DATA:
+            assert self._output is not None
+            self._output.append_cleaned(frame.payload)
+        elif frame.kind == Kind.INDEX:
+            self._index = frame.payload
+        elif frame.kind == Kind.TIME_INDEX:
+            self._time_index = frame.payload
+        elif frame.kind == Kind.CLOSED:
+            values = frame.values()
+            self._close_output(values["sources"], values["changed"], values["size_bytes"], values["times"])
+        elif frame.kind == Kind.END:
+            self.end_offset = frame.values()["end_offset"]
+
+    def _close_output(self, count: int, changed: bool, size_bytes: int, times: list[int]) -> None:
+        output, sources = self._output, self.plan.sources[self._first_source : self._first_source + count]
+        assert output is not None and output.size_bytes == size_bytes
+        self.bytes_before += sum(segment.size_bytes for segment in sources)
+        self.segments_before += len(sources)
+        self.bytes_after += size_bytes
+        self.segments_after += 1
+        if not changed or not size_bytes:
+            output.remove_cleaned()
+        else:
+            first, newest, newest_offset = times
+            output.finish_cleaned(self._index, self._time_index, (first, newest, newest_offset))
+            for segment in sources:
+                segment.hold()
+            self.closed = output, sources
+        self._output = None
+
+    def maybe_replace(self) -> bool:
+        """Put an output that is on disk in the place of its sources; False when they are no longer there."""
+        if self.closed is None:
+            return True
+        cleaned, sources = self.closed
+        if not self.plan.log.replace_segments(sources, cleaned):
+            return False
+        self.closed, self.swapped, self.swapping = None, self.closed, True
+        return True
+
+    def finish_swap(self) -> None:
+        assert self.swapped is not None
+        cleaned, _ = self.swapped
+        cleaned.synced_bytes = cleaned.size_bytes
+        # Who reads it opens it again, under its own name.
+        cleaned.let_go()
+        self.swapped = None
+
+    def discard(self) -> None:
+        """End the cleaner, and remove what nobody will use. In a thread."""
+        self._frames.close()
+        output = self._output or (self.closed[0] if self.closed else None)
+        if output is not None and not self.plan.log.gone:
+            with suppress(OSError):
+                output.remove_cleaned()
+
+
+def _job_of(plan: CompactionPlan, now_ms: int, settings: BrokerSettings) -> CleanJob:
+    topic, entries = plan.log.settings, plan.log.producers.entries
+    # No output may have more index entries than an index may hold, however its batches fall.
+    entry_bytes_min = max(topic.index_interval_bytes, HEADER_BYTES)
+    index_bytes_max = topic.segment_index_bytes // TIME_ENTRY_BYTES * entry_bytes_min
+    buffer_bytes = settings.log_cleaner_dedupe_buffer_size * settings.log_cleaner_io_buffer_load_factor
+    return CleanJob(
+        sources=tuple(
+            Source(path=each.path(".log"), base_offset=each.base_offset, size_bytes=each.size_bytes)
+            for each in plan.sources
+        ),
+        first_dirty_offset=plan.first_dirty_offset,
+        end_offset=plan.end_offset,
+        now_ms=now_ms,
+        delete_retention_ms=topic.delete_retention_ms,
+        output_bytes_max=min(topic.segment_bytes, index_bytes_max),
+        index_interval_bytes=topic.index_interval_bytes,
+        keys_max=max(int(buffer_bytes / KEY_BYTES), 1),
+        read_bytes=max(settings.log_cleaner_io_buffer_size, HEADER_BYTES),
+        inflate_bytes_max=max(topic.max_message_bytes * _INFLATE_MAX, _INFLATE_BYTES_MIN),
+        producers={
+            producer_id: entry.batches[-1].last_offset for producer_id, entry in entries.items() if entry.batches
+        },
+    )
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

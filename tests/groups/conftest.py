@@ -1,0 +1,131 @@
+"""Groups of real clients: which broker they meet, how long a storm is, and a place for its figures."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from benchmarks import kafka_server
+from group_campaign import Campaign
+from group_run import SESSION_S, GroupRun
+from group_storm import free_port
+
+from ottla.testing import BrokerProcess
+
+_CHANGES = 8
+_SECONDS_PER_CHANGE = 15
+_FIGURES = pytest.StashKey[list[str]]()
+_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.session.timeout.ms": str(int(SESSION_S * 1000)),
+    "group.consumer.min.session.timeout.ms": str(int(SESSION_S * 1000)),
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
+    "offsets.topic.num.partitions": "4",
+}
+_numbers = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("groups", "storms over consumer groups")
+    group.addoption("--changes", type=int, default=_CHANGES, help="how many changes a storm makes")
+    group.addoption("--storm-seed", type=int, default=None, help="repeat the draws of an earlier storm")
+    group.addoption("--against", choices=("ottla", "kafka"), default="ottla", help="the broker that members meet")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_FIGURES] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(180 + _SECONDS_PER_CHANGE * changes_of(config)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if figures := config.stash.get(_FIGURES, []):
+        terminalreporter.section("consumer groups")
+        for line in figures:
+            terminalreporter.write_line(line)
+
+
+def changes_of(config: pytest.Config) -> int:
+    # The options are unknown when pytest was started on a directory above this one.
+    changes: int = config.getoption("--changes", _CHANGES)
+    return changes
+
+
+def _against(config: pytest.Config) -> str:
+    name: str = config.getoption("--against", "ottla")
+    return name
+
+
+class Server(Protocol):
+    """What members meet."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """One broker for all tests that do not hurt it."""
+    if _against(request.config) == "kafka":
+        problem = kafka_server.fetch() or kafka_server.available()
+        if problem is not None:
+            pytest.skip(problem)
+        kafka = kafka_server.ApacheKafka(settings=_SETTINGS)
+        try:
+            kafka.start()
+            yield kafka
+        finally:
+            kafka.stop()
+        return
+    with BrokerProcess.start(settings=_SETTINGS) as broker:
+        yield broker
+        assert "Traceback" not in broker.errors(), broker.errors()
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker of one's own, to be restarted and killed."""
+    if _against(request.config) == "kafka":
+        pytest.skip("only Ottla's broker is killed here")
+    listener = {"listeners": f"PLAINTEXT://127.0.0.1:{free_port(random.Random())}"}
+    with BrokerProcess.start(tmp_path / "data", {**_SETTINGS, **listener}) as broker:
+        try:
+            yield broker
+        finally:
+            print(f"the broker wrote:\n{broker.errors()[-3000:]}")
+        assert "Traceback" not in broker.errors(), broker.errors()
+
+
+@pytest.fixture
+def campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Campaign]:
+    config = request.config
+    seed = config.getoption("--storm-seed", None)
+    seed = random.SystemRandom().getrandbits(32) if seed is None else seed
+    runs: list[GroupRun] = []
+
+    def new_run(bootstrap: str, **options: Any) -> GroupRun:
+        number = next(_numbers)
+        made = GroupRun(bootstrap, tmp_path / f"group-{number}", group=f"group-{number}-{seed}", seed=seed, **options)
+        runs.append(made)
+        return made
+
+    name = request.node.name.removeprefix("test_")
+    print(f"\n{name}: --storm-seed {seed}, diaries in {tmp_path}")
+    changes = changes_of(config)
+    against_kafka = _against(config) == "kafka"
+    try:
+        yield Campaign(name, seed, changes, changes > _CHANGES, against_kafka, new_run, config.stash[_FIGURES])
+    finally:
+        for run in runs:
+            run.close()
+            for member in run.members:
+                print(f"{member.name} wrote to {member.output_path}:\n{member.output_path.read_text()[-600:]}")

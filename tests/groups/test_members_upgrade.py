@@ -1,0 +1,39 @@
+"""A live group moves from the classic to the consumer protocol, member by member, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from group_campaign import Campaign
+from group_run import GroupRun
+
+pytestmark = [pytest.mark.broker, pytest.mark.client]
+
+
+def test_a_live_group_changes_its_protocol_and_back(campaign: Campaign, server: Any) -> None:
+    run = campaign.new_run(server.bootstrap)
+    run.start()
+    for client in ("confluent", "kafka-python"):
+        run.join(client)
+    run.settle()
+    types = [kind(run)]
+    for client in ("confluent-848", "confluent-848", "confluent", "kafka-python"):
+        replace_oldest(run, client)
+        types.append(kind(run))
+    assert types == ["CLASSIC", "CONSUMER", "CONSUMER", "CONSUMER", "CLASSIC"]
+    assert campaign.verdict(run.finish()) == {}
+
+
+def replace_oldest(run: GroupRun, client: str) -> None:
+    """One comes, one goes."""
+    oldest = run.live[0]
+    run.join(client)
+    run.settle()
+    oldest.ask_to_stop()
+    assert oldest.wait() == 0
+    run.settle()
+
+
+def kind(run: GroupRun) -> str:
+    return str(run.describe().type.name)
