@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from benchmarks.kafka_server import ApacheKafka, available
+from group_scripts import SCRIPTS, Script, Wire
 
 from ottla.model.batch import checksum
 from ottla.testing import BrokerProcess
@@ -64,6 +65,11 @@ LEFT_OUT = {
     "brokers", "configs", "api_keys", "aborted_transactions", "replica_nodes", "isr_nodes", "eligible_leader_replicas",
     "last_known_elr", "offline_replicas", "node_endpoints",
 }  # fmt: skip
+
+
+#: one shard, so that all groups of a script meet; nobody is waited for; targets are computed at once, as Ottla does
+GROUP_SETTINGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
+KAFKA_SETTINGS = {"group.consumer.assignment.interval.ms": "0"}
 
 
 class Side:
@@ -123,10 +129,10 @@ def digest(value: Any) -> Any:
 def sides() -> Iterator[tuple[Side, Side]]:
     if (reason := available()) is not None:
         pytest.skip(reason)
-    kafka = ApacheKafka()
+    kafka = ApacheKafka(settings=GROUP_SETTINGS | KAFKA_SETTINGS)
     try:
         kafka.start()
-        with BrokerProcess.start() as broker:
+        with BrokerProcess.start(settings=GROUP_SETTINGS) as broker:
             yield Side(broker.bootstrap), Side(kafka.bootstrap)
             assert "Traceback" not in broker.errors()
     finally:

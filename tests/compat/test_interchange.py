@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from drivers import CODECS, Reader, Record, Writer
 from drivers.java import JavaTools
-from drivers.parameters import CLIENTS, WRITERS, NewTopic
+from drivers.parameters import READERS, WRITERS, NewTopic
 
 _SOME_TIME_MS = 1_700_000_000_000
 
@@ -45,7 +45,7 @@ def written(new_topic: NewTopic) -> Written:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("reader_name", CLIENTS)
+@pytest.mark.parametrize("reader_name", READERS)
 @pytest.mark.parametrize("writer_name", WRITERS)
 def test_records_of_every_client_are_read_by_every_client(
     request: pytest.FixtureRequest, written: Written, writer_name: str, reader_name: str, codec: str
@@ -86,7 +86,7 @@ def written_by_java(java_tools: JavaTools, new_topic: NewTopic) -> dict[str, str
 
 @pytest.mark.foreign
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("reader_name", CLIENTS)
+@pytest.mark.parametrize("reader_name", READERS)
 def test_every_client_reads_what_java_wrote(
     request: pytest.FixtureRequest, java_tools: JavaTools, written_by_java: dict[str, str], reader_name: str, codec: str
 ) -> None:

@@ -310,9 +310,18 @@ class GroupRun:
         if described is None or described.state.name != "STABLE":
             return found
         for member in described.members:
+            name = self._name_of(member)
             for each in member.assignment.topic_partitions if member.assignment else ():
-                found.setdefault(Place(each.topic, each.partition), []).append(member.client_id)
+                found.setdefault(Place(each.topic, each.partition), []).append(name)
         return found
+
+    def _name_of(self, described: Any) -> str:
+        """A static member that came back without a rebalance is still described with the client id of its past."""
+        if described.group_instance_id:
+            for member in reversed(self.members):
+                if member.record.instance == described.group_instance_id and member.live:
+                    return member.name
+        return str(described.client_id)
 
     def stints(self) -> list[Stint]:
         for member in self.members:
@@ -416,7 +425,8 @@ def generation_of(bootstrap: str, group: str) -> int:
     )  # fmt: skip
     try:
         numbers = consumer.list_topics("__consumer_offsets", timeout=_ASK_S_MAX).topics["__consumer_offsets"].partitions
-        unread = {number for number in numbers if _holds_records(consumer, number)}
+        ends = {number: _end_offset(consumer, number) for number in numbers}
+        unread = {number for number, end in ends.items() if end > 0}
         consumer.assign([TopicPartition("__consumer_offsets", number, 0) for number in unread])
         latest = 0
         deadline = time.monotonic() + 30
@@ -428,16 +438,19 @@ def generation_of(bootstrap: str, group: str) -> int:
             if message.error() is not None:
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
                 unread.discard(message.partition())
-            elif (found := _generation_in(message.key(), message.value(), group)) is not None:
+                continue
+            if message.offset() + 1 >= ends[message.partition()]:
+                unread.discard(message.partition())
+            if (found := _generation_in(message.key(), message.value(), group)) is not None:
                 latest = max(latest, found)
         return latest
     finally:
         consumer.close()
 
 
-def _holds_records(consumer: Consumer, number: int) -> bool:
-    low, high = consumer.get_watermark_offsets(TopicPartition("__consumer_offsets", number), timeout=_ASK_S_MAX)
-    return bool(high > low)
+def _end_offset(consumer: Consumer, number: int) -> int:
+    _, high = consumer.get_watermark_offsets(TopicPartition("__consumer_offsets", number), timeout=_ASK_S_MAX)
+    return int(high)
 
 
 def _generation_in(key: bytes, value: bytes | None, group: str) -> int | None:

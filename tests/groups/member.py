@@ -50,8 +50,8 @@ _COMMIT_S_MAX = 15.0
 _REBALANCE_MS = 30_000
 #: partition growth is noticed by clients that ask for metadata
 _METADATA_AGE_MS = 1000
-#: FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID
-_FENCED_CODES = (82, 111)
+#: FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID, and what librdkafka makes of errors that it cannot live with
+_FENCED_CODES = (82, 111, -150)
 _REQUEST_TIMED_OUT = 7
 _PR_SET_PDEATHSIG = 1
 
@@ -404,7 +404,9 @@ class Aiokafka:
         async with self._turn:
             places = _places(self._consumer.assignment())
             await self.commit(work.uncommitted(places))
-        await self._consumer.stop()
+        # Its end is cut short by its own cancellations when the broker is away at that moment.
+        with suppress(asyncio.CancelledError):
+            await self._consumer.stop()
         # It does not tell its listener of the end.
         work.revoked(places)
 

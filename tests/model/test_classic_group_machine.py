@@ -24,7 +24,11 @@ INSTANCES = st.sampled_from(["i0", "i1"])
 NUMBER = st.integers(0, 5)
 
 OK, PARKED = 0, -100
-UNKNOWN, ILLEGAL, REBALANCING = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS
+UNKNOWN, ILLEGAL, REBALANCING = (
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+)
 
 
 @dataclass
@@ -473,5 +477,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         assert (self.room.waiting, self.room.group.wake_at) == (set(), NEVER)
 
 
-ClassicGroupMachine.TestCase.settings = settings(deadline=None, derandomize=True, max_examples=200, stateful_step_count=40)
+ClassicGroupMachine.TestCase.settings = settings(
+    deadline=None, derandomize=True, max_examples=200, stateful_step_count=40
+)
 test_classic_group = ClassicGroupMachine.TestCase

@@ -379,7 +379,6 @@ class ClassicGroup:
             self._join_deadline = self._due_in(max(self._rebalance_timeout_ms(), WAIT_AGAIN_MS_MIN), now)
             return
         self._join_deadline = NEVER
-        self._is_initial = False
         self.generation += 1
         self.protocol_name = self._choose_protocol() if self.members else None
         self._find_topics()

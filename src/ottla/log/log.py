@@ -519,7 +519,7 @@ class Log:
         """The slow way, for a log whose newest batch lost its records to compaction: look at every header."""
         newest: tuple[Segment, int, BatchHeader] | None = None
         for segment in list(self.segments):
-            for position, header in segment.headers():
+            for position, header in segment.headers() if segment.size_bytes else ():
                 if header.last_offset >= end_offset:
                     break
                 if header.record_count and (newest is None or header.max_timestamp > newest[2].max_timestamp):

@@ -6,10 +6,10 @@ what is there, and the log is cut at the first byte that does not belong to a wh
 the recovery point had been synced, and what was acknowledged was written: neither is ever cut by this.
 
 A checksum covers all of a batch but its offset and its leader epoch. An offset must therefore follow the one before it.
-Only compaction leaves gaps. They are damage where it cannot have been: on topics that are not compacted, behind both
-the recovery point and what the cleaner's checkpoint says was compacted once, between segments and in the last one. Ours
-ends every segment it writes where the next begins and never touches the last, so its gaps are inside segments only,
-even when it was cut off before its checkpoint; Kafka's can be between them.
+Only compaction leaves gaps. Ours ends every segment it writes where the next begins and never touches the last, so its
+gaps are inside segments, even when it was cut off before its checkpoint. Kafka's can be between them too, below what
+the recovery point or the cleaner's checkpoint says. Elsewhere between segments, and in the last one of a topic that
+never was compacted, a gap is damage. That a topic was compacted once, and is not any more, the checkpoint tells.
 
 A compaction that was cut off is undone or finished: ``.cleaned`` files go, a ``.swap`` of a log takes the place of the
 segments that it was made from. Other leftovers of the last life, ``.deleted`` and ``.tmp``, go too; so do indexes
@@ -66,11 +66,11 @@ def open_log(
             # An empty one may have no file yet, let alone a name on disk.
             segment.synced_bytes = segment.indexed_bytes = segment.size_bytes or -1
     else:
-        gaps_anywhere = settings.compact or cleaner_offset is None
-        dense_from = None if gaps_anywhere else max(recovery_point, cleaner_offset or 0)
-        epochs, end_offset, producers = _recover(
-            disk, directory, segments, recovery_point, dense_from, compacted=gaps_anywhere or bool(cleaner_offset)
-        )
+        compacted = settings.compact or cleaner_offset != 0
+        dense_from = None if cleaner_offset is None else max(recovery_point, cleaner_offset)
+        if settings.compact and not dense_from:
+            dense_from = None  # there may never have been a checkpoint here: a folder from a backup
+        epochs, end_offset, producers = _recover(disk, directory, segments, recovery_point, dense_from, compacted)
     start_offset = max(log_start_offset, segments[0].base_offset if segments else end_offset)
     if end_offset < start_offset:
         # The start moved beyond everything the files hold (deleted records, lost files): begin anew there.
@@ -175,9 +175,8 @@ def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs:
 
 
 def _recover(
-    disk: Disk, directory: str, segments: list[Segment], recovery_point: int, dense_from: int | None, *,
-    compacted: bool,
-) -> tuple[LeaderEpochs, int, Producers | None]:  # fmt: skip
+    disk: Disk, directory: str, segments: list[Segment], recovery_point: int, dense_from: int | None, compacted: bool
+) -> tuple[LeaderEpochs, int, Producers | None]:
     """Read what may be damaged, cut where it is, rebuild what describes it."""
     epochs = _load_epochs(disk, directory)
     producers, replay_from = load_snapshot(disk, directory, recovery_point)
@@ -197,7 +196,8 @@ def _recover(
         if gap < 0 or (gap > 0 and dense_from is not None and end_offset >= dense_from):
             _drop(segments, number, f"it should start at offset {end_offset}")
             break
-        scan = _Scan(segment, segments[number + 1 :], epochs, producers, replay_from, dense_from)
+        inside_from = None if compacted else dense_from
+        scan = _Scan(segment, segments[number + 1 :], epochs, producers, replay_from, inside_from)
         scan.run(disk)
         end_offset = scan.end_offset
         if scan.damage:

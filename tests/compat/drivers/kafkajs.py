@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import shutil
@@ -12,23 +13,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drivers import DEADLINE_S, Record, Refused
+from drivers import CODECS, DEADLINE_S, Received, Record, Refused
 
-VERSION = "2.2.4"
+#: kafkajs brings no codec but gzip; these need no compiler
+PACKAGES = {"kafkajs": "2.2.4", "kafkajs-snappy": "1.1.0", "lz4js": "0.2.0", "zstd-codec": "0.1.5"}
 MISSING = "Node is not installed: apt-get install nodejs npm"
 _SCRIPT = Path(__file__).resolve().parent.parent / "node" / "client.js"
 _INSTALL_S_MAX = 120.0
 
+_numbers = itertools.count()
+
 
 def install(directory: Path) -> str | None:
-    """Brings kafkajs into the directory unless it is there; when it cannot, one line that says why."""
+    """Brings kafkajs and codecs into the directory unless they are there; when it cannot, one line that says why."""
     npm = shutil.which("npm")
     if shutil.which("node") is None or npm is None:
         return MISSING
-    if (directory / "node_modules" / "kafkajs" / "package.json").exists():
+    if all((directory / "node_modules" / name / "package.json").exists() for name in PACKAGES):
         return None
     directory.mkdir(parents=True, exist_ok=True)
-    command = [npm, "install", "--prefix", str(directory), "--no-audit", "--no-fund", f"kafkajs@{VERSION}"]
+    command = [npm, "install", "--prefix", str(directory), "--no-audit", "--no-fund"]
+    command += [f"{name}@{version}" for name, version in PACKAGES.items()]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_S_MAX)
     except subprocess.TimeoutExpired:
@@ -37,11 +42,10 @@ def install(directory: Path) -> str | None:
 
 
 class KafkaJs:
-    """kafkajs's producer and admin client."""
+    """kafkajs's producer, consumer and admin client."""
 
     name = "kafkajs"
-    #: the others need packages of their own
-    codecs = ("none", "gzip")
+    codecs = CODECS
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self._bootstrap = bootstrap
@@ -75,15 +79,30 @@ class KafkaJs:
         producer = {"idempotent": True, "maxInFlightRequests": 1} if idempotent else {}
         self._run({"do": "produce", "producer": producer, "send": send})
 
-    def fetch(self, topic: str, offset: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
-        """One fetch of partition 0, below the consumer, which knows only groups: offset, key, value of each record."""
-        found = self._run({"do": "fetch", "topic": topic, "partition": 0, "offset": offset})
-        return [(int(each["offset"]), _bytes(each["key"]), _bytes(each["value"])) for each in found]
+    def shows(self, record: Record) -> Record:
+        """Headers are an object here too: values of a name stand together where the name came first."""
+        names = dict.fromkeys(name for name, _ in record.headers)
+        return replace(record, headers=tuple(pair for each in names for pair in record.headers if pair[0] == each))
+
+    def consume(self, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Received]:
+        """Its consumer knows only groups, so each call makes one."""
+        members = [{"groupId": f"kafkajs-reader-{os.getpid()}-{next(_numbers)}"}]
+        seek = [{"topic": topic, "partition": partition, "offset": str(offset)}] if offset else []
+        found = self.share(members, [topic], count, seek=seek, run={"autoCommit": False})
+        return [_received(each) for each in found["members"][0]["records"][:count]]
+
+    def share(self, members: list[dict[str, Any]], topics: list[Any], count: int, **options: Any) -> dict[str, Any]:
+        """Consumers of one group, all in one process; see client.js for the options and the answer."""
+        subscribe = {"topics": topics, "fromBeginning": True}
+        task = {"do": "consume", "members": members, "subscribe": subscribe, "run": {}, "count": count, **options}
+        found: dict[str, Any] = self._run(task)
+        found["calls"] = [_answer(each) for each in found["calls"]]
+        return found
 
     def administer(self, *calls: tuple[Any, ...]) -> list[Any]:
         """Calls methods of the admin client; each gives its result, or the Refused that it raised."""
         answers = self._run({"do": "admin", "calls": calls})
-        return [_refused(answer["error"]) if "error" in answer else answer["result"] for answer in answers]
+        return [_answer(answer) for answer in answers]
 
     def _run(self, task: dict[str, Any]) -> Any:
         node = shutil.which("node")
@@ -99,14 +118,34 @@ class KafkaJs:
         return answer["result"]
 
 
+def _answer(answer: dict[str, Any]) -> Any:
+    return _refused(answer["error"]) if "error" in answer else answer["result"]
+
+
 def _refused(error: dict[str, Any]) -> Refused:
-    code = error["code"]
+    # What is said of several groups at once is said of each.
+    code = error["groups"][0]["errorCode"] if error.get("groups") else error["code"]
     return Refused(code if isinstance(code, int) else -1, f"{error['type']} {error['message']}")
+
+
+def _received(message: dict[str, Any]) -> Received:
+    headers = [
+        (name, _bytes(value))
+        for name, values in message["headers"].items()
+        for value in (values if isinstance(values, list) else [values])
+    ]
+    record = Record(
+        value=_bytes(message["value"]),
+        key=_bytes(message["key"]),
+        headers=tuple(headers),
+        timestamp_ms=int(message["timestamp"]),
+    )
+    return Received(offset=int(message["offset"]), record=record, append_time=None)
 
 
 def _buffer(data: bytes | None) -> dict[str, str] | None:
     return None if data is None else {"base64": base64.b64encode(data).decode()}
 
 
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)
+def _bytes(buffer: dict[str, str] | None) -> bytes | None:
+    return None if buffer is None else base64.b64decode(buffer["base64"])

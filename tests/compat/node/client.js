@@ -2,19 +2,46 @@
 //
 //   {"bootstrap": ..., "do": "produce", "producer": {...}, "send": {...}}      arguments of producer() and send()
 //   {"bootstrap": ..., "do": "admin", "calls": [["createTopics", {...}], ...]} methods of the admin client, in order
-//   {"bootstrap": ..., "do": "fetch", "topic": ..., "partition": 0, "offset": 0} one fetch, below the consumer
+//   {"bootstrap": ..., "do": "consume", "members": [{...}, ...], "subscribe": {...}, "run": {...}, "count": ...}
+//       consumers of a group, by the arguments of consumer(): each must be given partitions, and together they must
+//       receive "count" records. Optional, in this order: "seek" before the first record, "send" once the members
+//       share the partitions, "commit" and "calls" of the admin client while the members are still there.
 //
-// An error becomes {"error": {"code": ..., "type": ..., "message": ...}}. Buffers travel as {"base64": "..."}.
+// An error becomes {"error": {"code": ..., "type": ..., "message": ...}}. Buffers travel as {"base64": "..."}, regular
+// expressions as {"pattern": "..."}.
 
-const { Kafka, logLevel } = require('kafkajs')
+const { Kafka, logLevel, CompressionCodecs, CompressionTypes } = require('kafkajs')
 
-const revive = (_, value) =>
-  value && typeof value.base64 === 'string' ? Buffer.from(value.base64, 'base64') : value
+// What kafkajs leaves to packages, in pure JavaScript and WebAssembly: nothing is compiled.
+const lz4 = require('lz4js')
+CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy')
+CompressionCodecs[CompressionTypes.LZ4] = () => ({
+  compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
+  decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
+})
+CompressionCodecs[CompressionTypes.ZSTD] = () => {
+  const zstd = new Promise((resolve) => require('zstd-codec').ZstdCodec.run((z) => resolve(new z.Streaming())))
+  return {
+    compress: async (encoder) => Buffer.from((await zstd).compress(encoder.buffer)),
+    decompress: async (buffer) => Buffer.from((await zstd).decompress(buffer)),
+  }
+}
+
+const revive = (_, value) => {
+  if (value && typeof value.base64 === 'string') return Buffer.from(value.base64, 'base64')
+  return value && typeof value.pattern === 'string' ? new RegExp(value.pattern) : value
+}
+
+const replace = function (name, value) {
+  const raw = this[name] // Before Buffer.toJSON.
+  if (Buffer.isBuffer(raw)) return { base64: raw.toString('base64') }
+  return typeof value === 'bigint' ? String(value) : value
+}
 
 const explain = (error) => {
   const cause = (error.errors && error.errors[0]) || error.cause || error
   const { code, type } = cause.code === undefined && error.code !== undefined ? error : cause
-  return { error: { code: code ?? null, type: type ?? null, message: String(cause.message) } }
+  return { error: { code: code ?? null, type: type ?? null, message: String(cause.message), groups: error.groups } }
 }
 
 const produce = async (kafka, { producer: settings, send }) => {
@@ -45,49 +72,52 @@ const administer = async (kafka, { calls }) => {
   return { result: results }
 }
 
-// kafkajs's consumer knows only groups. What stands below it, the connection, the requests and the decoding of
-// batches, is used here without one.
-const fetchOnce = async (_, { bootstrap, topic, partition, offset }) => {
-  const Cluster = require('kafkajs/src/cluster')
-  const cluster = new Cluster({
-    logger: require('kafkajs/src/loggers').createLogger({
-      level: logLevel.NOTHING,
-      logCreator: require('kafkajs/src/loggers/console'),
-    }),
-    socketFactory: require('kafkajs/src/network/socketFactory')(),
-    instrumentationEmitter: new (require('kafkajs/src/instrumentation/emitter'))(),
-    brokers: [bootstrap],
-    clientId: 'kafkajs',
-    connectionTimeout: 1000,
-    authenticationTimeout: 10000,
-    requestTimeout: 30000,
-    enforceRequestTimeout: true,
-    metadataMaxAge: 300000,
-    allowAutoTopicCreation: false,
-    maxInFlightRequests: null,
-    isolationLevel: 0,
-    offsets: new Map(),
-    retry: { retries: 2 },
-  })
-  await cluster.connect()
+const consume = async (kafka, task) => {
+  const members = task.members.map((settings) => ({
+    consumer: kafka.consumer({ maxWaitTimeInMs: 100, heartbeatInterval: 200, ...settings }),
+    assignment: null,
+    records: [],
+  }))
   try {
-    await cluster.addTargetTopic(topic)
-    const { leader } = cluster.findTopicPartitionMetadata(topic).find((p) => p.partitionId === partition)
-    const broker = await cluster.findBroker({ nodeId: String(leader) })
-    const { responses } = await broker.fetch({
-      topics: [{ topic, partitions: [{ partition, fetchOffset: String(offset), maxBytes: 1 << 20 }] }],
-      isolationLevel: 0,
-      maxWaitTime: 500,
-      minBytes: 1,
-      maxBytes: 10 << 20,
-      rackId: '',
-    })
-    const text = (buffer) => (buffer === null ? null : buffer.toString('base64'))
-    const { messages } = responses[0].partitions[0]
-    return { result: messages.map((m) => ({ offset: m.offset, key: text(m.key), value: text(m.value) })) }
+    const calls = await whileTheyRun(kafka, members, task)
+    return { result: { members: members.map(({ assignment, records }) => ({ assignment, records })), calls } }
   } finally {
-    await cluster.disconnect()
+    await Promise.all(members.map(({ consumer }) => consumer.disconnect()))
   }
+}
+
+const whileTheyRun = async (kafka, members, { subscribe, run, seek, count, send, commit, calls }) => {
+  let changed = () => {}
+  let crash = null
+  for (const member of members) {
+    const { consumer, records } = member
+    consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => {
+      member.assignment = payload.memberAssignment
+      changed()
+    })
+    consumer.on(consumer.events.CRASH, ({ payload }) => {
+      crash = payload.error
+      changed()
+    })
+    await consumer.connect()
+    await consumer.subscribe(subscribe)
+    const eachMessage = async ({ topic, partition, message }) => {
+      records.push({ topic, partition, ...message })
+      changed()
+    }
+    await consumer.run({ ...run, eachMessage })
+    for (const place of seek ?? []) consumer.seek(place)
+  }
+  const until = (satisfied) =>
+    new Promise((resolve, reject) => {
+      changed = () => (crash ? reject(crash) : satisfied() && resolve())
+      changed()
+    })
+  await until(() => members.every(({ assignment }) => assignment && Object.keys(assignment).length))
+  if (send) await produce(kafka, { producer: {}, send })
+  await until(() => members.reduce((sum, { records }) => sum + records.length, 0) >= count)
+  if (commit) await members[0].consumer.commitOffsets(commit)
+  return calls ? (await administer(kafka, { calls })).result : []
 }
 
 const main = async () => {
@@ -95,9 +125,9 @@ const main = async () => {
   for await (const chunk of process.stdin) chunks.push(chunk)
   const task = JSON.parse(Buffer.concat(chunks).toString(), revive)
   const kafka = new Kafka({ brokers: [task.bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 2 } })
-  const act = { produce, fetch: fetchOnce, admin: administer }[task.do]
+  const act = { produce, consume, admin: administer }[task.do]
   const answer = await act(kafka, task).catch(explain)
-  process.stdout.write(JSON.stringify(answer, (_, v) => (typeof v === 'bigint' ? String(v) : v)))
+  process.stdout.write(JSON.stringify(answer, replace))
 }
 
 main()

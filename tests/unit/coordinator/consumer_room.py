@@ -72,7 +72,9 @@ class ConsumerRoom:
         ids = count(1)
         self.world = World(settings=BrokerSettings(), topics=self.topics, new_uuid=lambda: f"made-{next(ids)}")
         if settings:
-            self.world.settings = BrokerSettings.parse({name.replace("_", "."): text for name, text in settings.items()})
+            self.world.settings = BrokerSettings.parse(
+                {name.replace("_", "."): text for name, text in settings.items()}
+            )
         self.group = ConsumerGroup("g", self.world)
         self.log: list[CoordinatorRecord] = []
         self.rebalances: list[Rebalance] = []
@@ -164,7 +166,9 @@ class Consumer:
 
     @property
     def is_current(self) -> bool:
-        return self.owned == self._assigned and self.epoch == self.room.group.stored.current(self.member_id).member_epoch
+        return (
+            self.owned == self._assigned and self.epoch == self.room.group.stored.current(self.member_id).member_epoch
+        )
 
     def subscribe(self, *topics: str, regex: str | None = None) -> None:
         self.topics, self.regex, self._is_changed = topics, regex, True
@@ -256,7 +260,9 @@ class ClassicConsumer:
 
     def join(self, version: int = 3, **more: object) -> JoinGroupResponse:
         request = self.join_request(**more)
-        answer = self.room.take(self.room.group.join_classic(request, self._client(version), object(), self.room.moment))
+        answer = self.room.take(
+            self.room.group.join_classic(request, self._client(version), object(), self.room.moment)
+        )
         assert isinstance(answer, JoinGroupResponse)
         self.error = answer.error_code
         if not self.error:

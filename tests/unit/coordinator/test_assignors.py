@@ -98,9 +98,7 @@ def test_members_with_equal_subscriptions_keep_all_that_their_quota_allows(
     before = uniform(old_specs, {}, partition_counts)
     after = uniform(specs, before, partition_counts)
     topic_ids = next(iter(specs.values())).topic_ids
-    keepable = {
-        name: len({place for place in places(before.get(name, ())) if place[0] in topic_ids}) for name in specs
-    }
+    keepable = {name: len({place for place in places(before.get(name, ())) if place[0] in topic_ids}) for name in specs}
     quota, extra = divmod(sum(partition_counts.get(topic, 0) for topic in topic_ids), len(specs))
     best = sum(min(count, quota) for count in keepable.values())
     best += min(extra, sum(count > quota for count in keepable.values()))

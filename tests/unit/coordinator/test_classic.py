@@ -571,6 +571,19 @@ def test_returning_static_member_that_changes_the_chosen_protocol_starts_a_rebal
     assert (room.group.state, room.group.protocol_name) == ("CompletingRebalance", "b")
 
 
+def test_replaced_static_member_is_not_waited_for_under_its_old_id(room: ClassicRoom) -> None:
+    room.join()
+    room.join(instance="i", version=5)
+    room.pass_time(2 * DELAY_S)
+    room.sync("c-1")
+    new = room.joined(room.join(instance="i", version=9)).member_id
+    for _ in range(2 * REBALANCE_MS // 5000):
+        room.heartbeat("c-1")
+        room.heartbeat(new, instance="i")
+        room.pass_time(5)
+    assert (room.group.state, room.group.generation) == ("Stable", 1)
+
+
 def test_member_id_of_an_unknown_instance_is_refused(room: ClassicRoom) -> None:
     room.stable(1)
     assert room.heartbeat("c-1", instance="ghost") == ErrorCode.UNKNOWN_MEMBER_ID

@@ -31,7 +31,12 @@ def room() -> ConsumerRoom:
 
 def beat(member_id: str, epoch: int, **more: object) -> ConsumerGroupHeartbeatRequest:
     """The shortest heartbeat: nothing changed."""
-    fields: dict[str, object] = {"group_id": "g", "member_id": member_id, "member_epoch": epoch, "topic_partitions": None}
+    fields: dict[str, object] = {
+        "group_id": "g",
+        "member_id": member_id,
+        "member_epoch": epoch,
+        "topic_partitions": None,
+    }
     return ConsumerGroupHeartbeatRequest(**(fields | more))  # type: ignore[arg-type]
 
 

@@ -19,6 +19,7 @@ from ottla.log import compaction
 from ottla.log.cleaner import CleanerFailed, CleanJob, Source, Uncleanable, clean, clean_in_process
 from ottla.log.compaction import plan_compaction
 from ottla.log.records import iterate_records
+from ottla.log.retention import retention_start_offset
 from ottla.log.segment import Segment
 from ottla.log.store import CLEANER_OFFSETS
 from ottla.model.batch import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, read_header
@@ -400,7 +401,7 @@ def test_segments_are_not_joined_beyond_their_size(room: CompactionRoom) -> None
 
 
 def test_segment_that_would_not_change_is_left_alone(room: CompactionRoom) -> None:
-    with_settings(room, segment_bytes=100)
+    with_settings(room, segment_bytes=180)
     room.produce((b"a", b"1" * 100))
     room.roll()
     room.produce((b"b", b"1" * 100))
@@ -522,13 +523,18 @@ def test_log_start_and_epochs_do_not_move(room: CompactionRoom) -> None:
 
 
 def test_compact_and_delete_do_both(room: CompactionRoom) -> None:
-    with_settings(room, cleanup_policy="compact,delete", segment_bytes=100)
-    fill(room, 4)
-    room.compact()
-    room.room.store.advance_log_start(room.log, 6)
+    with_settings(room, cleanup_policy="compact,delete", segment_bytes=180, retention_ms=1000)
+    for number in range(4):
+        room.produce((b"key %d" % number, b"v" * 80), (b"all", b"%d" % number), timestamp=NOW + number * 1000)
+        room.roll()
+    room.produce((b"x", b"x"), timestamp=NOW + 4000)
+    assert room.compact(NOW + 4000)
+    assert [offset for offset, _, _ in room.pairs()] == [0, 2, 4, 6, 7, 8]
+    start = retention_start_offset(room.log, room.log.written_end_offset, NOW + 2100)
+    room.room.store.advance_log_start(room.log, start)
     room.threads.run()
-    assert room.log.log_start_offset == 6
-    assert [offset for offset, _, _ in room.pairs()] == [9, 10, 11, 12]
+    assert room.segments() == [4, 6, 8]
+    assert [offset for offset, _, _ in room.pairs()] == [4, 6, 7, 8]
 
 
 def test_appends_go_on_while_a_log_is_compacted(room: CompactionRoom) -> None:

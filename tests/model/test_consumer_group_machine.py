@@ -1,0 +1,318 @@
+"""A consumer group against whatever its members do: joins and crashes, lost answers, lies, time, restarts.
+
+Some clients behave well (they report what they own and do what they are told, though not always at once), a liar sends
+anything. Topics come, grow and go. The coordinator restarts from its log, and now and then a decision is not stored.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.coordinator.consumer_room import (
+    SESSION_S,
+    ClassicConsumer,
+    Consumer,
+    ConsumerRoom,
+    Place,
+    snapshot,
+)
+
+from ottla.coordinator.consumer import ConsumerGroup
+from ottla.coordinator.outcome import NEVER, Client
+from ottla.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatRequestTopicPartitions,
+)
+
+TOPICS = ("t", "u", "v")
+CLIENTS_MAX = 4
+CLASSIC_MAX = 2
+
+topics = st.sampled_from(TOPICS)
+#: most members of most groups want the same
+subscriptions = st.sampled_from([("t",), ("t",), ("t",), ("t", "u"), ("u", "v"), ()])
+regexes = st.sampled_from([None, None, None, "[tu]", "v.*"])
+which = st.integers(0, CLIENTS_MAX - 1)
+
+has_clients = precondition(lambda self: self.clients)
+has_classic = precondition(lambda self: self.old)
+
+
+class ConsumerGroupMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = ConsumerRoom()
+        self.clients: list[Consumer] = []
+        self.old: list[ClassicConsumer] = []
+        #: a process that starts anew has a new member id
+        self.starts = 0
+        #: Clients here know topics by name, so that none is created anew.
+        self.deleted: set[str] = set()
+        #: highest epochs seen
+        self.epoch = 0
+        self.member_epochs: dict[str, int] = {}
+
+    @initialize()
+    def one_topic(self) -> None:
+        self.room.topics.create("t", 3)
+
+    # -- topics and time ----------------------------------------------------------------------------------------------
+
+    @rule(name=topics, partitions=st.integers(1, 6))
+    def change_topic(self, name: str, partitions: int) -> None:
+        existing = self.room.topics.partition_count(name)
+        if existing is None and name not in self.deleted:
+            self.room.topics.create(name, partitions)
+        elif existing is not None and partitions > existing:
+            self.room.topics.grow(name, partitions)
+
+    @precondition(lambda self: self.starts > 3)
+    @rule(name=st.sampled_from(["u", "v"]))
+    def delete_topic(self, name: str) -> None:
+        if self.room.topics.partition_count(name) is not None:
+            self.room.topics.delete(name)
+            self.deleted.add(name)
+
+    @rule(seconds=st.sampled_from([0.5, 5, 20, 44, 61]))
+    def pass_time(self, seconds: float) -> None:
+        self.room.pass_time(seconds)
+        self.drop_outcasts()
+
+    @rule()
+    def restart(self) -> None:
+        before = snapshot(self.room.group)
+        self.room.restart()
+        assert snapshot(self.room.group) == before
+        assert (self.room.group.wake_at != NEVER) == bool(self.room.group.members)
+
+    # -- clients of the consumer protocol -----------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.clients) < CLIENTS_MAX)
+    @rule(topics=subscriptions, regex=regexes, instance=st.sampled_from([None, None, "s1", "s2"]))
+    def start(self, topics: tuple[str, ...], regex: str | None, instance: str | None) -> None:
+        """A new process, or the next one after a crash; a static one may find its instance in use."""
+        self.starts += 1
+        client = Consumer(self.room, f"m{self.starts}", *topics, regex=regex, instance=instance)
+        client.heartbeat()
+        if not client.error:
+            self.clients.append(client)
+
+    @has_clients
+    @rule(index=which, slow=st.booleans(), lost=st.booleans())
+    def heartbeat(self, index: int, slow: bool, lost: bool) -> None:
+        """It may be slow to do what it is told, and the answer may be lost."""
+        client = self.client(index)
+        known = (client.epoch, set(client.owned), set(client._assigned))
+        client.is_stuck = slow
+        client.heartbeat()
+        if lost:
+            client.epoch, client.owned, client._assigned = known
+
+    @has_clients
+    @rule()
+    def heartbeats_of_all(self) -> None:
+        for client in [*self.clients, *self.old]:
+            client.heartbeat()
+
+    @has_clients
+    @rule(index=which)
+    def decision_is_not_stored(self, index: int) -> None:
+        """The append failed: the group is as it was, and so is the client, which got an error."""
+        client = self.client(index)
+        before = {key: value.copy() if isinstance(value, dict) else value for key, value in self.snapshot().items()}
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id=client.member_id,
+            member_epoch=client.epoch,
+            instance_id=client.instance,
+            topic_partitions=client._reported(),
+        )
+        self.room.group.heartbeat(request, Client("c", "/10.0.0.1", 1), object(), self.room.moment)
+        assert self.snapshot() == before
+
+    @has_clients
+    @rule(index=which, topics=subscriptions, regex=regexes)
+    def subscribe(self, index: int, topics: tuple[str, ...], regex: str | None) -> None:
+        self.client(index).subscribe(*topics, regex=regex)
+
+    @has_clients
+    @rule(index=which, topics=subscriptions, crashed=st.booleans())
+    def restart_client(self, index: int, topics: tuple[str, ...], crashed: bool) -> None:
+        """Static ones leave for a while and come back; dynamic ones leave for good, if they do not just crash."""
+        client = self.client(index)
+        self.clients.remove(client)
+        if not crashed:
+            client.leave(for_a_while=client.instance is not None)
+        self.start(topics, None, client.instance)
+
+    @has_clients
+    @rule(index=which, crashed=st.booleans())
+    def stop_client(self, index: int, crashed: bool) -> None:
+        client = self.client(index)
+        self.clients.remove(client)
+        if not crashed:
+            client.leave()
+
+    # -- clients of the classic protocol ------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.room.group.is_empty and len(self.old) < CLASSIC_MAX)
+    @rule(topics=subscriptions)
+    def start_classic(self, topics: tuple[str, ...]) -> None:
+        self.starts += 1
+        client = ClassicConsumer(self.room, f"old{self.starts}", *topics)
+        if not client.join().error_code:
+            self.old.append(client)
+
+    @has_classic
+    @rule(index=which)
+    def heartbeat_classic(self, index: int) -> None:
+        self.old[index % len(self.old)].heartbeat()
+
+    @precondition(lambda self: self.old and not self.room.group.is_empty)
+    @rule(index=which)
+    def join_whose_answer_is_lost(self, index: int) -> None:
+        client = self.old[index % len(self.old)]
+        known = client.epoch
+        client.join()
+        client.epoch = known
+
+    @has_classic
+    @rule(index=which, crashed=st.booleans())
+    def stop_classic(self, index: int, crashed: bool) -> None:
+        client = self.old.pop(index % len(self.old))
+        if not crashed:
+            client.leave()
+
+    # -- the liar -----------------------------------------------------------------------------------------------------
+
+    @rule(
+        member_id=st.sampled_from(["liar", "liar", "m1", "m2"]),
+        epoch=st.integers(-3, 12),
+        topics=st.none() | subscriptions,
+        claims=st.none() | st.lists(st.tuples(topics, st.integers(0, 5)), max_size=4),
+        timeout=st.sampled_from([-1, 1000, 60_000]),
+        instance=st.sampled_from([None, None, "liar"]),
+        regex=st.sampled_from([None, "", "(", ".*"]),
+    )
+    def lie(
+        self,
+        member_id: str,
+        epoch: int,
+        topics: tuple[str, ...] | None,
+        claims: list[Place] | None,
+        timeout: int,
+        instance: str | None,
+        regex: str | None,
+    ) -> None:
+        owned = None
+        if claims is not None:
+            owned = [
+                ConsumerGroupHeartbeatRequestTopicPartitions(
+                    topic_id=self.room.topics.topic_id(topic) or bytes(16), partitions=[number]
+                )
+                for topic, number in claims
+            ]
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id=member_id,
+            member_epoch=epoch,
+            instance_id=instance,
+            rebalance_timeout=timeout,
+            subscribed_topic_names=topics,
+            subscribed_topic_regex=regex,
+            topic_partitions=owned,
+        )
+        if member_id == "liar" or not any(client.member_id == member_id for client in self.clients):
+            self.room.heartbeat(request)
+
+    # -- what always holds --------------------------------------------------------------------------------------------
+
+    @invariant()
+    def no_partition_has_two_owners(self) -> None:
+        owners: dict[tuple[bytes, int], str] = {}
+        for member_id, current in self.room.group.stored.currents.items():
+            for partitions in (current.assigned_partitions, current.partitions_pending_revocation):
+                for topic_id, numbers in partitions:
+                    for number in numbers:
+                        assert owners.setdefault((topic_id, number), member_id) == member_id
+        assert owners == self.room.group.stored.owners
+        assert self.room.group.stored.currents.keys() == self.room.group.members.keys()
+
+    @invariant()
+    def members_read_only_what_they_own(self) -> None:
+        for client in [*self.clients, *self.old]:
+            if client.member_id in self.room.group.members:
+                current = self.room.group.stored.current(client.member_id)
+                mine = {
+                    (self.room.topics.topic_name(topic_id), number)
+                    for partitions in (current.assigned_partitions, current.partitions_pending_revocation)
+                    for topic_id, numbers in partitions
+                    for number in numbers
+                }
+                assert {place for place in client.owned if self.room.topics.topic_id(place[0])} <= mine
+
+    @invariant()
+    def epochs_never_go_back(self) -> None:
+        stored = self.room.group.stored
+        assert self.epoch <= stored.epoch
+        assert stored.assignment_epoch <= stored.epoch
+        self.epoch = stored.epoch
+        seen: dict[str, int] = {}
+        for member_id in stored.members:
+            epoch = stored.current(member_id).member_epoch
+            assert epoch <= stored.assignment_epoch
+            if epoch >= 0:
+                assert epoch >= self.member_epochs.get(member_id, 0)
+                seen[member_id] = epoch
+        self.member_epochs = seen
+
+    @invariant()
+    def log_tells_everything(self) -> None:
+        fresh = ConsumerGroup("g", self.room.world)
+        for record in self.room.log:
+            fresh.replay(record)
+        assert snapshot(fresh) == self.snapshot()
+
+    def teardown(self) -> None:
+        """Whoever is alive goes on, everybody else falls silent: the group comes to rest, and all is shared out."""
+        alive = [*self.clients, *self.old]
+        for client in self.clients:
+            client.is_stuck = False
+        for _ in range(SESSION_S // 5 + 8):
+            for client in alive:
+                client.heartbeat()
+            self.room.pass_time(5)
+        if not self.room.group.is_empty:
+            self.room.settle(*alive, rounds_max=2)
+            self.everything_is_shared_out()
+        self.no_partition_has_two_owners()
+        self.log_tells_everything()
+
+    def everything_is_shared_out(self) -> None:
+        group = self.room.group
+        assert set(group.members) == {client.member_id for client in [*self.clients, *self.old]}
+        wanted = {
+            (self.room.topics.topic_id(name), number)
+            for name in group.subscribed_topics()
+            for number in range(self.room.topics.partition_count(name) or 0)
+        }
+        assert group.stored.owners.keys() == wanted
+
+    # -- small things -------------------------------------------------------------------------------------------------
+
+    def client(self, index: int) -> Consumer:
+        return self.clients[index % len(self.clients)]
+
+    def snapshot(self) -> dict[str, object]:
+        return snapshot(self.room.group)
+
+    def drop_outcasts(self) -> None:
+        """A client that was thrown out while it was silent knows by its own clock that its session is over."""
+        for client in [*self.clients, *self.old]:
+            if client.member_id not in self.room.group.members:
+                client.owned = set()
+
+
+TestConsumerGroup = ConsumerGroupMachine.TestCase
+TestConsumerGroup.settings = settings(max_examples=120, stateful_step_count=50, deadline=None, derandomize=True)
