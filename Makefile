@@ -6,7 +6,7 @@ DATA ?= ./data
 LISTENER ?= PLAINTEXT://127.0.0.1:9092
 METRICS ?= 127.0.0.1:9464
 
-.PHONY: run test test-fast check format docs bench crash clean
+.PHONY: run test test-fast check format docs bench crash groups clean
 
 run: $(VENV)/.run
 	@echo "Starting a broker on $(LISTENER), data in $(DATA). Stop it with Ctrl-C."
@@ -48,6 +48,11 @@ bench: $(VENV)/.dev
 # Many more kills than `make test` has time for.
 crash: $(VENV)/.dev
 	$(BIN)/pytest tests/crash -m crash --kills $(or $(KILLS),50) -s
+
+# Long storms over consumer groups: CHANGES=100 SEED=1 AGAINST=kafka, all of them optional.
+groups: $(VENV)/.dev
+	$(BIN)/pytest tests/groups/test_members_storm.py --changes $(or $(CHANGES),100) \
+	  $(if $(SEED),--storm-seed $(SEED)) $(if $(AGAINST),--against $(AGAINST)) -s
 
 clean:
 	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis

@@ -347,3 +347,31 @@ def test_people_are_told_who_how_long_and_what_to_look_at(broker: BrokerProcess,
     assert "session timeout: fragile" in page
     assert "members 1 -> 0" in page
     assert "session.timeout.ms" in page
+
+
+def test_librdkafka_that_stopped_polling_exceeded_its_poll_interval(broker: BrokerProcess, group: str) -> None:
+    """It leaves without a reason: records waited for it, and it did nothing about them for too long."""
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+            "session.timeout.ms": 1000, "heartbeat.interval.ms": 200, "max.poll.interval.ms": 1000,
+            "enable.auto.commit": False, "group.protocol": "classic",
+        }
+    )  # fmt: skip
+    topic = f"polled-{group}"
+    try:
+        for _ in range(10):
+            producer.produce(topic, b"record")
+        assert producer.flush(10) == 0
+        consumer.subscribe([topic])
+        message = consumer.poll(10)
+        assert message is not None
+        assert message.error() is None
+        consumer.commit(message, asynchronous=False)
+        cause = first_cause(why(broker, group, 2)[0])  # meanwhile nobody polls
+        assert cause["kind"] == "max poll interval"
+        assert cause["detail"].startswith("inferred")
+    finally:
+        consumer.close()

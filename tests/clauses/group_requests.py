@@ -63,7 +63,13 @@ def sync(
     group: str, generation: int, member: str, assignments: Mapping[str, bytes] | None = None, **fields: Any
 ) -> SyncGroupRequest:
     rows = [SyncGroupRequestAssignment(member_id=each, assignment=given) for each, given in (assignments or {}).items()]
-    return SyncGroupRequest(group_id=group, generation_id=generation, member_id=member, assignments=rows, **fields)
+    return SyncGroupRequest(
+        group_id=group,
+        generation_id=generation,
+        member_id=member,
+        assignments=rows,
+        **{"protocol_type": "consumer", "protocol_name": "range"} | fields,
+    )
 
 
 def beat(group: str, generation: int, member: str, instance: str | None = None) -> HeartbeatRequest:

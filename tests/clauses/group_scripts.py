@@ -39,6 +39,7 @@ from ottla.wire.messages.offset_fetch import OffsetFetchRequest
 _NOT_COMPARED = {"throttle_time", "node_id", "host", "port"}
 #: an id that a broker made up: a UUID as Java prints it, or in Kafka's own 22 letters
 _MADE_UP = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?<![\w-])[\w-]{22}(?![\w-])")
+_EPOCHS = {"member_epoch", "group_epoch", "assignment_epoch"}
 #: what a parked request is given to prove that it is not
 _SILENCE_S = 0.15
 
@@ -58,6 +59,7 @@ class Wire:
         self._parked: dict[str, tuple[str, int, int, int]] = {}
         self._made_up: dict[str, str] = {}
         self._groups = 0
+        self._first_epoch: int | None = None
 
     def close(self) -> None:
         for client in self._clients.values():
@@ -66,6 +68,7 @@ class Wire:
     def group(self) -> str:
         """A name that only this script uses."""
         self._groups += 1
+        self._first_epoch = None
         return f"{self._name}.{self._groups}"
 
     def ask(self, request: Message, version: int, who: str = "a", note: str = "") -> Any:
@@ -105,8 +108,11 @@ class Wire:
                 inner = getattr(value, field.name)
                 if not field.is_in(version) or field.name in _NOT_COMPARED:
                     continue
-                if field.name in ("error_message", "assignor_name"):
-                    found[field.name] = None if inner is None else "text" if inner else ""
+                if field.name == "error_message":
+                    # Kafka says NONE, or nothing, or null where there is no error, from one version to the next.
+                    found[field.name] = bool(inner) if value.error_code else None
+                elif field.name in _EPOCHS and inner > 0:
+                    found[field.name] = f"first{inner - self._first(inner):+}"
                 elif field.name == "groups" and field.type.element.__name__ == "ListedGroup":
                     # Groups of other scripts come and go as they like.
                     found["groups"] = self._sorted(
@@ -122,8 +128,19 @@ class Wire:
         return self._named(value) if isinstance(value, str) else value
 
     def _sorted(self, values: Any, version: int) -> list[Any]:
-        """In an order of its own: Kafka answers from hash maps."""
-        return sorted((self._digest(each, version) for each in values), key=repr)
+        """In an order of its own, and one row per partition: Kafka answers from hash maps, and may name a topic twice."""
+        rows: list[Any] = []
+        for each in values:
+            found = self._digest(each, version)
+            partitions = found.pop("partitions", None) if isinstance(found, dict) else None
+            rows += [found] if not partitions else [{**found, "row": row} for row in partitions]
+        return sorted(rows, key=repr)
+
+    def _first(self, epoch: int) -> int:
+        """Kafka 4.3 starts at 2, earlier ones at 1: what counts is how they go on."""
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        return self._first_epoch
 
     def _named(self, text: str) -> str:
         return _MADE_UP.sub(lambda found: self._made_up.setdefault(found[0], f"id{len(self._made_up) + 1}"), text)
@@ -206,7 +223,6 @@ def joins_that_are_refused(wire: Wire) -> None:
         if version >= 5:
             wire.ask(join(group, "stranger", group_instance_id="i"), version, note="unknown static member")
         wire.ask(join(group, session_timeout=0, protocols={}), version, note="two wrongs")
-        wire.look(group)
 
 
 @script
@@ -366,7 +382,7 @@ def syncs_that_are_refused(wire: Wire) -> None:
             wire.ask(sync(group, generation, ""), version, note=f"{state}, no member id")
             for away in (-1, 1, -2, 2**31 - 2):
                 wire.ask(sync(group, generation + away, member), version, note=f"{state}, generation {away}")
-        for kind, name in (("connect", "range"), ("consumer", "sticky"), ("", None), (None, "")):
+        for kind, name in (("connect", "range"), ("consumer", "sticky"), ("", None), (None, ""), (None, None)):
             wire.ask(sync(group, generation, member, protocol_type=kind, protocol_name=name), 5, note=state)
         wire.ask(sync(group, generation, member, group_instance_id="i"), 3, note=f"{state}, not static")
         wire.ask(sync(group, generation, member, {member: b"m"}, protocol_type="consumer", protocol_name="range"), 5)
@@ -726,30 +742,33 @@ def consumer_heartbeats_that_are_refused(wire: Wire) -> None:
 def consumer_group_lives(wire: Wire) -> None:
     for version in range(2):
         group = wire.group()
-        member = wire.ask(consumer_join(group, "m1" if version else "", MANY), version).member_id
+        joined = wire.ask(consumer_join(group, "m1" if version else "", MANY), version)
+        member, epoch = joined.member_id, joined.member_epoch
         wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), version)
         wire.look(group)
         own = {wire.ids["one"]: [0], wire.ids["three"]: [0, 1, 2]}
-        wire.ask(consumer_beat(group, member, 1, own), version, note="owns all")
-        wire.ask(consumer_beat(group, member, 1), version, note="nothing new")
-        wire.ask(consumer_beat(group, member, 1, {}), version, note="owns nothing")
-        wire.ask(consumer_beat(group, member, 1, {b"\7" * 16: [0]}), version, note="owns what is not")
-        wire.ask(consumer_beat(group, member, 2), version, note="epoch to come")
+        wire.ask(consumer_beat(group, member, epoch, own), version, note="owns all")
+        wire.ask(consumer_beat(group, member, epoch), version, note="nothing new")
+        wire.ask(consumer_beat(group, member, epoch, {}), version, note="owns nothing")
+        wire.ask(consumer_beat(group, member, epoch, {b"\7" * 16: [0]}), version, note="owns what is not")
+        wire.ask(consumer_beat(group, member, epoch + 1), version, note="epoch to come")
         wire.ask(consumer_beat(group, member, 0), version, note="epoch 0, nothing said")
         wire.ask(consumer_beat(group, "stranger", 1), version, note="stranger")
         wire.ask(consumer_beat(group, "stranger", -1), version, note="stranger leaves")
-        wire.ask(consumer_beat(group, member, 1, instance_id="i"), version, note="not static")
+        wire.ask(consumer_beat(group, member, epoch, instance_id="i"), version, note="not static")
         wire.ask(consumer_beat(group, member, -2, instance_id="i"), version, note="not static, leaves")
-        wire.ask(consumer_beat(group, member, 1, server_assignor="nope"), version, note="assignor")
+        wire.ask(consumer_beat(group, member, epoch, server_assignor="nope"), version, note="assignor")
         full = {"rebalance_timeout": 30_000, "subscribed_topic_names": MANY}
-        wire.ask(consumer_beat(group, member, 1, own, **full), version, note="full")
-        wire.ask(consumer_beat(group, member, 1, own, subscribed_topic_names=["one"]), version, note="fewer topics")
-        wire.ask(consumer_beat(group, member, 1, {wire.ids["one"]: [0]}), version, note="gave up")
-        wire.ask(consumer_beat(group, member, 2), version)
+        wire.ask(consumer_beat(group, member, epoch, own, **full), version, note="full")
+        wire.ask(consumer_beat(group, member, epoch, own, subscribed_topic_names=["one"]), version, note="fewer topics")
+        wire.ask(consumer_beat(group, member, epoch, {wire.ids["one"]: [0]}), version, note="gave up")
+        wire.ask(consumer_beat(group, member, epoch + 1), version)
         wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), version)
-        wire.ask(consumer_beat(group, member, 2, subscribed_topic_names=["nowhere"]), version, note="unknown topic")
-        wire.ask(consumer_beat(group, member, 2, {}), version)
-        wire.ask(consumer_beat(group, member, 3, subscribed_topic_names=[]), version, note="no topics")
+        wire.ask(
+            consumer_beat(group, member, epoch + 1, subscribed_topic_names=["nowhere"]), version, note="unknown topic"
+        )
+        wire.ask(consumer_beat(group, member, epoch + 1, {}), version)
+        wire.ask(consumer_beat(group, member, epoch + 2, subscribed_topic_names=[]), version, note="no topics")
         wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), version)
         wire.ask(consumer_beat(group, member, -1), version, note="leaves")
         wire.ask(consumer_beat(group, member, -1), version, note="leaves again")
@@ -772,22 +791,22 @@ def consumer_member_joins_twice(wire: Wire) -> None:
 def partition_moves_between_consumers(wire: Wire) -> None:
     group = wire.group()
     three = wire.ids["three"]
-    wire.ask(consumer_join(group, "m1", ["three"]), 1)
+    epoch = wire.ask(consumer_join(group, "m1", ["three"]), 1).member_epoch
     wire.ask(consumer_join(group, "m2", ["three"]), 1, "b")
     wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1)
-    first = wire.ask(consumer_beat(group, "m1", 1, {three: [0, 1, 2]}), 1)
+    first = wire.ask(consumer_beat(group, "m1", epoch, {three: [0, 1, 2]}), 1)
     kept = [] if first.assignment is None else list(first.assignment.topic_partitions[0].partitions)
-    wire.ask(consumer_beat(group, "m2", 2, {}), 1, "b", note="not yet")
-    wire.ask(consumer_beat(group, "m1", 1), 1, note="says nothing")
+    wire.ask(consumer_beat(group, "m2", epoch + 1, {}), 1, "b", note="not yet")
+    wire.ask(consumer_beat(group, "m1", epoch), 1, note="says nothing")
     wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1)
-    wire.ask(consumer_beat(group, "m1", 1, {three: kept}), 1, note="gave up")
-    wire.ask(consumer_beat(group, "m1", 1, {three: kept}), 1, note="its answer was lost")
-    wire.ask(consumer_beat(group, "m1", 1, {three: [0, 1, 2]}), 1, note="old epoch, owns too much")
-    wire.ask(consumer_beat(group, "m1", 1), 1, note="old epoch")
-    wire.ask(consumer_beat(group, "m2", 2, {}), 1, "b", note="now")
+    wire.ask(consumer_beat(group, "m1", epoch, {three: kept}), 1, note="gave up")
+    wire.ask(consumer_beat(group, "m1", epoch, {three: kept}), 1, note="its answer was lost")
+    wire.ask(consumer_beat(group, "m1", epoch, {three: [0, 1, 2]}), 1, note="old epoch, owns too much")
+    wire.ask(consumer_beat(group, "m1", epoch), 1, note="old epoch")
+    wire.ask(consumer_beat(group, "m2", epoch + 1, {}), 1, "b", note="now")
     wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1)
     wire.ask(consumer_beat(group, "m1", -1), 1)
-    wire.ask(consumer_beat(group, "m2", 2), 1, "b", note="all")
+    wire.ask(consumer_beat(group, "m2", epoch + 1), 1, "b", note="all")
     wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1)
 
 
@@ -795,17 +814,17 @@ def partition_moves_between_consumers(wire: Wire) -> None:
 def static_consumer_leaves_for_a_while(wire: Wire) -> None:
     for version in range(2):
         group = wire.group()
-        wire.ask(consumer_join(group, "m1", instance_id="i"), version)
+        epoch = wire.ask(consumer_join(group, "m1", instance_id="i"), version).member_epoch
         wire.ask(consumer_join(group, "m2", instance_id="i"), version, note="in use")
-        wire.ask(consumer_beat(group, "m2", 1, instance_id="i"), version, note="another's")
+        wire.ask(consumer_beat(group, "m2", epoch, instance_id="i"), version, note="another's")
         wire.ask(consumer_beat(group, "m2", -1, instance_id="i"), version, note="another's")
-        wire.ask(consumer_beat(group, "m1", 1, instance_id="j"), version, note="unknown instance")
+        wire.ask(consumer_beat(group, "m1", epoch, instance_id="j"), version, note="unknown instance")
         wire.ask(consumer_beat(group, "m1", -2, instance_id="i"), version, note="away")
         wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), version)
-        wire.ask(consumer_beat(group, "m1", 1, instance_id="i"), version, note="is away")
+        wire.ask(consumer_beat(group, "m1", epoch, instance_id="i"), version, note="is away")
         wire.ask(commit(group, {("one", 0): 1}, -2, "m1"), 9, note="is away")
         wire.ask(consumer_join(group, "m2", instance_id="i"), version, note="successor")
-        wire.ask(consumer_beat(group, "m1", 1, instance_id="i"), version, note="fenced")
+        wire.ask(consumer_beat(group, "m1", epoch, instance_id="i"), version, note="fenced")
         wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), version)
         wire.ask(leave(group, ("", "i")), 5, note="administrator")
         wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), version)
@@ -814,19 +833,24 @@ def static_consumer_leaves_for_a_while(wire: Wire) -> None:
 @script
 def consumers_commit(wire: Wire) -> None:
     group = wire.group()
-    wire.ask(consumer_join(group, "m1"), 1)
+    first = wire.ask(consumer_join(group, "m1"), 1).member_epoch
     for version in range(2, 11):
         one = wire.ids["one"] if version >= 10 else "one"
-        for member, epoch in (("m1", 1), ("m1", 0), ("m1", 2), ("m1", -1), ("stranger", 1), ("", -1), ("", 1)):
-            wire.ask(commit(group, {(one, 0): version}, epoch, member), version, note=f"{member} {epoch}")
+        for member, away in (
+            ("m1", 0), ("m1", 1), ("m1", -first), ("m1", -first - 1), ("stranger", 0), ("", -first - 1), ("", 0),
+        ):  # fmt: skip
+            epoch = first + away
+            wire.ask(commit(group, {(one, 0): version}, epoch, member), version, note=f"{member} {min(away, 1)}")
             if version >= 9:
-                wire.ask(fetch(group, None, version, member=member, epoch=epoch), version, note=f"{member} {epoch}")
+                wire.ask(
+                    fetch(group, None, version, member=member, epoch=epoch), version, note=f"{member} {min(away, 1)}"
+                )
     wire.ask(fetch(group, None, 9, member=None, epoch=-1), 9)
-    wire.ask(fetch(group, None, 9, member=None, epoch=1), 9)
+    wire.ask(fetch(group, None, 9, member=None, epoch=first), 9)
     wire.ask(delete_offsets(group, {"one": [0], "three": [0]}), 0, note="subscribed")
     wire.ask(DeleteGroupsRequest(groups_names=[group]), 2, note="not empty")
     wire.ask(consumer_beat(group, "m1", -1), 1)
-    wire.ask(commit(group, {("one", 0): 77}, 1, "m1"), 9, note="left")
+    wire.ask(commit(group, {("one", 0): 77}, first, "m1"), 9, note="left")
     wire.ask(commit(group, {("one", 0): 78}, -1, ""), 9, note="empty")
     wire.ask(commit(group, {("one", 0): 79}, -1, ""), 2, note="empty")
     wire.ask(delete_offsets(group, {"one": [0], "three": [0]}), 0, note="empty")
@@ -839,7 +863,7 @@ def consumers_commit(wire: Wire) -> None:
 @script
 def classic_requests_to_a_consumer_group(wire: Wire) -> None:
     group = wire.group()
-    wire.ask(consumer_join(group, "m1"), 1)
+    epoch = wire.ask(consumer_join(group, "m1"), 1).member_epoch
     for version in (0, 3, 4, 7, 9):
         wire.ask(join(group, protocol_type="connect"), version, "b", note="type")
         wire.ask(join(group, protocols={"range": b"\xff"}), version, "b", note="unreadable")
@@ -847,10 +871,10 @@ def classic_requests_to_a_consumer_group(wire: Wire) -> None:
         wire.ask(join(group, "m1"), version, "b", note="a consumer's id")
         wire.ask(join(group, protocols={}), version, "b", note="no protocol")
         wire.ask(join(group, session_timeout=1), version, "b", note="session")
-    wire.ask(sync(group, 1, "m1"), 5)
-    wire.ask(beat(group, 1, "m1"), 4)
-    wire.ask(sync(group, 1, "stranger"), 5)
-    wire.ask(beat(group, 1, "stranger"), 4)
+    wire.ask(sync(group, epoch, "m1"), 5)
+    wire.ask(beat(group, epoch, "m1"), 4)
+    wire.ask(sync(group, epoch, "stranger"), 5)
+    wire.ask(beat(group, epoch, "stranger"), 4)
     wire.ask(leave(group, "stranger"), 5)
     wire.ask(DescribeGroupsRequest(groups=[group]), 5)
     wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1)
@@ -864,7 +888,7 @@ def classic_requests_to_a_consumer_group(wire: Wire) -> None:
 @script
 def classic_member_in_a_consumer_group(wire: Wire) -> None:
     group = wire.group()
-    wire.ask(consumer_join(group, "m1", ["three"]), 1)
+    alone = wire.ask(consumer_join(group, "m1", ["three"]), 1).member_epoch
     readers = {"range": subscription("three"), "sticky": subscription("three")}
     given = wire.ask(join(group, protocols=readers), 9, "b").member_id
     joined = wire.ask(join(group, given, protocols=readers), 9, "b")
@@ -877,7 +901,7 @@ def classic_member_in_a_consumer_group(wire: Wire) -> None:
     wire.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1)
     wire.ask(commit(group, {("three", 0): 1}, epoch, member), 5, "b", note="old version")
     wire.ask(commit(group, {("three", 0): 1}, epoch - 1, member), 5, "b", note="old epoch")
-    wire.ask(consumer_beat(group, "m1", 1, {wire.ids["three"]: [0, 1, 2]}), 1)
+    wire.ask(consumer_beat(group, "m1", alone, {wire.ids["three"]: [0, 1, 2]}), 1)
     wire.ask(DescribeGroupsRequest(groups=[group]), 6)
     wire.ask(leave(group, member), 5, "b")
     wire.look(group)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from benchmarks import kafka_server
-from drivers import franz_go as franz_go_driver
+from drivers import golang
 from drivers import kafkajs as kafkajs_driver
 from drivers.aio import Aiokafka
 from drivers.confluent import Confluent
@@ -75,15 +75,45 @@ def unused_name() -> str:
     return f"compat-{next(_numbers)}"
 
 
+@pytest.fixture
+def group(unused_name: str) -> str:
+    """A group that nobody is in."""
+    return f"group-{unused_name}"
+
+
+@pytest.fixture(scope="session")
+def quick_broker() -> Iterator[BrokerProcess]:
+    """The broker says how often members of the newer protocol speak up; with its default two take a while to share."""
+    interval = {f"group.consumer.{name}heartbeat.interval.ms": "200" for name in ("", "min.")}
+    with BrokerProcess.start(settings=interval) as broker:
+        yield broker
+        assert " ERROR " not in broker.errors()
+
+
 # -- clients that are not Python's -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def franz_go(ottla_broker: BrokerProcess) -> FranzGo:
-    command = franz_go_driver.build(BENCH / "go")
-    if isinstance(command, str):
-        pytest.skip(command)
-    return FranzGo(ottla_broker.bootstrap, command)
+    return FranzGo(ottla_broker.bootstrap, _built("go", "franz"))
+
+
+@pytest.fixture(scope="session")
+def sarama(ottla_broker: BrokerProcess) -> golang.Member:
+    return golang.Member(ottla_broker.bootstrap, _built("sarama", "sarama"))
+
+
+@pytest.fixture(scope="session")
+def segmentio(ottla_broker: BrokerProcess) -> golang.Member:
+    return golang.Member(ottla_broker.bootstrap, _built("segmentio", "segmentio"))
+
+
+def _built(source: str, command: str) -> Path:
+    path = BENCH / "go" / command
+    problem = golang.build(source, path)
+    if problem is not None:
+        pytest.skip(problem)
+    return path
 
 
 @pytest.fixture(scope="session")

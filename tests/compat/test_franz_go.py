@@ -1,4 +1,4 @@
-"""franz-go on its own: its admin client, and its errors. Records are in test_interchange and test_client_records."""
+"""franz-go on its own: its admin client, its groups and errors. Records: test_interchange and test_client_records."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from drivers import Record, Refused
 from drivers.franz_go import FranzGo
 from drivers.parameters import NewTopic
 
+from ottla.testing import BrokerProcess
+
 pytestmark = pytest.mark.foreign
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _MESSAGE_TOO_LARGE = 10
+_SHARED = {
+    "partitions of each member": [2, 2],
+    "records of each partition": {"0": 5, "1": 5, "2": 5, "3": 5},
+    "listed": "Stable",
+    "deleted with members": 68,
+    # One was set back to 2, one was deleted.
+    "offsets": {"0": 2, "2": 5, "3": 5},
+    "deleted again": 69,
+}
 
 
 def test_admin_client_walks_through_the_life_of_a_topic(franz_go: FranzGo, unused_name: str) -> None:
@@ -24,6 +35,22 @@ def test_admin_client_walks_through_the_life_of_a_topic(franz_go: FranzGo, unuse
         "partitions": 4,
         "deleted again": _UNKNOWN_TOPIC_OR_PARTITION,
     }
+
+
+def test_classic_group_is_shared_described_and_deleted(franz_go: FranzGo, unused_name: str, group: str) -> None:
+    assert franz_go.share(unused_name, group, "classic") == {
+        **_SHARED,
+        "described": ["Stable", "cooperative-sticky", 2, "consumer"],
+        "lag": 0,
+        "lag afterwards": ["Empty", 3],
+    }
+
+
+def test_group_of_the_newer_protocol_is_shared_described_and_deleted(
+    franz_go: FranzGo, quick_broker: BrokerProcess, unused_name: str, group: str
+) -> None:
+    found = franz_go.at(quick_broker.bootstrap).share(unused_name, group, "consumer")
+    assert found == {**_SHARED, "described": ["Stable", "uniform", 2, True]}
 
 
 def test_unknown_topic_is_refused(franz_go: FranzGo, unused_name: str) -> None:

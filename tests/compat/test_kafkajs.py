@@ -1,4 +1,4 @@
-"""kafkajs: its producer and its admin client; what it wrote is read back with another client."""
+"""kafkajs: its producer and its admin client; what it wrote is read back with another client. Groups: next door."""
 
 from __future__ import annotations
 
@@ -116,15 +116,6 @@ def test_errors_reach_the_application(kafkajs: KafkaJs, call: tuple[Any, ...], c
     (found,) = kafkajs.administer(call)
     assert isinstance(found, Refused)
     assert found.code == code
-
-
-@pytest.mark.parametrize("codec", KafkaJs.codecs)
-def test_fetches_are_decoded(kafkajs: KafkaJs, confluent: Any, new_topic: NewTopic, codec: str) -> None:
-    """kafkajs has no consumer without a group; its connection, requests and decoding of batches are used below it."""
-    topic = new_topic()
-    records = [Record(key=b"k", value=b"v" * 100), Record(key=None, value=b"no key"), Record(key=b"gone", value=None)]
-    confluent.produce(topic, records, codec=codec)
-    assert kafkajs.fetch(topic) == [(n, record.key, record.value) for n, record in enumerate(records)]
 
 
 def _without_errors(found: list[Any]) -> list[Any]:

@@ -276,6 +276,8 @@ class KafkaPython:
         )  # fmt: skip
 
     def run(self) -> None:
+        from kafka.errors import KafkaConnectionError
+
         work = self._work
         self._consumer.subscribe(self._topics, listener=_kafka_python_listener(self, work))
         while not work.stopping:
@@ -285,7 +287,9 @@ class KafkaPython:
                     work.take((place.topic, place.partition), record.offset, record.key)
             self._commit(work.due(idle=not found))
         work.log.write("stopping")
-        self._consumer.close()
+        # Its goodbye fails when the broker is away at that moment, with whatever it met then.
+        with suppress(KafkaConnectionError):
+            self._consumer.close()
 
     def generation(self) -> int:
         return int(self._consumer._coordinator._generation.generation_id)
@@ -391,7 +395,8 @@ class Aiokafka:
                 each for each in (RangePartitionAssignor, RoundRobinPartitionAssignor) if each.name == options.assignor
             ],
         )  # fmt: skip
-        await self._consumer.start()
+        while not await self._started():
+            await asyncio.sleep(_POLL_S)
         self._consumer.subscribe(options.topics, listener=_aiokafka_listener(self, work))
         while not work.stopping:
             found = await self._consumer.getmany(timeout_ms=int(_POLL_S * 1000), max_records=_POLL_RECORDS_MAX)
@@ -409,6 +414,16 @@ class Aiokafka:
             await self._consumer.stop()
         # It does not tell its listener of the end.
         work.revoked(places)
+
+    async def _started(self) -> bool:
+        """It does not wait for a broker that is away at its start."""
+        from aiokafka.errors import KafkaConnectionError
+
+        try:
+            await self._consumer.start()
+        except KafkaConnectionError:
+            return False
+        return True
 
     def generation(self) -> int:
         return int(self._consumer._coordinator.generation)

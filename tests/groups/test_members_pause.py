@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -27,14 +28,15 @@ def unmoved_by_a_join(
         run.join(client)
     run.settle()
     before = run.owners()
-    begin = run.join(client).events() or [{"t": 0.0}]
+    begin = time.monotonic()
+    run.join(client)
     run.settle()
     after = run.owners()
     history = run.finish()
     stints = run.stints()
     assert campaign.verdict(history) == {}
     unmoved = [place for place in run.places if before[place] == after[place]]
-    pauses = [longest_pause(stints, place, begin[0]["t"]) or 0.0 for place in unmoved]
+    pauses = [longest_pause(stints, place, begin) or 0.0 for place in unmoved]
     campaign.say(f"{len(unmoved)} of {len(run.places)} partitions stay, longest pause {max(pauses, default=0):.2f} s")
     return {
         place: [stint for stint in stints if stint.place == place and stint.member == before[place][0]]

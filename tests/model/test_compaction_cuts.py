@@ -23,7 +23,7 @@ from ottla.model.settings import TopicSettings
 from ottla.testing.disk import DiskCut, Keep, MemoryDisk
 
 RETENTION_MS = 60_000
-SEEDS = 6
+SEEDS = 3
 
 
 def settings_of(policy: str) -> TopicSettings:
@@ -231,7 +231,7 @@ def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
 def test_small_memory_for_keys_loses_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "KEY_BYTES", 1 << 25)
     for changes, life in lives(tmp_path):
-        if changes % 3 == 0:
+        if changes % 4 == 0:
             check(life, life.room.disk.crash(Random(changes), "power"), life.synced)
 
 

@@ -225,6 +225,6 @@ class CompactionMachine(RuleBasedStateMachine):
 
 
 CompactionMachine.TestCase.settings = settings(
-    deadline=None, derandomize=True, max_examples=1500, stateful_step_count=50
+    deadline=None, derandomize=True, max_examples=150, stateful_step_count=40
 )
 TestCompaction = CompactionMachine.TestCase

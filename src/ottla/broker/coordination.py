@@ -66,6 +66,10 @@ class ViewTopics:
     def names(self) -> Iterable[str]:
         return self._services.view.topics
 
+    def end_offset(self, topic: str, partition: int) -> int | None:
+        found = self._services.replicas.find(topic, partition)
+        return found.high_watermark if found is not None else None
+
 
 class Lag(NamedTuple):
     """One partition of one group at the time of a scrape."""

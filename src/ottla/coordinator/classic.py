@@ -29,7 +29,7 @@ Invariants
   1  The leader is a member, or None when there are none.
   2  Joins are parked in PreparingRebalance only, syncs in CompletingRebalance only; each ticket is answered once.
   3  There is always a protocol that all members know.
-  4  PreparingRebalance has a join deadline. While somebody has not synced in a generation, there is a sync deadline.
+  4  PreparingRebalance has a join deadline. While somebody has not synced its generation, there is a sync deadline.
   5  ``wake_at`` is not later than the earliest deadline.
 
 What Kafka 4.3 leaves open, and what we do: a JoinGroup or SyncGroup that is parked when the same member sends another
@@ -39,6 +39,7 @@ one, or leaves, is never answered there; here it gets REBALANCE_IN_PROGRESS or U
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from ottla.coordinator.classic_causes import ClassicJournal, subscription_change
@@ -438,8 +439,6 @@ class ClassicGroup:
             return out
         member.last_progress = now.monotonic_s
         self._unsynced.discard(member.member_id)
-        if not self._unsynced:
-            self._sync_deadline = NEVER
         if self.state == STABLE:
             self._renew(member, now)
             out.replies.append((ticket, self._assignment_for(member)))
@@ -487,21 +486,29 @@ class ClassicGroup:
                 code = ErrorCode.REBALANCE_IN_PROGRESS
         return Outcome(replies=[(ticket, HeartbeatResponse(error_code=code))])
 
-    def leave(self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """LeaveGroup (13) v0-v5. v0-v2 one member, its code on top. v3 many members. v5 reasons."""
+    def leave(
+        self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment,
+        is_behind: Callable[[ClassicMember], bool] = lambda _: False,
+    ) -> Outcome:  # fmt: skip
+        """LeaveGroup (13) v0-v5. v0-v2 one member, its code on top. v3 many members. v5 reasons.
+
+        ``is_behind`` says whether records wait for a member; it is asked for the journal only.
+        """
         out = Outcome()
         response = LeaveGroupResponse()
         size_before = len(self.members)
         if self.state == DEAD:
             response.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         elif client.version < _BATCH_LEAVE_FROM:
-            response.error_code = self._leave_one(MemberIdentity(member_id=request.member_id), client, now, out)
+            response.error_code = self._leave_one(
+                MemberIdentity(member_id=request.member_id), client, is_behind, now, out
+            )
         else:
             response.members = [
                 MemberResponse(
                     member_id=each.member_id,
                     group_instance_id=each.group_instance_id,
-                    error_code=self._leave_one(each, client, now, out),
+                    error_code=self._leave_one(each, client, is_behind, now, out),
                 )
                 for each in request.members
             ]
@@ -512,7 +519,10 @@ class ClassicGroup:
         out.replies.append((ticket, response))
         return out
 
-    def _leave_one(self, identity: MemberIdentity, client: Client, now: Moment, out: Outcome) -> ErrorCode:
+    def _leave_one(
+        self, identity: MemberIdentity, client: Client, is_behind: Callable[[ClassicMember], bool], now: Moment,
+        out: Outcome,
+    ) -> ErrorCode:  # fmt: skip
         """An administrator removes a static member by its instance id alone."""
         if self._pending.pop(identity.member_id, None) is not None:
             return ErrorCode.NONE
@@ -522,7 +532,7 @@ class ClassicGroup:
             member = self._known(member_id, identity.group_instance_id if member_id else None)
         except Refused as refused:
             return refused.code
-        self._journal.left(member, identity.reason, by_instance, client, now)
+        self._journal.left(member, identity.reason, by_instance, is_behind(member), client, now)
         self._remove(member, out)
         return ErrorCode.NONE
 
@@ -588,7 +598,7 @@ class ClassicGroup:
     def _end_sync_wait(self, now: Moment, out: Outcome) -> None:
         self._sync_deadline = NEVER
         if not self._unsynced:
-            return  # the last one was replaced by its next process
+            return
         timeout_ms = self._rebalance_timeout_ms()
         for member in [each for each in self.members.values() if each.member_id in self._unsynced]:
             text = f"no SyncGroup within {timeout_ms} ms of generation {self.generation}"

@@ -78,15 +78,21 @@ class ClassicJournal:
         taken = f"{client.client_id} at {client.host} took its place"
         self.note(_cause(CauseKind.STATIC_MEMBER_FENCED, old, taken, change, reason), now)
 
-    def left(self, member: ClassicMember, reason: str | None, by_instance: bool, client: Client, now: Moment) -> None:
-        """By its own wish, an administrator's, or because its application stopped polling."""
+    def left(
+        self, member: ClassicMember, reason: str | None, by_instance: bool, is_behind: bool, client: Client, now: Moment
+    ) -> None:
+        """By its own wish, an administrator's, or because its application stopped polling.
+
+        librdkafka gives no reason. Who had records to read, and neither joined nor committed for longer than its poll
+        interval, did not poll; who had none may just have been idle.
+        """
         idle_ms = round((now.monotonic_s - member.last_progress) * 1000)
         if by_instance or (reason or "").startswith(_REASON_ADMIN):
             cause = _cause(CauseKind.REMOVED, member, reason, f"by {client.client_id} at {client.host}")
         elif reason is not None and _REASON_POLL in reason:
             cause = _cause(CauseKind.MAX_POLL_INTERVAL, member, reason)
-        elif not reason and idle_ms > member.rebalance_timeout_ms:
-            text = f"inferred: it left without a reason, {idle_ms} ms after its last join, sync or commit"
+        elif not reason and is_behind and idle_ms > member.rebalance_timeout_ms:
+            text = f"inferred: records waited, and its last join, sync or commit was {idle_ms} ms ago"
             cause = _cause(CauseKind.MAX_POLL_INTERVAL, member, text)
         else:
             cause = _cause(CauseKind.LEFT, member, reason)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ottla.coordinator.classic import ClassicGroup
+from ottla.coordinator.classic_member import ClassicMember
 from ottla.coordinator.consumer import ConsumerGroup
 from ottla.coordinator.journal import Cause, CauseKind
 from ottla.coordinator.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
@@ -25,8 +26,9 @@ from ottla.coordinator.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from ottla.coordinator.subscription import decode_assignment
 from ottla.model.errors import ErrorCode, KafkaError, Refused
-from ottla.wire import Message
+from ottla.wire import Message, WireError
 from ottla.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
@@ -194,7 +196,21 @@ class GroupShard:
             return _answer(ticket, LeaveGroupResponse(members=members))
         if isinstance(group, ConsumerGroup):
             return group.leave_classic(request, client, ticket, now)
-        return group.leave(request, client, ticket, now)
+        return group.leave(request, client, ticket, now, lambda member: self._is_behind(request.group_id, member))
+
+    def _is_behind(self, group_id: str, member: ClassicMember) -> bool:
+        """Whether records wait behind what was committed for this member's partitions."""
+        committed = self.offsets.by_group.get(group_id, {})
+        try:
+            assigned = decode_assignment(member.assignment).partitions
+        except WireError:
+            return False
+        return any(
+            (value := committed.get((topic, number))) is not None
+            and (self._world.topics.end_offset(topic, number) or 0) > value.offset
+            for topic, numbers in assigned
+            for number in numbers
+        )
 
     # -- the consumer protocol ------------------------------------------------------------------------------------
 
@@ -376,9 +392,7 @@ class GroupShard:
         if isinstance(group, ConsumerGroup):
             return group.describe(version)
         text = f"Group {group_id} is not a consumer group." if group is not None else f"Group {group_id} not found."
-        return DescribedConsumerGroup(
-            group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text
-        )
+        return DescribedConsumerGroup(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text)
 
     def retire(self, error_code: ErrorCode) -> Outcome:
         """The shard goes away: everybody who waits is told."""

@@ -56,6 +56,9 @@ class Topics(Protocol):
 
     def names(self) -> Iterable[str]: ...
 
+    def end_offset(self, topic: str, partition: int) -> int | None:
+        """Where readers can read up to; None when this broker does not know."""
+
     @property
     def version(self) -> int:
         """Goes up with every change."""

@@ -51,7 +51,7 @@ KEY_BYTES = 160
 #: a key up to this length is its own digest: digests are longer, so the two cannot meet
 _OWN_DIGEST_BYTES_MAX = 15
 _DIGEST_BYTES = 16
-_NICENESS = 10
+_NICENESS = 5
 
 Batch = tuple[BatchHeader, bytes]
 

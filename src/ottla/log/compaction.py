@@ -41,6 +41,7 @@ from ottla.log.log import Log
 from ottla.log.segment import Segment
 from ottla.log.store import LogStore
 from ottla.model.batch import HEADER_BYTES
+from ottla.model.errors import KafkaError
 from ottla.model.settings import BrokerSettings
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def plan_compaction(of: Log, last_stable_offset: int, now_ms: int) -> Compaction
     dirty_from = max(bisect_right(segments, first_dirty, key=_base_offset) - 1, 0)
     limit = min(of.active.base_offset, last_stable_offset, of.recovery_point)
     # A segment ends where the next begins; the active one never ends.
-    end = bisect_right(segments, limit, key=_base_offset) - 1
+    end = max(bisect_right(segments, limit, key=_base_offset) - 1, 0)
     if settings.min_compaction_lag_ms > 0:
         end = _first_young(segments, dirty_from, end, now_ms - settings.min_compaction_lag_ms)
     dirty = segments[dirty_from:end]
@@ -132,9 +133,14 @@ class Compactor:
         for plan in sorted(plans, key=lambda plan: -plan.dirty_ratio):
             directory = self._store.dir_of(plan.log)
             output_bytes = min(plan.size_bytes, plan.log.settings.segment_bytes)
-            if not self._stopped and not directory.offline and self._disk.free_bytes(directory.path) > output_bytes:
-                self._begin(plan, now_ms, settings)
-                return True
+            try:
+                if not self._stopped and not directory.offline and self._disk.free_bytes(directory.path) > output_bytes:
+                    self._begin(plan, now_ms, settings)
+                    return True
+            except OSError as error:
+                self._failed(plan.log, error)
+            except KafkaError as error:
+                self._is_uncleanable(plan.log, error)
         return False
 
     def resume(self) -> None:
@@ -166,35 +172,42 @@ class Compactor:
         of = running.plan.log
         directory = self._store.dir_of(of)
         if of.gone or directory.offline:
-            self._give_up(running, None)
-        elif error is not None:
-            if error.errno not in NO_ROOM and error.errno not in NO_DESCRIPTORS:
-                self._give_up(running, None)
-                self._store.on_dir_failed(directory, error)
-            elif running.swapping:
-                log.warning("compacted segment waits for room dir=%s error=%s", of.directory, error)
-                self._stuck = True
-            else:
-                self._give_up(running, f"there is no room: {error}")
-        elif running.failure is not None:
-            if isinstance(running.failure, Uncleanable):
-                self.uncleanable.add(of)
-            self._give_up(running, str(running.failure))
+            self._give_up(running)
         elif running.swapped is not None and not running.swapping:
             running.finish_swap()
             self._submit(running)
+        elif running.swapped is None and running.has_lost_a_source():
+            self._give_up(running)
+        elif error is not None:
+            self._failed(of, error)
+            if running.swapping and not directory.offline:
+                self._stuck = True
+            else:
+                self._give_up(running)
+        elif running.failure is not None:
+            if isinstance(running.failure, Uncleanable):
+                self._is_uncleanable(of, running.failure)
+            else:
+                log.error("log is not compacted this time dir=%s reason=%s", of.directory, running.failure)
+            self._give_up(running)
         elif running.end_offset is not None:
             self._finish(running, running.end_offset)
         elif self._stopped or not of.settings.compact or not running.maybe_replace():
-            self._give_up(running, None)
+            self._give_up(running)
         else:
             self._submit(running)
 
-    def _give_up(self, running: _Pass, reason: str | None) -> None:
-        of = running.plan.log
-        if reason is not None:
-            log.error("log is not compacted topic=%s partition=%d reason=%s", *of.name, reason)
+    def _failed(self, of: Log, error: OSError) -> None:
+        if error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
+            log.warning("compaction has to wait dir=%s error=%s", of.directory, error)
+        else:
+            self._store.on_dir_failed(self._store.dir_of(of), error)
 
+    def _is_uncleanable(self, of: Log, reason: Exception) -> None:
+        log.error("log cannot be compacted and is left as it is dir=%s reason=%s", of.directory, reason)
+        self.uncleanable.add(of)
+
+    def _give_up(self, running: _Pass) -> None:
         def done(error: OSError | None) -> None:
             self._pass = None
 
@@ -213,13 +226,9 @@ class Compactor:
 
         def done(error: OSError | None) -> None:
             self._pass = None
-            if error is None or of.gone or directory.offline:
-                return
-            if error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
-                # Without it the next start takes the log for dirty, and reads more than it has to.
-                log.warning("cleaner's checkpoint could not be written dir=%s error=%s", directory.path, error)
-            else:
-                self._store.on_dir_failed(directory, error)
+            # Without the checkpoint the next start takes the log for dirty, and reads more than it has to.
+            if error is not None and not of.gone and not directory.offline:
+                self._failed(of, error)
 
         self._threads.submit(lambda: self._store.write_cleaner_offsets(directory), done)
 
@@ -236,6 +245,8 @@ class _Pass:
         # The output being written
         self._output: Segment | None = None
         self._first_source = 0
+        #: sources that an output stands for, or that stay as they are
+        self._sources_done = 0
         self._index = self._time_index = b""
         #: an output that is on disk, and its sources, for which it has yet to stand
         self.closed: tuple[Segment, list[Segment]] | None = None
@@ -285,6 +296,7 @@ class _Pass:
     def _close_output(self, count: int, changed: bool, size_bytes: int, times: list[int]) -> None:
         output, sources = self._output, self.plan.sources[self._first_source : self._first_source + count]
         assert output is not None and output.size_bytes == size_bytes
+        self._sources_done = self._first_source + count
         self.bytes_before += sum(segment.size_bytes for segment in sources)
         self.segments_before += len(sources)
         self.bytes_after += size_bytes
@@ -298,6 +310,10 @@ class _Pass:
                 segment.hold()
             self.closed = output, sources
         self._output = None
+
+    def has_lost_a_source(self) -> bool:
+        """Whether retention took a segment that has yet to be read."""
+        return any(segment.dropped for segment in self.plan.sources[self._sources_done :])
 
     def maybe_replace(self) -> bool:
         """Put an output that is on disk in the place of its sources; False when they are no longer there."""

@@ -236,10 +236,8 @@ class Segment:
         for suffix in SWAPPED:
             self._rename(suffix, CLEANED, SWAP)
         disk.fsync_dir(self.directory)
-        # 2 the old indexes go before the new log comes: they would send readers into the middle of its batches
+        # 2 what has no successor of its own name
         if disk.exists(self.path(".log" + SWAP)):
-            for suffix in SWAPPED[1:]:
-                disk.remove(self.path(suffix))
             for source in sources:
                 if source.base_offset != self.base_offset:
                     source.delete_files()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 CODECS: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 #: no call to a broker on this machine takes this long unless something is wrong
@@ -111,3 +111,81 @@ class Admin(Protocol):
 
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """The first offset whose record is not older; None when there is none."""
+
+
+class Place(NamedTuple):
+    """A partition."""
+
+    topic: str
+    partition: int
+
+
+class Read(NamedTuple):
+    """A record of a member, as far as tests of groups look at it."""
+
+    place: Place
+    offset: int
+    value: bytes | None
+
+
+class Member(Protocol):
+    """A consumer with a group. Everything raises Refused."""
+
+    def subscribe(self, *topics: str) -> None: ...
+
+    def subscribe_pattern(self, pattern: str) -> None: ...
+
+    def assign(self, *places: Place) -> None:
+        """Partitions without membership; positions are the group's committed offsets."""
+
+    def poll(self) -> list[Read]:
+        """What came within a short time."""
+
+    def assignment(self) -> set[Place]: ...
+
+    def commit(self, offsets: Mapping[Place, int] | None = None) -> None:
+        """These offsets, or the positions."""
+
+    def committed(self, place: Place) -> int | None: ...
+
+    def seek(self, place: Place, offset: int) -> None: ...
+
+    def pause(self, place: Place) -> None: ...
+
+    def resume(self, place: Place) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What an admin client says of a group."""
+
+    state: str
+    #: client id and partitions of each member
+    members: tuple[tuple[str, frozenset[Place]], ...]
+
+
+class GroupAdmin(Protocol):
+    """A client that can join groups and look after them. Everything raises Refused."""
+
+    name: str
+
+    def member(
+        self, group: str, *, client_id: str = "member", instance: str | None = None, reset: str = "earliest",
+        read_committed: bool = False,
+    ) -> Member: ...  # fmt: skip
+
+    def list_groups(self) -> set[str]: ...
+
+    def describe_group(self, group: str) -> Described: ...
+
+    def group_offsets(self, group: str) -> dict[Place, int]: ...
+
+
+class FullGroupAdmin(GroupAdmin, Protocol):
+    """One that can also change groups."""
+
+    def delete_group(self, group: str) -> None: ...
+
+    def set_group_offsets(self, group: str, offsets: Mapping[Place, int]) -> None: ...

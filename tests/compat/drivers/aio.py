@@ -91,7 +91,7 @@ class Aiokafka:
 
     # -- admin ----------------------------------------------------------------------------------------------------
 
-    def _with_admin(self, act: Callable[[AIOKafkaAdminClient], Awaitable[T]]) -> T:
+    def with_admin(self, act: Callable[[AIOKafkaAdminClient], Awaitable[T]]) -> T:
         async def within() -> T:
             admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
             await admin.start()
@@ -106,25 +106,25 @@ class Aiokafka:
         self, topic: str, *, partitions: int = 1, replication_factor: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
         wanted = NewTopic(topic, partitions, replication_factor, topic_configs=dict(config or {}))
-        answer = self._with_admin(lambda admin: admin.create_topics([wanted]))
+        answer = self.with_admin(lambda admin: admin.create_topics([wanted]))
         for _, code, message in answer.topic_errors:
             _check(code, message)
 
     def list_topics(self) -> set[str]:
-        return set(self._with_admin(lambda admin: admin.list_topics()))
+        return set(self.with_admin(lambda admin: admin.list_topics()))
 
     def partition_leaders(self, topic: str) -> dict[int, int]:
-        (found,) = self._with_admin(lambda admin: admin.describe_topics([topic]))
+        (found,) = self.with_admin(lambda admin: admin.describe_topics([topic]))
         _check(found["error_code"])
         return {partition["partition"]: partition["leader"] for partition in found["partitions"]}
 
     def delete_topic(self, topic: str) -> None:
-        answer = self._with_admin(lambda admin: admin.delete_topics([topic]))
+        answer = self.with_admin(lambda admin: admin.delete_topics([topic]))
         for _, code in answer.topic_error_codes:
             _check(code)
 
     def create_partitions(self, topic: str, total: int) -> None:
-        self._with_admin(lambda admin: admin.create_partitions({topic: NewPartitions(total)}))
+        self.with_admin(lambda admin: admin.create_partitions({topic: NewPartitions(total)}))
 
     def topic_config(self, topic: str) -> dict[str, str | None]:
         return self._config(ConfigResourceType.TOPIC, topic)
@@ -133,28 +133,28 @@ class Aiokafka:
         return self._config(ConfigResourceType.BROKER, str(broker))
 
     def _config(self, kind: ConfigResourceType, name: str) -> dict[str, str | None]:
-        (answer,) = self._with_admin(lambda admin: admin.describe_configs([ConfigResource(kind, name)]))
+        (answer,) = self.with_admin(lambda admin: admin.describe_configs([ConfigResource(kind, name)]))
         ((code, message, _, _, entries),) = answer.resources
         _check(code, message)
         return {entry[0]: entry[1] for entry in entries}
 
     def set_topic_config(self, topic: str, name: str, value: str) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, {name: value})
-        (answer,) = self._with_admin(lambda admin: admin.alter_configs([resource]))
+        (answer,) = self.with_admin(lambda admin: admin.alter_configs([resource]))
         for code, message, _, _ in answer.resources:
             _check(code, message)
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         place = TopicPartition(topic, partition)
-        found = self._with_admin(lambda admin: admin.delete_records({place: RecordsToDelete(before)}))
+        found = self.with_admin(lambda admin: admin.delete_records({place: RecordsToDelete(before)}))
         return int(found[place])
 
     def brokers(self) -> dict[int, tuple[str, int]]:
-        found = self._with_admin(lambda admin: admin.describe_cluster())
+        found = self.with_admin(lambda admin: admin.describe_cluster())
         return {broker["node_id"]: (broker["host"], broker["port"]) for broker in found["brokers"]}
 
     def controller(self) -> int:
-        return int(self._with_admin(lambda admin: admin.describe_cluster())["controller_id"])
+        return int(self.with_admin(lambda admin: admin.describe_cluster())["controller_id"])
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         place = TopicPartition(topic, partition)

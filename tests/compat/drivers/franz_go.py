@@ -4,33 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from drivers import CODECS, DEADLINE_S, Received, Record, Refused
-
-MISSING = "Go is not installed: see https://go.dev/doc/install"
-_SOURCE = Path(__file__).resolve().parent.parent / "go"
-_BUILD_S_MAX = 300.0
-
-
-def build(directory: Path) -> Path | str:
-    """The command, built into the directory unless it is there and new; or one line that says why there is none."""
-    go = shutil.which("go")
-    if go is None:
-        return MISSING
-    directory.mkdir(parents=True, exist_ok=True)
-    built = directory / "franz"
-    if built.exists() and built.stat().st_mtime > max(path.stat().st_mtime for path in _SOURCE.iterdir()):
-        return built
-    command = [go, "build", "-o", str(built), "."]
-    done = subprocess.run(command, cwd=_SOURCE, capture_output=True, text=True, timeout=_BUILD_S_MAX)
-    if done.returncode:
-        return f"franz-go cannot be built: {done.stderr.strip().splitlines()[-1]}"
-    return built
 
 
 class FranzGo:
@@ -42,6 +21,10 @@ class FranzGo:
     def __init__(self, bootstrap: str, command: Path) -> None:
         self._bootstrap = bootstrap
         self._command = command
+
+    def at(self, bootstrap: str) -> FranzGo:
+        """The same, with another broker."""
+        return FranzGo(bootstrap, self._command)
 
     def expresses(self, record: Record) -> Record:
         return record
@@ -75,6 +58,11 @@ class FranzGo:
     def administer(self, topic: str) -> dict[str, Any]:
         """What the admin client found on its walk; see main.go."""
         found: dict[str, Any] = json.loads(self._run("admin", topic))
+        return found
+
+    def share(self, topic: str, group: str, protocol: str) -> dict[str, Any]:
+        """What two members of a group, and the admin client about them, found; see group.go."""
+        found: dict[str, Any] = json.loads(self._run("group", topic, group, protocol))
         return found
 
     def _run(self, verb: str, *arguments: str, stdin: str = "") -> str:

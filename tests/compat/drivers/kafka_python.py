@@ -58,7 +58,7 @@ class KafkaPython:
             compression_type=None if codec == "none" else codec, enable_idempotence=idempotent,
             max_request_size=64 << 20,
         )  # fmt: skip
-        with closing(producer), _refusals():
+        with closing(producer), refusals():
             futures = [
                 producer.send(topic, record.value, record.key, list(record.headers), partition, record.timestamp_ms)
                 for record in records
@@ -79,14 +79,14 @@ class KafkaPython:
             bootstrap_servers=self._bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
             **settings,
         )  # fmt: skip
-        with closing(consumer), _refusals():
+        with closing(consumer), refusals():
             yield consumer
 
     # -- admin ----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
-        with closing(KafkaAdminClient(bootstrap_servers=self._bootstrap)) as admin, _refusals():
+        with closing(KafkaAdminClient(bootstrap_servers=self._bootstrap)) as admin, refusals():
             yield admin
 
     def create_topic(
@@ -183,7 +183,7 @@ def _received(message: Any) -> Received:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
     try:
         yield
     except KafkaError as error:

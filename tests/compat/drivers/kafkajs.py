@@ -15,8 +15,8 @@ from typing import Any
 
 from drivers import CODECS, DEADLINE_S, Received, Record, Refused
 
-#: kafkajs brings no codec but gzip; these need no compiler
-PACKAGES = {"kafkajs": "2.2.4", "kafkajs-snappy": "1.1.0", "lz4js": "0.2.0", "zstd-codec": "0.1.5"}
+#: kafkajs brings no codec but gzip; what is here needs no compiler
+PACKAGES = {"kafkajs": "2.2.4", "kafkajs-snappy": "1.1.0", "lz4-napi": "2.10.0", "zstd-codec": "0.1.5"}
 MISSING = "Node is not installed: apt-get install nodejs npm"
 _SCRIPT = Path(__file__).resolve().parent.parent / "node" / "client.js"
 _INSTALL_S_MAX = 120.0

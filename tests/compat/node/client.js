@@ -12,12 +12,12 @@
 
 const { Kafka, logLevel, CompressionCodecs, CompressionTypes } = require('kafkajs')
 
-// What kafkajs leaves to packages, in pure JavaScript and WebAssembly: nothing is compiled.
-const lz4 = require('lz4js')
+// What kafkajs leaves to packages.
+const lz4 = require('lz4-napi')
 CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy')
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
-  compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
-  decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
+  compress: async (encoder) => lz4.compressFrame(encoder.buffer),
+  decompress: async (buffer) => lz4.decompressFrame(buffer),
 })
 CompressionCodecs[CompressionTypes.ZSTD] = () => {
   const zstd = new Promise((resolve) => require('zstd-codec').ZstdCodec.run((z) => resolve(new z.Streaming())))

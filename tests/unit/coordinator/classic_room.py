@@ -51,6 +51,9 @@ class DictTopics:
     def names(self) -> Iterable[str]:
         return self._by_name
 
+    def end_offset(self, topic: str, partition: int) -> int | None:
+        return None
+
 
 def subscription(*topics: str, owned: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> bytes:
     return encode_subscription(Subscription(topics=topics, owned_partitions=owned, version=1))
@@ -149,7 +152,8 @@ class ClassicRoom:
             protocol_type=protocol_type,
             protocol_name=protocol_name,
             assignments=[
-                SyncGroupRequestAssignment(member_id=each, assignment=data) for each, data in (assignments or {}).items()
+                SyncGroupRequestAssignment(member_id=each, assignment=data)
+                for each, data in (assignments or {}).items()
             ],
         )
         ticket = self._ticket()
@@ -169,11 +173,14 @@ class ClassicRoom:
         assert isinstance(answer, HeartbeatResponse)
         return answer.error_code
 
-    def leave(self, *members: MemberIdentity | str, version: int = 5, client: str = "c") -> LeaveGroupResponse:
+    def leave(
+        self, *members: MemberIdentity | str, version: int = 5, client: str = "c", behind: bool = False
+    ) -> LeaveGroupResponse:
         identities = [MemberIdentity(member_id=each) if isinstance(each, str) else each for each in members]
         request = LeaveGroupRequest(group_id="g", member_id=identities[0].member_id, members=identities)
         ticket = self._ticket()
-        self.take(self.group.leave(request, Client(client, "/10.0.0.9", version), ticket, self.moment))
+        who = Client(client, "/10.0.0.9", version)
+        self.take(self.group.leave(request, who, ticket, self.moment, lambda _: behind))
         answer = self.answers[ticket]
         assert isinstance(answer, LeaveGroupResponse)
         return answer

@@ -62,6 +62,9 @@ class Topics:
     def names(self) -> Iterable[str]:
         return self._by_name
 
+    def end_offset(self, topic: str, partition: int) -> int | None:
+        return None
+
 
 class ConsumerRoom:
     """One group, its clock, its world, its log."""

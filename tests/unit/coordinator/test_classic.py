@@ -35,9 +35,7 @@ def test_member_id_nobody_knows_is_refused(room: ClassicRoom) -> None:
 
 
 @pytest.mark.parametrize(("protocol_type", "protocols"), [("", {"range": b""}), ("consumer", {})])
-def test_join_without_protocol_is_refused(
-    room: ClassicRoom, protocol_type: str, protocols: dict[str, bytes]
-) -> None:
+def test_join_without_protocol_is_refused(room: ClassicRoom, protocol_type: str, protocols: dict[str, bytes]) -> None:
     ticket = room.join(protocol_type=protocol_type, protocols=protocols)
     assert room.joined(ticket).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
@@ -175,7 +173,7 @@ def test_member_above_the_limit_is_turned_away_while_joining() -> None:
 
 def test_member_above_the_limit_is_turned_away_when_stable() -> None:
     room = ClassicRoom(group_max_size="2")
-    leader, follower = room.stable(2)
+    _, follower = room.stable(2)
     assert room.joined(room.join()).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert room.joined(room.join(follower)).error_code == ErrorCode.NONE
     assert room.group.state == "Stable"
@@ -462,7 +460,7 @@ def test_heartbeat_of_a_stranger_or_another_generation_is_refused(room: ClassicR
 
 
 def test_silent_member_is_removed_after_its_session_timeout(room: ClassicRoom) -> None:
-    leader, follower = room.stable()
+    leader, _ = room.stable()
     room.pass_time(5)
     room.heartbeat(leader)
     room.pass_time(5)
@@ -496,7 +494,7 @@ def test_heartbeat_sets_no_timer(room: ClassicRoom) -> None:
 
 
 def test_returning_static_follower_is_answered_at_once_without_rebalance(room: ClassicRoom) -> None:
-    leader, follower = room.stable(2, static=True)
+    leader, _ = room.stable(2, static=True)
     answer = room.joined(room.join(instance="i1", version=9, host="/10.0.0.2"))
     assert (answer.generation_id, answer.leader, answer.skip_assignment) == (1, leader, False)
     assert room.group.state == "Stable"
@@ -519,7 +517,7 @@ def test_returning_static_leader_sees_its_old_id_as_leader_before_version_9(room
 
 
 def test_old_process_of_a_static_member_is_fenced(room: ClassicRoom) -> None:
-    leader, old = room.stable(2, static=True)
+    _, old = room.stable(2, static=True)
     room.join(instance="i1", version=9)
     assert room.heartbeat(old, instance="i1") == ErrorCode.FENCED_INSTANCE_ID
     assert room.synced(room.sync(old, instance="i1")).error_code == ErrorCode.FENCED_INSTANCE_ID
@@ -902,15 +900,16 @@ def test_leaver_that_says_so_exceeded_its_poll_interval(room: ClassicRoom) -> No
     assert causes(room)[0].kind is CauseKind.MAX_POLL_INTERVAL
 
 
-def test_leaver_without_reason_or_progress_probably_exceeded_its_poll_interval(room: ClassicRoom) -> None:
+@pytest.mark.parametrize("behind", [True, False])
+def test_silent_leaver_exceeded_its_poll_interval_if_records_waited_for_it(room: ClassicRoom, behind: bool) -> None:
     room.stable(1)
     for _ in range(REBALANCE_MS // 5000 + 1):
         room.heartbeat("c-1")
         room.pass_time(5)
-    room.leave("c-1", version=4)
+    room.leave("c-1", version=4, behind=behind)
     (cause,) = causes(room)
-    assert cause.kind is CauseKind.MAX_POLL_INTERVAL
-    assert cause.detail.startswith("inferred")
+    assert cause.kind is (CauseKind.MAX_POLL_INTERVAL if behind else CauseKind.LEFT)
+    assert cause.detail.startswith("inferred") == behind
 
 
 def test_leaver_without_reason_that_committed_lately_just_left(room: ClassicRoom) -> None:
@@ -931,6 +930,18 @@ def test_member_that_did_not_rejoin_in_time_exceeded_its_poll_interval(room: Cla
     room.settle([leader])
     assert [each.kind for each in causes(room)] == [CauseKind.LEADER_REJOINED, CauseKind.MAX_POLL_INTERVAL]
     assert causes(room)[1].member_id == follower
+
+
+def test_what_was_due_first_is_the_cause_when_the_coordinator_looks_late(room: ClassicRoom) -> None:
+    for _ in range(2):
+        room.join(session_ms=20_000, rebalance_ms=8000)
+    room.pass_time(2 * DELAY_S)
+    room.settle(["c-1", "c-2"])
+    room.join("c-1", session_ms=20_000, rebalance_ms=8000)
+    room.now += 30
+    room.take(room.group.expire(room.moment))
+    room.settle(["c-1"])
+    assert causes(room)[-1].kind is CauseKind.MAX_POLL_INTERVAL
 
 
 def test_member_that_never_synced_is_a_cause(room: ClassicRoom) -> None:
@@ -1018,6 +1029,17 @@ def test_members_that_come_back_after_a_load_came_because_the_coordinator_moved(
     room.join("c-2")
     room.settle(list(room.group.members))
     assert [each.kind for each in causes(room)] == [CauseKind.COORDINATOR_MOVED]
+
+
+def test_member_from_the_log_has_no_other_protocols_until_it_names_them(room: ClassicRoom) -> None:
+    room.stable(1)
+    room.restart()
+    for protocols in ({"range": subscription("t"), "sticky": b""}, {"range": subscription("t")}):
+        room.join("c-1", protocols=protocols)
+        room.settle(["c-1"])
+    first, second = (entry.causes[0] for entry in room.rebalances[-2:])
+    assert first.kind is CauseKind.COORDINATOR_MOVED
+    assert second.detail == "protocols were range, sticky and are range"
 
 
 def test_stranger_that_joins_after_a_load_just_joined(room: ClassicRoom) -> None:

@@ -196,9 +196,7 @@ async def _fetch_when_durable(
     return _fetched(answers, request, version)
 
 
-def _fetched(
-    answers: list[OffsetFetchResponseGroup], request: OffsetFetchRequest, version: int
-) -> OffsetFetchResponse:
+def _fetched(answers: list[OffsetFetchResponseGroup], request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
     if version >= _MANY_GROUPS_FROM:
         return OffsetFetchResponse(groups=answers)
     (only,) = answers

@@ -1,0 +1,153 @@
+"""ReplicaManager.maybe_compact: which log is taken, one at a time, beside the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.unit.log.compaction_room import compacted, pairs_batch
+from tests.unit.log.log_room import NOW, contents, sync
+from tests.unit.log.store_room import spec
+from tests.unit.replica.test_replica_manager import ManagerRoom
+
+from ottla.env.clock import SystemClock
+from ottla.env.disk import RealDisk
+from ottla.env.tasks import ThreadPool
+from ottla.log import compaction
+from ottla.log.log import Log
+from ottla.log.records import iterate_records
+from ottla.log.store import LogStore
+from ottla.model.settings import BrokerSettings
+from ottla.model.types import TopicPartition
+from ottla.replica.manager import ReplicaManager
+from ottla.replica.partition import Partition
+
+SETTINGS = BrokerSettings()
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> ManagerRoom:
+    return ManagerRoom(tmp_path)
+
+
+def fill(room: ManagerRoom, partition: Partition, dirty: int = 4) -> None:
+    for number in range(dirty):
+        room.append(partition, pairs_batch((b"key", b"value %d" % number)))
+        room.manager.write_turn()
+        partition.log.roll()
+    room.threads.run()
+
+
+def values(log: Log) -> list[bytes | None]:
+    return [record.value for batch in contents(log) for record in iterate_records(batch)]
+
+
+def test_dirtiest_log_is_compacted_first_and_one_at_a_time(room: ManagerRoom) -> None:
+    first, second = (room.add(number, settings=compacted(min_cleanable_dirty_ratio=0.1)) for number in range(2))
+    fill(room, first, 6)
+    assert room.manager.maybe_compact(NOW, SETTINGS)
+    room.threads.run()
+    fill(room, first, 1)
+    fill(room, second)
+    assert room.manager.maybe_compact(NOW, SETTINGS)
+    assert room.manager.maybe_compact(NOW, SETTINGS), "one is under way"
+    room.threads.run()
+    assert values(second.log) == [b"value 3"]
+    assert len(values(first.log)) == 2
+    assert room.manager.maybe_compact(NOW, SETTINGS)
+    room.threads.run()
+    assert values(first.log) == [b"value 0"]
+    assert not room.manager.maybe_compact(NOW, SETTINGS)
+
+
+def test_topics_that_are_not_compacted_are_left_alone(room: ManagerRoom) -> None:
+    partition = room.add()
+    fill(room, partition)
+    assert not room.manager.maybe_compact(NOW, SETTINGS)
+
+
+def test_cleaner_can_be_switched_off(room: ManagerRoom) -> None:
+    fill(room, room.add(settings=compacted()))
+    assert not room.manager.maybe_compact(NOW, BrokerSettings.parse({"log.cleaner.enable": "false"}))
+
+
+def test_nothing_is_compacted_where_there_is_no_room_for_it(room: ManagerRoom) -> None:
+    fill(room, room.add(settings=compacted()))
+    room.disk.free = 100
+    assert not room.manager.maybe_compact(NOW, SETTINGS)
+
+
+def test_quiet_log_is_rolled_and_compacted_when_its_records_are_due(room: ManagerRoom) -> None:
+    partition = room.add(settings=compacted(max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1))
+    for number in range(3):
+        room.append(partition, pairs_batch((b"key", b"value %d" % number)))
+    room.manager.write_turn()
+    assert not room.manager.maybe_compact(NOW + 1000, SETTINGS)
+    assert not room.manager.maybe_compact(NOW + 1001, SETTINGS), "rolled, and not on disk yet"
+    room.threads.run()
+    assert room.manager.maybe_compact(NOW + 1001, SETTINGS)
+    room.threads.run()
+    assert values(partition.log) == [b"value 2"]
+
+
+def test_log_with_a_damaged_batch_is_not_tried_again(room: ManagerRoom) -> None:
+    partition = room.add(settings=compacted())
+    fill(room, partition)
+    segment = partition.log.segments[0]
+    room.disk.pwrite(segment.file.fd, b"!", segment.size_bytes - 2)
+    assert room.manager.maybe_compact(NOW, SETTINGS)
+    room.threads.run()
+    assert not room.manager.maybe_compact(NOW, SETTINGS)
+    assert not partition.offline
+
+
+def test_process_compacts_a_large_log_while_the_loop_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real thing: files, threads, a process, and batches that come in meanwhile."""
+    monkeypatch.setattr(compaction, "PROCESS_BYTES_MIN", 0)
+
+    async def scenario() -> None:
+        threads = ThreadPool(asyncio.get_running_loop(), 2, "test")
+        store = LogStore(RealDisk(), [str(tmp_path)], threads)
+        store.lock()
+        store.sign("cluster", 1, lambda: "directory")
+        store.load({})
+        manager = ReplicaManager(
+            clock=SystemClock(), disk=RealDisk(), store=store, threads=threads, free_bytes_min=0,
+            on_all_dirs_failed=pytest.fail,
+        )  # fmt: skip
+        partition = manager.add(
+            spec(TopicPartition("orders", 0), settings=compacted(segment_bytes=100_000)),
+            leader_id=1, leader_epoch=0, replicas=(1,), isr=(1,),
+        )  # fmt: skip
+        expected: dict[bytes | None, bytes | None] = {}
+
+        def produce(number: int) -> None:
+            pairs = [(b"key %d" % ((number + n) % 500), b"%d" % number * 30) for n in range(50)]
+            buffer = bytearray(pairs_batch(*pairs))
+            manager.append(partition, buffer, memoryview(buffer), 0, len(buffer), NOW)
+            manager.write_turn()
+            expected.update(pairs)
+
+        for number in range(100):
+            produce(number)
+        partition.log.roll()
+        sync(partition.log)
+        await threads.drain()
+        before = partition.log.size_bytes
+        assert manager.maybe_compact(NOW, SETTINGS)
+        number = 100
+        async with asyncio.timeout(30):
+            while manager.compactor.busy:
+                produce(number)
+                number += 1
+                await asyncio.sleep(0.01)
+        assert partition.log.first_dirty_offset == 5000
+        assert sum(s.size_bytes for s in partition.log.segments if s.base_offset < 5000) < before / 2
+        found = {r.key: r.value for batch in contents(partition.log) for r in iterate_records(batch)}
+        assert found == expected
+        await threads.drain()
+        store.close({})
+        threads.close()
+
+    asyncio.run(scenario())
