@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from benchmarks.kafka_server import ApacheKafka, available
+from group_requests import fetch
 from group_scripts import SCRIPTS, Script, Wire
 
 from ottla.model.batch import checksum
@@ -41,6 +42,7 @@ from ottla.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequestCursor,
     TopicRequest,
 )
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from ottla.wire.messages.list_config_resources import ListConfigResourcesRequest
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -89,6 +91,7 @@ class Side:
                 self._write(client, "one", 0, timestamp)
             for partition in (0, 1):
                 self._write(client, "three", partition, 1000)
+            self._await_coordinator(client)
 
     def _write(self, client: RawClient, topic: str, partition: int, timestamp: int) -> None:
         request = produce_request((topic, partition, batch_of(b"a", b"b", timestamp=timestamp)))
@@ -96,6 +99,24 @@ class Side:
         while client.ask(request, 9).responses[0].partition_responses[0].error_code:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+    def _await_coordinator(self, client: RawClient) -> None:
+        """Its topic is made when somebody asks for it."""
+        deadline = time.monotonic() + 60
+        while (
+            client.ask(FindCoordinatorRequest(key="any"), 0).error_code
+            or client.ask(fetch("any", None, 7), 7).error_code
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def play(self, script: Script) -> list[tuple[str, Any]]:
+        wire = Wire(self.address, self.ids, script.__name__)
+        try:
+            script(wire)
+        finally:
+            wire.close()
+        return wire.transcript
 
     def ask(self, request: Message, version: int) -> Any:
         with RawClient(self.address) as client:
@@ -374,3 +395,15 @@ def test_odd_requests_are_answered_like_kafka_answers_them(
             if mine != kafkas:
                 differing.append(f"{name} v{version}\n    Ottla {mine}\n    Kafka {kafkas}")
     assert not differing, "\n".join(differing)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_group_requests_are_answered_like_kafka_answers_them(sides: tuple[Side, Side], script: Script) -> None:
+    mine, kafkas = (side.play(script) for side in sides)
+    differing = [
+        f"{label}\n    Ottla {answer}\n    Kafka {other}"
+        for (label, answer), (_, other) in zip(mine, kafkas, strict=False)
+        if answer != other
+    ]
+    assert not differing, "\n".join(differing)
+    assert len(mine) == len(kafkas)

@@ -282,6 +282,7 @@ class Broker:
         checkpoint_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
         now = self._loop.time()
         due_retention, due_checkpoint, due_expiry = now + retention_s, now + checkpoint_s, now + _PRODUCER_EXPIRY_S
+        due_compaction = now
         while True:
             wanted = self._loop.time() + _TICK_S
             await asyncio.sleep(_TICK_S)
@@ -292,6 +293,8 @@ class Broker:
             self.replicas.apply_flush_interval()
             if self._coordination is not None:
                 self._coordination.tick(now)
+            if now >= due_compaction and not self._compact():
+                due_compaction = now + settings.log_cleaner_backoff_ms / 1000
             if now >= due_retention:
                 due_retention = now + retention_s
                 await self._apply_retention()
@@ -303,6 +306,11 @@ class Broker:
                 oldest_ms = self._clock.wall_ms() - settings.producer_id_expiration_ms
                 for partition in self.replicas.all():
                     partition.log.expire_producers(oldest_ms)
+
+    def _compact(self) -> bool:
+        """Whether a log is being compacted, or would be next."""
+        assert self._services is not None
+        return self.replicas.maybe_compact(self._clock.wall_ms(), self._services.settings)
 
     async def _apply_retention(self) -> None:
         for number, partition in enumerate(self.replicas.all()):
@@ -342,6 +350,7 @@ class Broker:
         for dispatcher in self._dispatchers:
             await dispatcher.stop()
         self.replicas.write_turn()
+        self.replicas.compactor.stop()
         await self._threads.drain()
         try:
             self._log_store.close(self.replicas.high_watermarks())

@@ -35,9 +35,9 @@ and REBALANCE_IN_PROGRESS on a heartbeat tells them to join again, which is thei
 Time. Nobody has a timer. Each member has deadlines, a heartbeat moves them, and ``wake_at`` is never later than the
 earliest of them; ``expire`` throws out whoever is late and computes it anew.
 
-Where this differs from Kafka 4.3: a regular expression is resolved at once, not by a background task; the target is
-computed at once, not at most once per ``group.consumer.assignment.interval.ms``; a commit must carry the member's very
-epoch, while Kafka takes an older one for partitions that the member had by then.
+Where this differs from Kafka 4.3: a regular expression is resolved at once, not by a background task; only large groups
+wait between two computations of the target; a commit must carry the member's very epoch, while Kafka takes an older one
+for partitions that the member had by then.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ PROTOCOL_TYPE: Final = "consumer"
 _CLIENT_MEMBER_ID_FROM: Final = 1
 #: JoinGroup: from here on a member without an id is sent away to come back with one
 _MEMBER_ID_REQUIRED_FROM: Final = 4
+#: ... and one that is refused is told no protocol rather than an empty one
+_NULL_PROTOCOL_FROM: Final = 7
 #: LeaveGroup answers per member from here on
 _BATCH_LEAVE_FROM: Final = 3
 #: the first OffsetCommit that carries a member epoch
@@ -289,8 +291,7 @@ class ConsumerGroup(GroupSteps):
             try:
                 response = self._join_classic(request, client, draft, outcome, now)
             except KafkaError as error:
-                response = JoinGroupResponse(member_id=request.member_id, error_code=error.code)
-                return Outcome(replies=[(ticket, response)])
+                return Outcome(replies=[(ticket, _join_refusal(error.code, client.version))])
             self._maybe_finish(draft, outcome, now)
         outcome.replies.append((ticket, response))
         return outcome
@@ -303,7 +304,7 @@ class ConsumerGroup(GroupSteps):
         member_id = request.member_id or self._world.new_uuid()
         subscription = self._check_join(request, member_id)
         if not request.member_id and instance_id is None and client.version >= _MEMBER_ID_REQUIRED_FROM:
-            return JoinGroupResponse(member_id=member_id, error_code=ErrorCode.MEMBER_ID_REQUIRED)
+            return _join_refusal(ErrorCode.MEMBER_ID_REQUIRED, client.version, member_id)
         count, causes = len(stored.members), list[Cause]()
         if instance_id is not None:
             if request.member_id:
@@ -507,6 +508,11 @@ def _check_heartbeat(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"There is no assignor {request.server_assignor} here; choose one of {', '.join(assignors)}.",
         )
+
+
+def _join_refusal(code: ErrorCode, version: int, member_id: str = "") -> JoinGroupResponse:
+    protocol = None if version >= _NULL_PROTOCOL_FROM else ""
+    return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)
 
 
 def _nobody(client: Client) -> ConsumerGroupMemberMetadataValue:

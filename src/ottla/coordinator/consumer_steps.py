@@ -43,6 +43,11 @@ LEAVE_STATIC_EPOCH: Final = -2
 #: Topics that come and go make all expressions be matched again, but not more often than this (Kafka: 10 s as well).
 _REGEX_REFRESH_MIN_S: Final = 10.0
 
+#: Members that start together would each cost a computation of the target. In a group that has more partitions than
+#: this there is one per interval, and some wait for it until their next heartbeat (Kafka: a second, in every group).
+_ASSIGN_AT_ONCE_MAX: Final = 1000
+_ASSIGN_INTERVAL_S: Final = 1.0
+
 
 class Wait(Enum):
     """What a member has a deadline for."""
@@ -78,8 +83,9 @@ class GroupSteps:
         #: The topics' version that was last looked at for the metadata hash, and for the expressions, and the group
         #: epoch that came of it: a look counts only once that epoch is stored.
         self._hashed = self._matched = (-1, 0)
-        #: when all expressions may be matched again
+        #: when all expressions may be matched again, and when the target of a large group may be computed again
         self._match_after_s = 0.0
+        self._assign_after_s = 0.0
 
     # -- durable -----------------------------------------------------------------------------------------------------
 
@@ -229,6 +235,8 @@ class GroupSteps:
         now: Moment,
     ) -> bool:
         """Note what the member says of itself. Returns whether it wants other topics than before."""
+        if member == before:
+            return False
         expression = member.subscribed_topic_regex or ""
         resolved = None
         if expression and expression not in self.stored.regexes:
@@ -238,8 +246,7 @@ class GroupSteps:
             causes.append(cause_of(CauseKind.PROTOCOL_CHANGED, member_id, member, "now of the consumer protocol"))
         if before is None:
             causes.append(cause_of(CauseKind.JOINED, member_id, member))
-        if member != before:
-            draft.emit(ConsumerGroupMemberMetadataKey(self.group_id, member_id), member)
+        draft.emit(ConsumerGroupMemberMetadataKey(self.group_id, member_id), member)
         if resolved is not None:
             if not self.stored.regexes:
                 self._matched = (self._world.topics.version, self.stored.epoch)
@@ -280,7 +287,7 @@ class GroupSteps:
         if not changed and not causes and hashed != self.stored.metadata_hash:
             causes.append(Cause(kind=CauseKind.TOPICS_CHANGED, detail=self._topics_seen.change(self._world.topics)))
         regexes_changed = any(isinstance(record.key, ConsumerGroupRegularExpressionKey) for record in draft.records)
-        if changed or regexes_changed or hashed != self.stored.metadata_hash or not self.stored.epoch:
+        if changed or regexes_changed or hashed != self.stored.metadata_hash or self.stored.epoch_value is None:
             self._bump(hashed, (count, len(self.stored.members)), causes, draft, outcome, now)
         self._topics_seen.remember(names, self._world.topics)
         self._hashed = (version, self.stored.epoch)
@@ -363,8 +370,10 @@ class GroupSteps:
         self, member_id: str, owned: TopicPartitions | None, changed: bool, draft: Draft, now: Moment
     ) -> ConsumerGroupCurrentMemberAssignmentValue:
         stored = self.stored
-        if stored.epoch > stored.assignment_epoch:
+        is_due = now.monotonic_s >= self._assign_after_s or len(stored.owners) <= _ASSIGN_AT_ONCE_MAX
+        if stored.epoch > stored.assignment_epoch and is_due:
             self._assign(draft)
+            self._assign_after_s = now.monotonic_s + _ASSIGN_INTERVAL_S
         old, member = stored.current(member_id), stored.members[member_id]
         if not changed and is_reconciled(old, stored.assignment_epoch):
             return old

@@ -142,7 +142,8 @@ class StoredGroup:
 
     @property
     def epoch(self) -> int:
-        return self.epoch_value.epoch if self.epoch_value is not None else 0
+        """A group starts at 1, as in Kafka since 4.3, so that its first members are at 2."""
+        return self.epoch_value.epoch if self.epoch_value is not None else 1
 
     @property
     def metadata_hash(self) -> int:

@@ -327,10 +327,13 @@ class _Pass:
 
     def finish_swap(self) -> None:
         assert self.swapped is not None
-        cleaned, _ = self.swapped
+        cleaned, sources = self.swapped
         cleaned.synced_bytes = cleaned.size_bytes
-        # Who reads it opens it again, under its own name.
+        # Who reads it opens it again, under its own name. The sources close with their last reader: not all of a log's
+        # segments may be open at once.
         cleaned.let_go()
+        done = self._sources_done
+        self.plan.sources[done - len(sources) : done] = [cleaned] * len(sources)
         self.swapped = None
 
     def discard(self) -> None:

@@ -79,7 +79,7 @@ def test_version_0_without_a_member_id_is_given_one(room: ConsumerRoom) -> None:
 
 def test_member_joins_with_no_topics_at_all(room: ConsumerRoom) -> None:
     answer = room.join("m")
-    assert (answer.error_code, answer.member_epoch) == (0, 1)
+    assert (answer.error_code, answer.member_epoch) == (0, 2)
     assert room.group.state == "Stable"
 
 
@@ -97,20 +97,20 @@ def test_first_member_gets_everything_in_its_first_answer(room: ConsumerRoom) ->
 
 def test_assignment_is_told_only_when_it_changed(room: ConsumerRoom) -> None:
     room.join("m", "t")
-    assert room.heartbeat(beat("m", 1)).assignment is None
+    assert room.heartbeat(beat("m", 2)).assignment is None
 
 
 def test_full_request_is_answered_in_full(room: ConsumerRoom) -> None:
     one = Consumer(room, "one", "t")
     one.heartbeat()
-    answer = room.heartbeat(join_request("one", "t", member_epoch=1, topic_partitions=[]))
+    answer = room.heartbeat(join_request("one", "t", member_epoch=2, topic_partitions=[]))
     assert answer.assignment is not None
 
 
 def test_heartbeat_that_changes_nothing_writes_nothing(room: ConsumerRoom) -> None:
     room.join("m", "t")
     written = len(room.log)
-    room.heartbeat(beat("m", 1))
+    room.heartbeat(beat("m", 2))
     assert len(room.log) == written
 
 
@@ -155,12 +155,25 @@ def test_group_settles_within_a_few_rounds_however_many_come(room: ConsumerRoom)
     assert sorted(len(each.owned) for each in consumers) == [6] * 9
 
 
+def test_large_group_computes_its_target_once_a_second(room: ConsumerRoom) -> None:
+    room.topics.create("wide", 2000)
+    consumers = [Consumer(room, f"m{number}", "wide") for number in range(3)]
+    for consumer in consumers:
+        consumer.heartbeat()
+    assert (room.group.group_epoch, room.group.stored.assignment_epoch) == (3, 1)
+    assert room.group.state == "Assigning"
+    assert [consumer.epoch for consumer in consumers] == [1, 1, 1]
+    room.pass_time(1)
+    room.settle(*consumers)
+    assert sorted(len(consumer.owned) for consumer in consumers) == [666, 667, 667]
+
+
 def test_full_group_takes_nobody_else() -> None:
     room = ConsumerRoom(group_consumer_max_size="1")
     room.topics.create("t", 1)
     room.join("one", "t")
     assert room.join("two", "t").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert room.heartbeat(beat("one", 1)).error_code == 0
+    assert room.heartbeat(beat("one", 2)).error_code == 0
 
 
 def test_assignor_is_the_one_that_most_members_want(room: ConsumerRoom) -> None:
@@ -176,12 +189,12 @@ def test_assignor_is_the_one_that_most_members_want(room: ConsumerRoom) -> None:
 
 def test_stranger_is_unknown(room: ConsumerRoom) -> None:
     room.join("one", "t")
-    assert room.heartbeat(beat("two", 1)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert room.heartbeat(beat("two", 2)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_epoch_from_the_future_is_fenced(room: ConsumerRoom) -> None:
     room.join("one", "t")
-    assert room.heartbeat(beat("one", 2)).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert room.heartbeat(beat("one", 3)).error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
 def test_previous_epoch_is_accepted_when_nothing_more_is_owned(room: ConsumerRoom) -> None:
@@ -189,9 +202,9 @@ def test_previous_epoch_is_accepted_when_nothing_more_is_owned(room: ConsumerRoo
     one, two = Consumer(room, "one", "t"), Consumer(room, "two", "t")
     room.settle(one, two)
     one.leave()
-    answer = room.heartbeat(beat("two", 2, topic_partitions=[]))
+    answer = room.heartbeat(beat("two", 3, topic_partitions=[]))
     assert answer.member_epoch == 3
-    again = room.heartbeat(beat("two", 2, topic_partitions=[]))
+    again = room.heartbeat(beat("two", 3, topic_partitions=[]))
     assert (again.error_code, again.member_epoch) == (0, 3)
 
 
@@ -200,7 +213,7 @@ def test_previous_epoch_is_fenced_when_the_member_does_not_say_what_it_owns(room
     room.settle(one, two)
     one.leave()
     two.heartbeat()
-    assert room.heartbeat(beat("two", 2)).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert room.heartbeat(beat("two", 3)).error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
 def test_member_that_joins_again_under_its_id_keeps_its_place(room: ConsumerRoom) -> None:
@@ -244,7 +257,7 @@ def test_heartbeat_moves_only_the_members_own_deadline(room: ConsumerRoom) -> No
     room.join("one", "t")
     first = room.group.wake_at
     room.now += 10
-    room.heartbeat(beat("one", 1))
+    room.heartbeat(beat("one", 2))
     assert room.group.wake_at == first, "an early look costs nothing, a search on each heartbeat would"
     room.now = first
     assert not room.group.expire(room.moment).records
@@ -316,7 +329,7 @@ def test_deleted_topic_is_taken_away(room: ConsumerRoom) -> None:
 def test_other_peoples_topics_do_not_matter(room: ConsumerRoom) -> None:
     room.join("one", "t")
     room.topics.create("other", 3)
-    room.heartbeat(beat("one", 1))
+    room.heartbeat(beat("one", 2))
     assert room.group.group_epoch == 1
 
 
@@ -324,7 +337,7 @@ def test_topic_change_is_noticed_after_a_restart(room: ConsumerRoom) -> None:
     room.join("one", "t")
     room.topics.grow("t", 5)
     room.restart()
-    room.heartbeat(beat("one", 1))
+    room.heartbeat(beat("one", 2))
     assert room.group.group_epoch == 2
 
 
@@ -332,7 +345,7 @@ def test_topic_change_is_noticed_again_when_the_decision_was_not_stored(room: Co
     one = Consumer(room, "one", "t")
     one.heartbeat()
     room.topics.grow("t", 5)
-    lost = room.group.heartbeat(beat("one", 1), CLIENT, object(), room.moment)
+    lost = room.group.heartbeat(beat("one", 2), CLIENT, object(), room.moment)
     assert lost.records
     one.heartbeat()
     assert len(one.owned) == 5
@@ -441,14 +454,14 @@ def test_replaced_static_member_is_fenced(room: ConsumerRoom) -> None:
     one.heartbeat()
     one.leave(for_a_while=True)
     room.join("two", "t", instance="a")
-    assert room.heartbeat(beat("one", 1, instance_id="a")).error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert room.heartbeat(beat("one", 2, instance_id="a")).error_code == ErrorCode.FENCED_INSTANCE_ID
     assert room.heartbeat(beat("one", -1, instance_id="a")).error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert room.heartbeat(beat("one", 1)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert room.heartbeat(beat("one", 2)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_unknown_instance_is_an_unknown_member(room: ConsumerRoom) -> None:
     room.join("one", "t")
-    assert room.heartbeat(beat("one", 1, instance_id="a")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert room.heartbeat(beat("one", 2, instance_id="a")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_successor_with_another_subscription_rebalances_the_group(room: ConsumerRoom) -> None:

@@ -554,6 +554,21 @@ def test_appends_go_on_while_a_log_is_compacted(room: CompactionRoom) -> None:
     assert {key: value for _, key, value in room.pairs()} == last
 
 
+def test_few_files_are_open_at_once(room: CompactionRoom) -> None:
+    with_settings(room, segment_bytes=200)
+    for number in range(40):
+        room.produce((b"key %d" % number, b"v" * 80))
+        room.produce((b"all", b"%d" % number))
+        room.roll()
+    room.produce((b"x", b"x"))
+    assert room.begin()
+    while room.threads.jobs:
+        room.threads.run_one()
+        assert sum(segment.is_open for segment in room.log.segments) < 5
+        assert len(room.disk._open) < 10
+    assert len(room.pairs()) == 42
+
+
 def test_one_line_tells_of_a_compaction(room: CompactionRoom, caplog: pytest.LogCaptureFixture) -> None:
     fill(room)
     with caplog.at_level(logging.INFO, "ottla.log.compaction"):
