@@ -11,7 +11,7 @@ import select
 from collections.abc import Callable
 from typing import Any
 
-from group_requests import (
+from tests.clauses.group_requests import (
     SUBSCRIBED,
     asked,
     beat,
@@ -696,6 +696,12 @@ def what_is_too_large_for_the_log(wire: Wire) -> None:
         member, generation = joined.member_id, joined.generation_id
         wire.ask(sync(group, generation, member, {member: assignment}), 5)
         wire.ask(fetch(group, None, 8), 8)
+    for version in (2, 8, 9):
+        group = wire.group()
+        request = commit(group, {})
+        request.topics = commit(group, {("one", 0): (5, "m" * 4096)}).topics * 400
+        wire.ask(request, version, note="commit")
+        wire.look(group)
 
 
 # -- the consumer protocol --------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from benchmarks.kafka_server import ApacheKafka, available
-from group_requests import fetch
-from group_scripts import SCRIPTS, Script, Wire
+from tests.clauses.group_requests import fetch
+from tests.clauses.group_scripts import SCRIPTS, Script, Wire
 
 from ottla.model.batch import checksum
 from ottla.testing import BrokerProcess

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from drivers.aio_groups import AiokafkaGroups
 from drivers.confluent import Confluent
 from drivers.confluent_groups import ConfluentGroups
 from drivers.kafka_python_groups import KafkaPythonGroups
-from drivers.parameters import NewTopic
 from kafka.admin import OffsetSpec
 
 from ottla.testing import BrokerProcess
@@ -284,20 +284,24 @@ def _reads(topic: str, partitions: Any, offsets: Any) -> list[Read]:
 
 
 def _read(members: list[Any], count: int, *, at: int = 0) -> list[Read]:
-    """Poll the members in turn for ``count`` records, at that offset or later."""
+    """Poll the members for ``count`` records, at that offset or later."""
     deadline = time.monotonic() + DEADLINE_S
     found: list[Read] = []
     while len(found) < count:
         assert time.monotonic() < deadline, f"only {found} came"
-        for member in members:
-            found += [read for read in member.poll() if read.offset >= at]
+        found += [read for read in _poll(members) if read.offset >= at]
     return found
 
 
 def _until(members: list[Any], satisfied: Callable[[], bool]) -> None:
-    """Poll the members in turn until it is so."""
+    """Poll the members until it is so."""
     deadline = time.monotonic() + DEADLINE_S
     while not satisfied():
         assert time.monotonic() < deadline, f"they hold {[member.assignment() for member in members]}"
-        for member in members:
-            member.poll()
+        _poll(members)
+
+
+def _poll(members: list[Any]) -> list[Read]:
+    """All at the same time: kafka-python begins to join anew with every poll, and would never meet the others."""
+    with ThreadPoolExecutor(len(members)) as pool:
+        return [read for found in pool.map(lambda member: member.poll(), members) for read in found]

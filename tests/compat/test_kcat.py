@@ -1,4 +1,4 @@
-"""kcat on its own: metadata, queries, and ways to say where to start."""
+"""kcat on its own: metadata, queries, ways to say where to start, and its balanced consumer."""
 
 from __future__ import annotations
 
@@ -52,6 +52,20 @@ def test_consumer_starts_where_it_is_told_and_ends_at_the_end(
 
 def test_all_partitions_are_read_without_naming_one(kcat: Kcat, topic: str) -> None:
     assert kcat.run("-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%s") == "0123456789"
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
+def test_balanced_consumer_commits_and_goes_on(
+    kcat: Kcat, confluent: Confluent, new_topic: NewTopic, group: str, assignor: str
+) -> None:
+    topic = new_topic(partitions=2)
+    for partition in range(2):
+        confluent.produce(topic, [Record(value=b"%d" % n) for n in range(3)], partition=partition)
+    settings = "-X", "auto.offset.reset=earliest", "-X", f"partition.assignment.strategy={assignor}"
+    consumer = "-G", group, topic, *settings, "-e", "-q", "-f", "%p:%o:%s "
+    assert sorted(kcat.run(*consumer).split()) == [f"{partition}:{n}:{n}" for partition in range(2) for n in range(3)]
+    confluent.produce(topic, [Record(value=b"later")], partition=1)
+    assert kcat.run(*consumer).split() == ["1:3:later"]
 
 
 def test_lines_of_standard_input_become_records(kcat: Kcat, new_topic: NewTopic) -> None:

@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--changes", type=int, default=_CHANGES, help="how many changes a storm makes")
     group.addoption("--storm-seed", type=int, default=None, help="repeat the draws of an earlier storm")
     group.addoption("--against", choices=("ottla", "kafka"), default="ottla", help="the broker that members meet")
+    group.addoption("--spare-broker", action="store_true", help="a long storm does not end Ottla's broker")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -121,9 +122,9 @@ def campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Campaig
     name = request.node.name.removeprefix("test_")
     print(f"\n{name}: --storm-seed {seed}, diaries in {tmp_path}")
     changes = changes_of(config)
-    against_kafka = _against(config) == "kafka"
+    spare = _against(config) == "kafka" or config.getoption("--spare-broker", False)
     try:
-        yield Campaign(name, seed, changes, changes > _CHANGES, against_kafka, new_run, config.stash[_FIGURES])
+        yield Campaign(name, seed, changes, changes > _CHANGES, spare, new_run, config.stash[_FIGURES])
     finally:
         for run in runs:
             run.close()

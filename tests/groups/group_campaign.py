@@ -19,7 +19,8 @@ class Campaign:
     seed: int
     changes: int
     long: bool
-    against_kafka: bool
+    #: nobody ends it
+    spare_broker: bool
     new_run: Callable[..., GroupRun]
     figures: list[str]
 

@@ -24,6 +24,11 @@ _LIVE_MAX = 5
 _PARTITIONS_MAX = 12
 _INSTANCES = ("s1", "s2")
 _PAUSE_S = (0.1, 1.6)
+#: in a long storm there is now and then time for a group to come to rest
+_CALM_S = (3.0, 9.0)
+_CALM_SHARE = 0.25
+#: every start of a broker gives dead members a new session, so a group of a broker that ends all the time never rests
+_CHANGES_BETWEEN_ENDS = 8
 _SHORT_FREEZE_S = (0.3, 2.5)
 _LONG_FREEZE_S = (SESSION_S + 1.5, SESSION_S + 4.0)
 #: No outgoing connection is ever given a port of this range, so none can take it while the broker is away.
@@ -34,10 +39,13 @@ class Storm:
     """Plays changes on a group; ``told`` is what it has done."""
 
     def __init__(
-        self, run: GroupRun, seed: int, clients: Sequence[str], broker: BrokerProcess | None = None
+        self, run: GroupRun, seed: int, clients: Sequence[str], broker: BrokerProcess | None = None, *,
+        calm: bool = False,
     ) -> None:  # fmt: skip
         self.told: list[str] = []
         self.broker_ends = 0
+        self._calm = calm
+        self._changes_since_end = 0
         self._run = run
         self._rng = random.Random(seed)
         self._clients = clients
@@ -69,7 +77,9 @@ class Storm:
             (act,) = self._rng.choices(acts, weights)
             if act():
                 done += 1
-                self._wait(self._rng.uniform(*_PAUSE_S))
+                self._changes_since_end += 1
+                calm = self._calm and self._rng.random() < _CALM_SHARE
+                self._wait(self._rng.uniform(*(_CALM_S if calm else _PAUSE_S)))
         while self._thaws:
             self._wait(0.1)
         self._tell("the storm is over")
@@ -152,17 +162,19 @@ class Storm:
         return True
 
     def _restart_broker(self) -> bool:
-        assert self._broker is not None
-        self._tell("the broker restarts")
-        end_and_launch(self._broker, kill=False)
-        self.broker_ends += 1
-        return True
+        return self._end_broker(kill=False)
 
     def _kill_broker(self) -> bool:
+        return self._end_broker(kill=True)
+
+    def _end_broker(self, *, kill: bool) -> bool:
+        if self._changes_since_end < _CHANGES_BETWEEN_ENDS:
+            return False
         assert self._broker is not None
-        self._tell("the broker is killed")
-        end_and_launch(self._broker, kill=True)
+        self._tell("the broker is killed" if kill else "the broker restarts")
+        end_and_launch(self._broker, kill=kill)
         self.broker_ends += 1
+        self._changes_since_end = 0
         return True
 
 

@@ -30,11 +30,11 @@ def weather(
     campaign: Campaign, request: pytest.FixtureRequest, clients: Sequence[str], assignor: str
 ) -> Anomalies:  # fmt: skip
     """A storm; a long one ends Ottla's broker too, now and then."""
-    broker: Any = request.getfixturevalue("broker") if campaign.long and not campaign.against_kafka else None
+    broker: Any = request.getfixturevalue("broker") if campaign.long and not campaign.spare_broker else None
     server: Any = request.getfixturevalue("server") if broker is None else broker
-    run = campaign.new_run(server.bootstrap, assignor=assignor, per_second=60 if campaign.long else 200)
+    run = campaign.new_run(server.bootstrap, assignor=assignor, per_second=100 if campaign.long else 200)
     run.start()
-    storm = Storm(run, campaign.seed, clients, broker)
+    storm = Storm(run, campaign.seed, clients, broker, calm=campaign.long)
     try:
         storm.play(campaign.changes)
         history = run.finish()

@@ -96,6 +96,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         client = Consumer(self.room, f"m{self.starts}", *topics, regex=regex, instance=instance)
         client.heartbeat()
         if not client.error:
+            # An older process with this instance id was thrown out before; real clients end when they hear of it.
+            self.clients = [each for each in self.clients if instance is None or each.instance != instance]
             self.clients.append(client)
 
     @has_clients

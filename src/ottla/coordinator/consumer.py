@@ -291,7 +291,9 @@ class ConsumerGroup(GroupSteps):
             try:
                 response = self._join_classic(request, client, draft, outcome, now)
             except KafkaError as error:
-                return Outcome(replies=[(ticket, _join_refusal(error.code, client.version))])
+                # Only the refusal that does not look at the group echoes the id.
+                member_id = request.member_id if error.code == ErrorCode.INVALID_SESSION_TIMEOUT else ""
+                return Outcome(replies=[(ticket, _join_refusal(error.code, client.version, member_id))])
             self._maybe_finish(draft, outcome, now)
         outcome.replies.append((ticket, response))
         return outcome
@@ -510,7 +512,7 @@ def _check_heartbeat(
         )
 
 
-def _join_refusal(code: ErrorCode, version: int, member_id: str = "") -> JoinGroupResponse:
+def _join_refusal(code: ErrorCode, version: int, member_id: str) -> JoinGroupResponse:
     protocol = None if version >= _NULL_PROTOCOL_FROM else ""
     return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)
 

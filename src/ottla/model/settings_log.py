@@ -284,7 +284,6 @@ class LogSettings(SettingsSnapshot):
         at_least(0),
         "Pause when there is nothing to compact.",
         dynamic=True,
-        used=False,
     )
     log_cleaner_min_cleanable_ratio = Setting(
         "log.cleaner.min.cleanable.ratio",

@@ -20,6 +20,12 @@ VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 CLUSTER_ID = "org.apache.kafka.tools.ClusterTool cluster-id"
 DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
+CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+GROUPS = "org.apache.kafka.tools.GroupsCommand"
+LATENCY = "org.apache.kafka.tools.EndToEndLatency"
+VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
+OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
+GROUPS_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
 
 RunTool = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -36,6 +42,10 @@ class JavaTools:
     def __init__(self, bootstrap: str, run_tool: RunTool) -> None:
         self._bootstrap = bootstrap
         self.run_tool = run_tool
+
+    def at(self, bootstrap: str) -> JavaTools:
+        """The same, with another broker."""
+        return JavaTools(bootstrap, self.run_tool)
 
     def run(self, tool: str, *arguments: str, stdin: str = "", fails: bool = False) -> str:
         """What the tool says of this broker; it must succeed, or fail when that is expected."""

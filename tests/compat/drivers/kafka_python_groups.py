@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
-from kafka.errors import KafkaError, for_code
+from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition, errors
 
 from drivers import Described, Place, Read, Refused
 from drivers.kafka_python import KafkaPython, refusals
 
-_POLL_MS = 100
+#: enough to join a group
+_POLL_MS = 400
 
 
 class KafkaPythonGroups:
@@ -133,10 +133,7 @@ def _positions(offsets: Mapping[Place, int]) -> dict[TopicPartition, OffsetAndMe
 
 
 def _check(said: Any) -> None:
-    """A result may be an error, its class, its code, or the text of one."""
-    if isinstance(said, str) and said != "OK":
-        raise Refused(int(said.removeprefix("[Error ").partition("]")[0]), said)
-    if isinstance(said, int) and said:
-        raise Refused(said, for_code(said).__name__)
-    if isinstance(said, KafkaError) or (isinstance(said, type) and said.errno):
-        raise Refused(said.errno, str(said))
+    """A result is an error, its class, or its name; or none of them, also under the name of one."""
+    error = getattr(errors, said, None) if isinstance(said, str) else said
+    if getattr(error, "errno", 0):
+        raise Refused(error.errno, str(said))

@@ -89,7 +89,7 @@ def test_member_joins_with_no_topics_at_all(room: ConsumerRoom) -> None:
 def test_first_member_gets_everything_in_its_first_answer(room: ConsumerRoom) -> None:
     one = Consumer(room, "one", "t")
     answer = one.heartbeat()
-    assert answer.member_epoch == 1
+    assert answer.member_epoch == 2, "a group begins at 1"
     assert answer.heartbeat_interval == 5000
     assert one.owned == {("t", number) for number in range(4)}
     assert room.group.state == "Stable"
@@ -118,16 +118,16 @@ def test_second_member_waits_until_the_first_lets_go(room: ConsumerRoom) -> None
     one, two = Consumer(room, "one", "t"), Consumer(room, "two", "t")
     one.heartbeat()
     two.heartbeat()
-    assert (two.epoch, two.owned) == (2, set())
+    assert (two.epoch, two.owned) == (3, set())
     one.is_stuck = True
     one.heartbeat()
-    assert one.epoch == 1, "it still owns what it should give up"
+    assert one.epoch == 2, "it still owns what it should give up"
     two.heartbeat()
     assert two.owned == set()
     one.is_stuck = False
     one.heartbeat()
     one.heartbeat()
-    assert one.epoch == 2
+    assert one.epoch == 3
     two.heartbeat()
     assert (len(one.owned), len(two.owned)) == (2, 2)
     assert room.group.state == "Stable"
@@ -160,9 +160,9 @@ def test_large_group_computes_its_target_once_a_second(room: ConsumerRoom) -> No
     consumers = [Consumer(room, f"m{number}", "wide") for number in range(3)]
     for consumer in consumers:
         consumer.heartbeat()
-    assert (room.group.group_epoch, room.group.stored.assignment_epoch) == (3, 1)
+    assert (room.group.group_epoch, room.group.stored.assignment_epoch) == (4, 2)
     assert room.group.state == "Assigning"
-    assert [consumer.epoch for consumer in consumers] == [1, 1, 1]
+    assert [consumer.epoch for consumer in consumers] == [2, 2, 2]
     room.pass_time(1)
     room.settle(*consumers)
     assert sorted(len(consumer.owned) for consumer in consumers) == [666, 667, 667]
@@ -203,9 +203,9 @@ def test_previous_epoch_is_accepted_when_nothing_more_is_owned(room: ConsumerRoo
     room.settle(one, two)
     one.leave()
     answer = room.heartbeat(beat("two", 3, topic_partitions=[]))
-    assert answer.member_epoch == 3
+    assert answer.member_epoch == 4
     again = room.heartbeat(beat("two", 3, topic_partitions=[]))
-    assert (again.error_code, again.member_epoch) == (0, 3)
+    assert (again.error_code, again.member_epoch) == (0, 4)
 
 
 def test_previous_epoch_is_fenced_when_the_member_does_not_say_what_it_owns(room: ConsumerRoom) -> None:
@@ -222,7 +222,7 @@ def test_member_that_joins_again_under_its_id_keeps_its_place(room: ConsumerRoom
     had = set(one.owned)
     one.epoch, one.owned = 0, set()
     one.heartbeat()
-    assert (one.epoch, one.owned) == (2, had)
+    assert (one.epoch, one.owned) == (3, had)
 
 
 # -- a member goes ----------------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def test_other_peoples_topics_do_not_matter(room: ConsumerRoom) -> None:
     room.join("one", "t")
     room.topics.create("other", 3)
     room.heartbeat(beat("one", 2))
-    assert room.group.group_epoch == 1
+    assert room.group.group_epoch == 2
 
 
 def test_topic_change_is_noticed_after_a_restart(room: ConsumerRoom) -> None:
@@ -338,7 +338,7 @@ def test_topic_change_is_noticed_after_a_restart(room: ConsumerRoom) -> None:
     room.topics.grow("t", 5)
     room.restart()
     room.heartbeat(beat("one", 2))
-    assert room.group.group_epoch == 2
+    assert room.group.group_epoch == 3
 
 
 def test_topic_change_is_noticed_again_when_the_decision_was_not_stored(room: ConsumerRoom) -> None:
@@ -430,7 +430,7 @@ def test_static_member_may_come_back_under_its_old_id(room: ConsumerRoom) -> Non
     one.heartbeat()
     one.leave(for_a_while=True)
     one.heartbeat()
-    assert (one.epoch, len(one.owned)) == (1, 4)
+    assert (one.epoch, len(one.owned)) == (2, 4)
     room.pass_time(SESSION_S - 1)
     assert "one" in room.group.members
 
@@ -489,9 +489,9 @@ def refusal_of_commit(room: ConsumerRoom, member_id: str, epoch: int, version: i
 def test_who_may_commit(room: ConsumerRoom) -> None:
     assert refusal_of_commit(room, "", -1) == ErrorCode.NONE, "nobody's group"
     room.join("one", "t")
-    assert refusal_of_commit(room, "one", 1) == ErrorCode.NONE
-    assert refusal_of_commit(room, "one", 1, version=8) == ErrorCode.UNSUPPORTED_VERSION
-    assert refusal_of_commit(room, "one", 2) == ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal_of_commit(room, "one", 2) == ErrorCode.NONE
+    assert refusal_of_commit(room, "one", 2, version=8) == ErrorCode.UNSUPPORTED_VERSION
+    assert refusal_of_commit(room, "one", 3) == ErrorCode.STALE_MEMBER_EPOCH
     assert refusal_of_commit(room, "two", 1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert refusal_of_commit(room, "", -1) == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -499,7 +499,7 @@ def test_who_may_commit(room: ConsumerRoom) -> None:
 def test_who_may_fetch_offsets(room: ConsumerRoom) -> None:
     room.join("one", "t")
     room.group.check_fetch(None, -1, room.moment)
-    room.group.check_fetch("one", 1, room.moment)
+    room.group.check_fetch("one", 2, room.moment)
     for member_id, epoch, code in (("one", 0, ErrorCode.STALE_MEMBER_EPOCH), ("two", 1, ErrorCode.UNKNOWN_MEMBER_ID)):
         with pytest.raises(Refused) as caught:
             room.group.check_fetch(member_id, epoch, room.moment)
@@ -590,12 +590,12 @@ def test_records_of_a_join_start_with_the_member(room: ConsumerRoom) -> None:
 def test_rebalance_is_told_when_everybody_has_settled(room: ConsumerRoom) -> None:
     one, two = Consumer(room, "one", "t"), Consumer(room, "two", "t")
     one.heartbeat()
-    assert [(each.generation, each.members_before, each.members_after) for each in room.rebalances] == [(1, 0, 1)]
+    assert [(each.generation, each.members_before, each.members_after) for each in room.rebalances] == [(2, 0, 1)]
     two.heartbeat()
     room.now += 5
     room.settle(one, two)
     last = room.rebalances[-1]
-    assert (last.generation, last.members_before, last.members_after, last.duration_ms) == (2, 1, 2, 5000)
+    assert (last.generation, last.members_before, last.members_after, last.duration_ms) == (3, 1, 2, 5000)
     assert [(cause.kind, cause.member_id, cause.client_host) for cause in last.causes] == [
         (CauseKind.JOINED, "two", "/10.0.0.1")
     ]
@@ -607,7 +607,7 @@ def test_rebalance_that_is_overtaken_is_told_too(room: ConsumerRoom) -> None:
     one.heartbeat()
     two.heartbeat()
     three.heartbeat()
-    assert [each.generation for each in room.rebalances] == [1, 2]
+    assert [each.generation for each in room.rebalances] == [2, 3]
 
 
 def test_cause_says_who_left_or_fell_silent(room: ConsumerRoom) -> None:
@@ -629,15 +629,15 @@ def test_end_of_the_last_member_is_a_finished_rebalance(room: ConsumerRoom) -> N
     one = Consumer(room, "one", "t")
     one.heartbeat()
     one.leave()
-    assert (room.rebalances[-1].generation, room.rebalances[-1].members_after) == (2, 0)
+    assert (room.rebalances[-1].generation, room.rebalances[-1].members_after) == (3, 0)
 
 
 def test_description_names_topics_and_both_assignments(room: ConsumerRoom) -> None:
     Consumer(room, "one", "t", instance="a").heartbeat()
     described = room.group.describe(1)
     member = described.members[0]
-    assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Stable", 1, 1)
-    assert (member.member_id, member.instance_id, member.member_epoch, member.member_type) == ("one", "a", 1, 1)
+    assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Stable", 2, 2)
+    assert (member.member_id, member.instance_id, member.member_epoch, member.member_type) == ("one", "a", 2, 1)
     assert [(each.topic_name, list(each.partitions)) for each in member.assignment.topic_partitions] == [
         ("t", [0, 1, 2, 3])
     ]

@@ -206,7 +206,7 @@ def test_classic_member_joins_a_consumer_group(room: ConsumerRoom) -> None:
 def test_join_is_answered_at_once_and_without_a_leader(room: ConsumerRoom) -> None:
     room.join("new", "t")
     answer = ClassicConsumer(room, "old", "t").join()
-    assert (answer.error_code, answer.generation_id, answer.leader, list(answer.members)) == (0, 2, "", [])
+    assert (answer.error_code, answer.generation_id, answer.leader, list(answer.members)) == (0, 3, "", [])
     assert (answer.protocol_type, answer.protocol_name) == ("consumer", "cooperative-sticky")
 
 
@@ -372,7 +372,7 @@ def test_downgraded_group_is_classic_with_the_same_members(room: ConsumerRoom) -
     records = downgrade_records(room.group, room.world, room.moment)
     value = records[-1].value
     assert isinstance(value, GroupMetadataValue)
-    assert (value.generation, value.protocol, value.leader) == (3, "cooperative-sticky", "old")
+    assert (value.generation, value.protocol, value.leader) == (4, "cooperative-sticky", "old")
     assert value.protocol_type == "consumer"
     assigned = decode_assignment(value.members[0].assignment).partitions
     assert {("t", number) for _, numbers in assigned for number in numbers} == old.owned

@@ -360,6 +360,19 @@ def test_deletion_behind_the_map_gets_no_horizon_yet(room: CompactionRoom, monke
     ]
 
 
+def test_deletion_behind_the_map_gets_no_horizon_from_its_batch(
+    room: CompactionRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "KEY_BYTES", 1 << 26)
+    room.produce((b"a", b"1"))
+    room.produce((b"a", b"2"), (b"b", None))
+    room.roll()
+    room.produce((b"x", b"x"))
+    assert room.compact()
+    assert room.log.first_dirty_offset == 2
+    assert [read_header(batch).attributes & DELETE_HORIZON for batch in contents(room.log)] == [0, 0]
+
+
 # -- passes and outputs -----------------------------------------------------------------------------------------------
 
 
@@ -742,6 +755,27 @@ def test_log_that_was_compacted_keeps_its_records_when_it_no_longer_is(
     room.settings = topic()
     rooms.append(again := room.crash(disk))
     assert contents(again.log) == expected
+
+
+def test_gaps_before_an_empty_active_segment_are_not_taken_for_damage(
+    room: CompactionRoom, rooms: list[CompactionRoom]
+) -> None:
+    """Cut off before the cleaner's checkpoint, and no longer compacted: only the next segment's name tells."""
+    for number in range(3):
+        room.produce((b"b", b"%d" % number), (b"a", b"1"))
+    room.produce((b"a", b"2"))
+    room.roll()
+    assert room.begin()
+    while room.disk.read_file(f"{room.path}/{CLEANER_OFFSETS}") is None:
+        expected, disk = contents(room.log), room.disk.crash(Random(0), "process")
+        room.threads.run_one()
+    assert len(expected) == 2
+    room.abandon()
+    rooms.clear()
+    room.settings = topic()
+    rooms.append(again := room.crash(disk))
+    assert contents(again.log) == expected
+    assert again.log.log_end_offset == 7
 
 
 def test_holes_between_segments_below_the_cleaners_checkpoint_stay(
