@@ -701,7 +701,17 @@ def what_is_too_large_for_the_log(wire: Wire) -> None:
         request = commit(group, {})
         request.topics = commit(group, {("one", 0): (5, "m" * 4096)}).topics * 400
         wire.ask(request, version, note="commit")
-        wire.look(group)
+        wire.ask(fetch(group, None, 8), 8)
+        wire.ask(DescribeGroupsRequest(groups=[group]), 6)
+    group = wire.group()
+    member, generation = wire.become_stable(group)
+    wire.park(join(group), 3, "b")
+    request = commit(group, {}, generation, member)
+    request.topics = commit(group, {("one", 0): (5, "m" * 4096)}).topics * 400
+    wire.ask(request, 8, note="commit in a rebalance")
+    wire.ask(beat(group, generation, member), 4)
+    wire.ask(join(group, member), 9)
+    wire.take("b")
 
 
 # -- the consumer protocol --------------------------------------------------------------------------------------------
