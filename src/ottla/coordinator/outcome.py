@@ -75,12 +75,21 @@ class World:
     new_uuid: Callable[[], str]
 
 
+class Producer(NamedTuple):
+    """Who writes in a transaction."""
+
+    producer_id: int
+    epoch: int
+
+
 @dataclass(slots=True)
 class Outcome:
-    """What a handler decided."""
+    """What a handler of groups decided; that of transactions is in ``transaction_records.py``."""
 
     #: appended as one batch, in this order, then replayed
     records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[tuple[Ticket, Message]] = field(default_factory=list)
     #: rebalances that this completes, for those who ask why
     rebalances: list[Rebalance] = field(default_factory=list)
+    #: the batch belongs to this producer's transaction: what it says counts when the transaction is committed
+    producer: Producer | None = None
