@@ -16,9 +16,9 @@ from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.services import Services
 from ottla.cluster.store import StoreError
 from ottla.cluster.view import TopicView
+from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.coordinator.journal import JOURNAL_TOPIC, Rebalance, journal_key
 from ottla.coordinator.outcome import World
-from ottla.coordinator.runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.env.metrics import Sample
 from ottla.env.tasks import Tasks
 from ottla.log.records import Record, build_batch, iterate_records

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ottla.cluster.store import MetadataStore
 from ottla.cluster.view import ClusterView, TopicView
-from ottla.coordinator.runtime import GroupRuntime
+from ottla.coordinator.group_runtime import GroupRuntime
 from ottla.env.clock import Clock
 from ottla.env.timers import TimerWheel
 from ottla.model.settings import BrokerSettings, TopicSettings

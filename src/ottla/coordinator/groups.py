@@ -10,7 +10,7 @@ are still joining. It goes when nothing of it was stored and nobody is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ottla.coordinator.classic import ClassicGroup
 from ottla.coordinator.classic_member import ClassicMember
@@ -18,7 +18,7 @@ from ottla.coordinator.consumer import ConsumerGroup
 from ottla.coordinator.journal import Cause, CauseKind
 from ottla.coordinator.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
 from ottla.coordinator.offsets import Offsets, existing_topics, merge_answers, refuse_commit
-from ottla.coordinator.outcome import Client, Moment, Outcome, Ticket, World
+from ottla.coordinator.outcome import Client, Moment, Outcome, Producer, Ticket, World
 from ottla.coordinator.records import (
     CoordinatorRecord,
     GroupMetadataKey,
@@ -63,12 +63,19 @@ class GroupShard:
 
     # -- durable --------------------------------------------------------------------------------------------------
 
-    def replay(self, record: CoordinatorRecord) -> None:
+    @property
+    def sleepers(self) -> dict[str, Group]:
+        return self.groups
+
+    def replay(self, record: CoordinatorRecord, producer: Producer | None = None) -> None:
         """Apply one record of the log. The same at load and at run time; records only set, so twice is once."""
         key, value = record
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
-            self.offsets.replay(key, value)
+            if producer is not None and value is not None:
+                self.offsets.replay_pending(producer.producer_id, key, value)
+            else:
+                self.offsets.replay(key, value)
             if value is not None and key.group not in self.groups:
                 self.groups[key.group] = ClassicGroup(key.group, self._world)
             return
@@ -91,6 +98,10 @@ class GroupShard:
         group.replay(record)
         if group.is_deleted:
             del self.groups[key.group]
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """A marker in the log: what was committed in the transaction counts now, or never did."""
+        self.offsets.end_transaction(producer_id, commit=commit)
 
     def resume(self, now: Moment) -> None:
         """The whole log was replayed: what is not durable starts anew. Members get a fresh session each."""
@@ -120,6 +131,7 @@ class GroupShard:
     def durable(self) -> dict[str, object]:
         """All that was replayed, to be compared with another replay."""
         state: dict[str, object] = {f"offsets of {group_id}": rows for group_id, rows in self.offsets.by_group.items()}
+        state["offsets pending in transactions"] = self.offsets.pending()
         for group_id, group in self.groups.items():
             stored = group.stored if isinstance(group, ClassicGroup) else vars(group.stored)
             if stored is not None:
@@ -298,7 +310,9 @@ class GroupShard:
         else:
             group.check_commit(request.member_id, request.group_instance_id, epoch, now)
 
-    def fetch_offsets(self, request: OffsetFetchRequestGroup, client: Client, now: Moment) -> OffsetFetchResponseGroup:
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, client: Client, now: Moment, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
         """One group's part of OffsetFetch. A group that nobody knows has committed nothing, which is no error."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and request.member_id is not None:
@@ -306,7 +320,7 @@ class GroupShard:
                 group.check_fetch(request.member_id, request.member_epoch, now)
             except KafkaError as error:
                 return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
-        return self.offsets.fetch(request, client.version, self._world)
+        return self.offsets.fetch(request, client.version, self._world, require_stable=require_stable)
 
     def delete_offsets(self, request: OffsetDeleteRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
         group = self.groups.get(request.group_id)
@@ -349,7 +363,7 @@ class GroupShard:
         for group_id, group in self.groups.items():
             expired = self.offsets.expired(group_id, group, minutes, now)
             nothing_left = len(expired) == len(self.offsets.by_group.get(group_id, ()))
-            if nothing_left and group.is_empty:
+            if nothing_left and group.is_empty and not self.offsets.has_pending(group_id):
                 records.extend(self._deletion(group))
             else:
                 records.extend(expired)
@@ -358,10 +372,11 @@ class GroupShard:
     def topics_deleted(self, names: Iterable[str]) -> list[CoordinatorRecord]:
         return self.offsets.without_topics(names)
 
-    def of_missing_topics(self) -> list[CoordinatorRecord]:
-        """The same for topics that went while nobody looked."""
+    def after_load(self, now: Moment) -> Outcome:
+        """Offsets of topics that went while nobody looked go as well."""
         names = {topic for committed in self.offsets.by_group.values() for topic, _ in committed}
-        return self.topics_deleted(name for name in names if self._world.topics.partition_count(name) is None)
+        missing = [name for name in names if self._world.topics.partition_count(name) is None]
+        return Outcome(records=self.topics_deleted(missing))
 
     # -- questions ------------------------------------------------------------------------------------------------
 
@@ -400,9 +415,6 @@ class GroupShard:
         for group in self.groups.values():
             outcome.replies.extend(group.retire(error_code).replies)
         return outcome
-
-
-Operation = Callable[[GroupShard, Ticket, Moment], Outcome]
 
 
 def _answer(ticket: Ticket, message: Message) -> Outcome:

@@ -70,14 +70,54 @@ class Offsets:
 
     def __init__(self) -> None:
         self.by_group: dict[str, dict[tuple[str, int], OffsetCommitValue]] = {}
+        #: producer id -> what it commits when its transaction is, and where in the log it said so
+        self._pending: dict[int, dict[OffsetCommitKey, tuple[int, OffsetCommitValue]]] = {}
+        #: where the value that counts was said, for keys that are pending: of two commits the later record counts,
+        #: whichever transaction ends first
+        self._said_at: dict[OffsetCommitKey, int] = {}
+        #: counts records; only the order means anything
+        self._position = 0
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        self._position += 1
+        if self._pending:
+            self._said_at[key] = self._position
+        self._set(key, value)
+
+    def _set(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         if value is not None:
             self.by_group.setdefault(key.group, {})[key.topic, key.partition] = value
         elif (of_group := self.by_group.get(key.group)) is not None:
             of_group.pop((key.topic, key.partition), None)
             if not of_group:
                 del self.by_group[key.group]
+
+    def replay_pending(self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
+        self._position += 1
+        self._pending.setdefault(producer_id, {})[key] = self._position, value
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        for key, (position, value) in self._pending.pop(producer_id, {}).items():
+            if commit and position > self._said_at.get(key, 0):
+                self._said_at[key] = position
+                self._set(key, value)
+        if not self._pending:
+            self._said_at.clear()
+
+    def pending(self) -> dict[int, dict[OffsetCommitKey, OffsetCommitValue]]:
+        """What would count if its transaction were committed now."""
+        return {
+            producer_id: {key: value for key, (at, value) in rows.items() if at > self._said_at.get(key, 0)}
+            for producer_id, rows in self._pending.items()
+        }
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether a transaction that is not over commits this offset, too."""
+        key = OffsetCommitKey(group_id, topic, partition)
+        return any(key in of_producer for of_producer in self._pending.values())
+
+    def has_pending(self, group_id: str) -> bool:
+        return any(key.group == group_id for of_producer in self._pending.values() for key in of_producer)
 
     # -- commit ---------------------------------------------------------------------------------------------------
 
@@ -107,14 +147,31 @@ class Offsets:
 
     # -- fetch ----------------------------------------------------------------------------------------------------
 
-    def fetch(self, request: OffsetFetchRequestGroup, version: int, world: World) -> OffsetFetchResponseGroup:
-        """No commit is no error: the offset is -1. Null asks for everything that the group has committed."""
+    def fetch(
+        self, request: OffsetFetchRequestGroup, version: int, world: World, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        """No commit is no error: the offset is -1. Null asks for everything that the group has committed.
+
+        Who requires stable offsets is told to come back where a transaction may still move one.
+        """
         committed = self.by_group.get(request.group_id, {})
         if request.topics is None:
             topics = list(_everything(committed, version, world))
         else:
             topics = [_of_topic(committed, topic, version, world) for topic in request.topics]
+        if require_stable and self._pending:
+            self._hide_unstable(request.group_id, topics, version, world)
         return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
+
+    def _hide_unstable(
+        self, group_id: str, topics: list[OffsetFetchResponseTopics], version: int, world: World
+    ) -> None:
+        for topic in topics:
+            name = topic.name if version < TOPIC_IDS_FROM else world.topics.topic_name(topic.topic_id) or ""
+            for row in topic.partitions:
+                if self.is_pending(group_id, name, row.partition_index):
+                    row.committed_offset, row.committed_leader_epoch, row.metadata = _NO_OFFSET, -1, ""
+                    row.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
     # -- delete ---------------------------------------------------------------------------------------------------
 
@@ -127,7 +184,8 @@ class Offsets:
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic.name) else ErrorCode.NONE
             rows = []
             for row in topic.partitions:
-                if not code and (topic.name, row.partition_index) in committed:
+                stored = (topic.name, row.partition_index) in committed
+                if not code and (stored or self.is_pending(request.group_id, topic.name, row.partition_index)):
                     records.append(_tombstone(request.group_id, topic.name, row.partition_index))
                 rows.append(OffsetDeleteResponsePartition(partition_index=row.partition_index, error_code=code))
             answers.append(OffsetDeleteResponseTopic(name=topic.name, partitions=rows))
@@ -160,7 +218,7 @@ class Offsets:
         )
         gone = []
         for (topic, partition), value in self.by_group.get(group_id, {}).items():
-            if group.is_subscribed(topic):
+            if group.is_subscribed(topic) or self.is_pending(group_id, topic, partition):
                 continue
             since = since_empty if since_empty >= 0 else value.commit_timestamp
             expires_at = value.expire_timestamp if value.expire_timestamp >= 0 else since + retention_ms

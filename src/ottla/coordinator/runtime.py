@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
-from ottla.coordinator.groups import GroupShard, Operation
-from ottla.coordinator.journal import Rebalance
-from ottla.coordinator.outcome import NEVER, Moment, Outcome, Ticket, World
-from ottla.coordinator.records import CoordinatorRecord, decode_record, encode_record
+from ottla.coordinator.outcome import NEVER, Moment, Producer, Ticket, World
 from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
 from ottla.log.records import Record, build_batch, iterate_records
-from ottla.model.batch import read_header
+from ottla.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
 from ottla.model.errors import ErrorCode, KafkaError, MessageTooLarge, RecordListTooLarge, Refused
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
@@ -32,7 +32,6 @@ from ottla.wire import Message, WireError
 
 log = logging.getLogger(__name__)
 
-OFFSETS_TOPIC = "__consumer_offsets"
 #: the shard is not there yet, or no longer; clients look for the coordinator again and come back
 _RETRIABLE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -42,8 +41,60 @@ _RETRIABLE = {
 }
 #: how much of a log is replayed before other work gets its turn
 _LOAD_BYTES = 128 << 10
+#: tombstones in one batch
+_UPKEEP_RECORDS_MAX = 1000
+#: what a marker's key says
+_ABORT, _COMMIT = 0, 1
 
 Refusal = Callable[[int], Message]
+
+
+class Decided(Protocol):
+    """What an operation decided: ``Outcome`` or ``TransactionOutcome``."""
+
+    @property
+    def records(self) -> list[Any]: ...
+
+    @property
+    def replies(self) -> list[tuple[Ticket, Message]]: ...
+
+
+class Sleeper(Protocol):
+    """A group, or a transactional id: it says when it wants to be woken."""
+
+    wake_at: float
+
+    def expire(self, now: Moment) -> Decided: ...
+
+    def retire(self, error_code: ErrorCode) -> Decided: ...
+
+
+class Shard(Protocol):
+    """The state of one partition. Pure; ``replay`` is the only writer of what is durable."""
+
+    @property
+    def sleepers(self) -> Mapping[str, Sleeper]: ...
+
+    def replay(self, record: Any, producer: Producer | None) -> None: ...
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """A marker: what was replayed for this producer counts from now on, or never."""
+
+    def resume(self, now: Moment) -> None: ...
+
+    def after_load(self, now: Moment) -> Decided: ...
+
+    def settle(self, name: str, now: Moment, *, changed: bool) -> Decided | None: ...
+
+    def discard_soft_state(self, name: str, now: Moment) -> None: ...
+
+    def retire(self, error_code: ErrorCode) -> Decided: ...
+
+    def durable(self) -> dict[str, object]: ...
+
+
+S = TypeVar("S", bound=Shard)
+Operation = Callable[[S, Ticket, Moment], Decided]
 
 
 class PendingReply:
@@ -78,66 +129,70 @@ class Unstored(Message):
         self.error_code = error_code
 
 
-class _Shard:
-    """One partition: the groups, and where their log stands."""
+class _Hosted(Generic[S]):
+    """One partition: its shard, and where its log stands."""
 
-    __slots__ = ("end_offset", "groups", "loaded", "partition", "timers")
+    __slots__ = ("end_offset", "loaded", "partition", "shard", "timers")
 
-    def __init__(self, partition: Partition, world: World) -> None:
+    def __init__(self, partition: Partition, shard: S) -> None:
         self.partition = partition
-        self.groups = GroupShard(world)
+        self.shard = shard
         self.loaded = False
         #: everything below was replayed
         self.end_offset = partition.log.log_start_offset
-        #: by group id
-        self.timers: dict[str, _GroupTimer] = {}
+        #: by name
+        self.timers: dict[str, _Timer] = {}
 
 
-class _GroupTimer:
-    """Wakes one group."""
+class _Timer:
+    """Wakes one group, or one transactional id."""
 
-    __slots__ = ("_group_id", "_runtime", "_shard", "at", "timer_bucket")
+    __slots__ = ("_hosted", "_name", "_runtime", "at", "timer_bucket")
 
-    def __init__(self, runtime: GroupRuntime, shard: _Shard, group_id: str) -> None:
+    def __init__(self, runtime: ShardRuntime[Any], hosted: _Hosted[Any], name: str) -> None:
         self._runtime = runtime
-        self._shard = shard
-        self._group_id = group_id
+        self._hosted = hosted
+        self._name = name
         self.at = NEVER
         self.timer_bucket: dict[Expiring, None] | None = None
 
     def expire(self) -> None:
-        self._runtime.wake(self._shard, self._group_id)
+        self._runtime.wake(self._hosted, self._name)
 
 
 class _Commit:
-    """Replies that wait until the log is durable up to an offset."""
+    """An outcome whose replies wait until the log is durable up to an offset."""
 
-    __slots__ = ("_runtime", "_shard", "deadline", "replies")
+    __slots__ = ("_hosted", "_outcome", "_runtime", "deadline")
 
     def __init__(
-        self, runtime: GroupRuntime, shard: _Shard, replies: list[tuple[Ticket, Message]], deadline: float
-    ) -> None:
+        self, runtime: ShardRuntime[Any], hosted: _Hosted[Any], outcome: Decided, deadline: float
+    ) -> None:  # fmt: skip
         self._runtime = runtime
-        self._shard = shard
-        self.replies = replies
+        self._hosted = hosted
+        self._outcome = outcome
         self.deadline = deadline
 
     def on_committed(self, error_code: int) -> None:
         if not error_code:
-            for ticket, message in self.replies:
+            for ticket, message in self._outcome.replies:
                 ticket.answer(message)
+            self._runtime.on_durable(self._outcome)
             return
-        self._runtime.refuse(self.replies, _RETRIABLE.get(ErrorCode(error_code), ErrorCode.NOT_COORDINATOR))
+        self._runtime.refuse(self._outcome.replies, _RETRIABLE.get(ErrorCode(error_code), ErrorCode.NOT_COORDINATOR))
         if error_code != ErrorCode.REQUEST_TIMED_OUT:
-            self._runtime.reload(self._shard)
+            self._runtime.reload(self._hosted)
 
 
-class GroupRuntime:
-    """All shards of this broker."""
+class ShardRuntime(ABC, Generic[S]):
+    """All shards of one internal topic on this broker."""
+
+    #: whose partitions the shards are
+    topic: str
 
     def __init__(
         self, *, loop: asyncio.AbstractEventLoop, clock: Clock, wheel: TimerWheel, replicas: ReplicaManager,
-        world: World, begin_turn: Callable[[], None], on_rebalance: Callable[[Rebalance], None],
+        world: World, begin_turn: Callable[[], None],
     ) -> None:  # fmt: skip
         self._loop = loop
         self._clock = clock
@@ -146,144 +201,176 @@ class GroupRuntime:
         self.world = world
         #: makes sure that what is appended outside of a request is written, too
         self._begin_turn = begin_turn
-        self._on_rebalance = on_rebalance
-        self._shards: dict[int, _Shard] = {}
-        self._loading: list[_Shard] = []
+        self._shards: dict[int, _Hosted[S]] = {}
+        self._loading: list[_Hosted[S]] = []
         self._load_task: asyncio.Task[None] | None = None
         #: shards whose state was found to differ from a replay of their log; must stay 0
         self.mismatches = 0
-        self.commits = 0
+
+    # -- what the two coordinators differ in ------------------------------------------------------------------------
+
+    @abstractmethod
+    def make_shard(self, partition: Partition) -> S: ...
+
+    @abstractmethod
+    def encode(self, record: Any) -> tuple[bytes, bytes | None]: ...
+
+    @abstractmethod
+    def decode(self, key: bytes, value: bytes | None) -> Any | None:
+        """None for a record that is not ours to know. Raises WireError for one that is damaged."""
+
+    @abstractmethod
+    def producer_of(self, outcome: Decided) -> Producer | None:
+        """Whose transaction the records of an outcome belong to."""
+
+    def on_appended(self, outcome: Decided) -> None:
+        """The outcome is decided and its records are in the log."""
+
+    def on_durable(self, outcome: Decided) -> None:
+        """They are on disk, and the replies have left."""
+
+    @property
+    def commit_timeout_ms(self) -> int:
+        return self.world.settings.offsets_commit_timeout_ms
+
+    @property
+    def compression_codec(self) -> int:
+        return 0
 
     # -- operations -----------------------------------------------------------------------------------------------
 
-    def run(self, group_id: str, operate: Operation, refuse: Refusal) -> Message | asyncio.Future[Message]:
-        """Run an operation on a group's shard. The reply is there at once, or it is awaited."""
+    def run(self, name: str, operate: Operation[S], refuse: Refusal) -> Message | asyncio.Future[Message]:
+        """Run an operation on the shard of a name. The reply is there at once, or it is awaited."""
         try:
-            shard = self._shard_of(group_id)
+            hosted = self._host_of(name)
         except KafkaError as error:
             return refuse(error.code)
-        return self._run(shard, [group_id], operate, refuse)
+        return self._run(hosted, [name], operate, refuse)
 
     def run_many(
-        self, group_ids: Iterable[str], operate: Callable[[list[str]], Operation],
+        self, names: Iterable[str], operate: Callable[[list[str]], Operation[S]],
         refuse: Callable[[list[str]], Refusal],
     ) -> list[Message | asyncio.Future[Message]]:  # fmt: skip
-        """The same for a request about many groups: one operation, and one reply, per shard."""
+        """The same for a request about many names: one operation, and one reply, per shard."""
         by_shard: dict[int, list[str]] = {}
-        for group_id in group_ids:
-            by_shard.setdefault(self.partition_for(group_id), []).append(group_id)
+        for name in names:
+            by_shard.setdefault(self.partition_for(name), []).append(name)
         results: list[Message | asyncio.Future[Message]] = []
-        for ids in by_shard.values():
+        for some in by_shard.values():
             try:
-                results.append(self._run(self._shard_of(ids[0]), ids, operate(ids), refuse(ids)))
+                results.append(self._run(self._host_of(some[0]), some, operate(some), refuse(some)))
             except KafkaError as error:
-                results.append(refuse(ids)(error.code))
+                results.append(refuse(some)(error.code))
         return results
 
-    def shard(self, group_id: str) -> GroupShard:
-        """The groups beside this one, to be read. Raises the error to answer with while there is no coordinator."""
-        return self._shard_of(group_id).groups
+    def shard(self, name: str) -> S:
+        """The shard of a name, to be read. Raises the error to answer with while there is no coordinator."""
+        return self._host_of(name).shard
 
-    def durable(self, group_id: str) -> bool | asyncio.Future[Message]:
-        """Whether what was just read of this group is on disk; else a future that is done when it is.
+    def durable(self, name: str) -> bool | asyncio.Future[Message]:
+        """Whether what was just read of this name is on disk; else a future that is done when it is.
 
         Somebody who read an offset must not find an older one after a power cut. The future's result is a message only
         because those of all waits are: ``Unstored`` when it never came to be, anything else when it did.
         """
         ticket = PendingReply(Unstored)
-        self._reply(self._shard_of(group_id), [(ticket, Message())])
+        self._reply(self._host_of(name), _Answer([(ticket, Message())]))
         result = ticket.result(self._loop)
         return result if isinstance(result, asyncio.Future) else True
 
-    def shards(self) -> Iterator[GroupShard]:
+    def shards(self) -> Iterator[S]:
         """Those that are loaded."""
-        return (shard.groups for shard in self._shards.values() if shard.loaded)
+        return (hosted.shard for hosted in self._shards.values() if hosted.loaded)
 
     @property
     def is_loading(self) -> bool:
-        return any(not shard.loaded for shard in self._shards.values())
+        return any(not hosted.loaded for hosted in self._shards.values())
 
-    def partition_for(self, group_id: str) -> int:
+    def partition_for(self, name: str) -> int:
         """Kafka's choice: Java's hash of the name, without its sign."""
         count = len(self._shards)
-        return (java_hash(group_id) & 0x7FFFFFFF) % count if count else 0
+        return (java_hash(name) & 0x7FFFFFFF) % count if count else 0
 
-    def _shard_of(self, group_id: str) -> _Shard:
-        shard = self._shards.get(self.partition_for(group_id))
-        if shard is None or shard.partition.offline:
-            raise Refused(ErrorCode.NOT_COORDINATOR if shard is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if not shard.loaded:
-            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the groups of this partition are being loaded")
-        return shard
+    def _host_of(self, name: str) -> _Hosted[S]:
+        hosted = self._shards.get(self.partition_for(name))
+        if hosted is None or hosted.partition.offline:
+            raise Refused(ErrorCode.NOT_COORDINATOR if hosted is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not hosted.loaded:
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what this partition coordinates is being loaded")
+        return hosted
 
     def _run(
-        self, shard: _Shard, group_ids: list[str], operate: Operation, refuse: Refusal
+        self, hosted: _Hosted[S], names: list[str], operate: Operation[S], refuse: Refusal
     ) -> Message | asyncio.Future[Message]:
         ticket = PendingReply(refuse)
         now = self.now()
-        self._perform(shard, group_ids, operate(shard.groups, ticket, now), now)
+        self._perform(hosted, names, operate(hosted.shard, ticket, now), now)
         return ticket.result(self._loop)
 
-    def _perform(self, shard: _Shard, group_ids: Iterable[str], outcome: Outcome, now: Moment) -> None:
+    def _perform(self, hosted: _Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
         """Append, replay, reply; then whatever follows from it."""
-        self._perform_one(shard, group_ids, outcome, now)
-        for group_id in group_ids:
-            follow_up = shard.groups.settle(group_id, now, changed=bool(outcome.records))
+        self._perform_one(hosted, names, outcome, now)
+        for name in names:
+            follow_up = hosted.shard.settle(name, now, changed=bool(outcome.records))
             if follow_up is not None:
-                self._perform_one(shard, [group_id], follow_up, now)
-            self._arm(shard, group_id)
+                self._perform_one(hosted, [name], follow_up, now)
+            self._arm(hosted, name)
 
-    def _perform_one(self, shard: _Shard, group_ids: Iterable[str], outcome: Outcome, now: Moment) -> None:
+    def _perform_one(self, hosted: _Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
         if outcome.records:
             try:
-                self._append(shard, outcome.records, now)
+                self._append(hosted, outcome, now)
             except KafkaError as error:
-                self._not_stored(shard, group_ids, outcome, error, now)
+                self._not_stored(hosted, names, outcome, error, now)
                 return
-        if outcome.replies:
-            self._reply(shard, outcome.replies)
-        for rebalance in outcome.rebalances:
-            self._on_rebalance(rebalance)
+        self.on_appended(outcome)
+        if outcome.replies or outcome.records:
+            self._reply(hosted, outcome)
 
-    def _append(self, shard: _Shard, records: list[CoordinatorRecord], now: Moment) -> None:
+    def _append(self, hosted: _Hosted[S], outcome: Decided, now: Moment) -> None:
         """One batch, replayed as soon as it is in the log. Raises KafkaError, and then nothing was replayed."""
-        partition = shard.partition
+        partition = hosted.partition
         partition.check_enough_replicas()
+        producer = self.producer_of(outcome)
         rows = []
-        for record in records:
-            key, value = encode_record(record)
+        for record in outcome.records:
+            key, value = self.encode(record)
             rows.append(Record(timestamp=now.wall_ms, key=key, value=value))
-        batch = bytearray(build_batch(rows, codec=self.world.settings.offsets_topic_compression_codec))
+        batch = bytearray(
+            build_batch(
+                rows, codec=self.compression_codec, transactional=producer is not None,
+                producer_id=-1 if producer is None else producer.producer_id,
+                producer_epoch=-1 if producer is None else producer.epoch,
+            )
+        )  # fmt: skip
         self._begin_turn()
         _, end = self._replicas.append(partition, batch, memoryview(batch), 0, len(batch), now.wall_ms)
-        shard.end_offset = end
-        for record in records:
-            shard.groups.replay(record)
-        self.commits += 1
+        hosted.end_offset = end
+        for record in outcome.records:
+            hosted.shard.replay(record, producer)
 
-    def _reply(self, shard: _Shard, replies: list[tuple[Ticket, Message]]) -> None:
-        partition = shard.partition
+    def _reply(self, hosted: _Hosted[S], outcome: Decided) -> None:
+        partition = hosted.partition
         its_log = partition.log
-        timeout_s = self.world.settings.offsets_commit_timeout_ms / 1000
-        commit = _Commit(self, shard, replies, self._clock.monotonic() + timeout_s)
+        commit = _Commit(self, hosted, outcome, self._clock.monotonic() + self.commit_timeout_ms / 1000)
         if its_log.flush_acks_all:
-            self._replicas.wait_synced(partition, shard.end_offset, commit)
-        elif its_log.written_end_offset < shard.end_offset:
+            self._replicas.wait_synced(partition, hosted.end_offset, commit)
+        elif its_log.written_end_offset < hosted.end_offset:
             self._replicas.wait_written(partition, commit)
         else:
             commit.on_committed(0)
 
     def _not_stored(
-        self, shard: _Shard, group_ids: Iterable[str], outcome: Outcome, error: KafkaError, now: Moment
+        self, hosted: _Hosted[S], names: Iterable[str], outcome: Decided, error: KafkaError, now: Moment
     ) -> None:
         too_large = isinstance(error, MessageTooLarge | RecordListTooLarge)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else _RETRIABLE.get(error.code, ErrorCode.NOT_COORDINATOR)
-        for group_id in group_ids:
-            log.warning("group change was not stored group=%r error=%s", group_id, error)
-            group = shard.groups.groups.get(group_id)
-            if group is not None:
-                self.refuse(group.retire(code).replies, code)
-            shard.groups.discard_soft_state(group_id, now)
+        for name in names:
+            log.warning("a change was not stored topic=%s name=%r error=%s", self.topic, name, error)
+            sleeper = hosted.shard.sleepers.get(name)
+            if sleeper is not None:
+                self.refuse(sleeper.retire(code).replies, code)
+            hosted.shard.discard_soft_state(name, now)
         self.refuse(outcome.replies, code)
 
     @staticmethod
@@ -296,29 +383,29 @@ class GroupRuntime:
 
     # -- timers ---------------------------------------------------------------------------------------------------
 
-    def _arm(self, shard: _Shard, group_id: str) -> None:
-        """Wake the group when it wants to be, if no earlier alarm is set: an early one costs a look and is set anew."""
-        group = shard.groups.groups.get(group_id)
-        timer = shard.timers.get(group_id)
-        if group is None or group.wake_at == NEVER:
-            if timer is not None and group is None:
+    def _arm(self, hosted: _Hosted[S], name: str) -> None:
+        """Wake a name when it wants to be, if no earlier alarm is set: an early one costs a look and is set anew."""
+        sleeper = hosted.shard.sleepers.get(name)
+        timer = hosted.timers.get(name)
+        if sleeper is None or sleeper.wake_at == NEVER:
+            if timer is not None and sleeper is None:
                 TimerWheel.remove(timer)
-                del shard.timers[group_id]
+                del hosted.timers[name]
             return
         if timer is None:
-            timer = shard.timers[group_id] = _GroupTimer(self, shard, group_id)
-        if timer.timer_bucket is None or group.wake_at < timer.at:
+            timer = hosted.timers[name] = _Timer(self, hosted, name)
+        if timer.timer_bucket is None or sleeper.wake_at < timer.at:
             TimerWheel.remove(timer)
-            timer.at = group.wake_at
-            self._wheel.add(timer, max(group.wake_at - self._clock.monotonic(), 0.0))
+            timer.at = sleeper.wake_at
+            self._wheel.add(timer, max(sleeper.wake_at - self._clock.monotonic(), 0.0))
 
-    def wake(self, shard: _Shard, group_id: str) -> None:
-        group = shard.groups.groups.get(group_id)
-        if group is None or not shard.loaded or shard.partition.offline:
+    def wake(self, hosted: _Hosted[S], name: str) -> None:
+        sleeper = hosted.shard.sleepers.get(name)
+        if sleeper is None or not hosted.loaded or hosted.partition.offline:
             return
         now = self.now()
-        outcome = group.expire(now) if group.wake_at <= now.monotonic_s else Outcome()
-        self._perform(shard, [group_id], outcome, now)
+        outcome = sleeper.expire(now) if sleeper.wake_at <= now.monotonic_s else _Answer([])
+        self._perform(hosted, [name], outcome, now)
 
     # -- partitions come and go -----------------------------------------------------------------------------------
 
@@ -330,123 +417,135 @@ class GroupRuntime:
                 continue
             if known is not None:
                 self._unload(known)
-            shard = self._shards[number] = _Shard(partition, self.world)
+            hosted = self._shards[number] = _Hosted(partition, self.make_shard(partition))
             if partition.log.log_end_offset == partition.log.log_start_offset:
-                shard.loaded = True
+                hosted.loaded = True
             else:
-                self._load_later(shard)
+                self._load_later(hosted)
         for number in [number for number in self._shards if number not in partitions]:
             self._unload(self._shards.pop(number))
 
-    def reload(self, shard: _Shard) -> None:
+    def reload(self, hosted: _Hosted[S]) -> None:
         """The log lost what was replayed already: start again from what it has."""
-        number = shard.partition.name.partition
-        if self._shards.get(number) is not shard:
+        number = hosted.partition.name.partition
+        if self._shards.get(number) is not hosted:
             return
-        log.error("groups are loaded again after a failed write partition=%s", shard.partition.name)
-        self._unload(shard)
-        again = self._shards[number] = _Shard(shard.partition, self.world)
+        log.error("a shard is loaded again after a failed write partition=%s", hosted.partition.name)
+        self._unload(hosted)
+        again = self._shards[number] = _Hosted(hosted.partition, self.make_shard(hosted.partition))
         self._load_later(again)
 
-    def _unload(self, shard: _Shard) -> None:
-        shard.loaded = False
-        for timer in shard.timers.values():
+    def _unload(self, hosted: _Hosted[S]) -> None:
+        hosted.loaded = False
+        for timer in hosted.timers.values():
             TimerWheel.remove(timer)
-        shard.timers.clear()
-        self.refuse(shard.groups.retire(ErrorCode.NOT_COORDINATOR).replies, ErrorCode.NOT_COORDINATOR)
+        hosted.timers.clear()
+        self.refuse(hosted.shard.retire(ErrorCode.NOT_COORDINATOR).replies, ErrorCode.NOT_COORDINATOR)
 
-    def _load_later(self, shard: _Shard) -> None:
-        self._loading.append(shard)
+    def _load_later(self, hosted: _Hosted[S]) -> None:
+        self._loading.append(hosted)
         if self._load_task is None or self._load_task.done():
-            self._load_task = self._loop.create_task(self._load_all(), name="load groups")
+            self._load_task = self._loop.create_task(self._load_all(), name=f"load {self.topic}")
 
     async def _load_all(self) -> None:
         while self._loading:
-            shard = self._loading.pop(0)
+            hosted = self._loading.pop(0)
             started = self._clock.monotonic()
             try:
-                await self._load(shard)
+                await self._load(hosted)
             except (OSError, KafkaError) as error:
-                log.error("groups cannot be loaded partition=%s error=%s", shard.partition.name, error)
+                log.error("a shard cannot be loaded partition=%s error=%s", hosted.partition.name, error)
                 continue
-            if self._shards.get(shard.partition.name.partition) is not shard:
+            if self._shards.get(hosted.partition.name.partition) is not hosted:
                 continue
             now = self.now()
-            shard.groups.resume(now)
-            shard.loaded = True
-            if shard.groups.groups:
+            hosted.shard.resume(now)
+            hosted.loaded = True
+            names = list(hosted.shard.sleepers)
+            if names:
                 log.info(
-                    "groups loaded partition=%s groups=%d seconds=%.3f", shard.partition.name,
-                    len(shard.groups.groups), self._clock.monotonic() - started,
+                    "loaded partition=%s names=%d seconds=%.3f", hosted.partition.name, len(names),
+                    self._clock.monotonic() - started,
                 )  # fmt: skip
-            self._perform(shard, list(shard.groups.groups), Outcome(records=shard.groups.of_missing_topics()), now)
+            self._perform(hosted, names, hosted.shard.after_load(now), now)
 
-    async def _load(self, shard: _Shard) -> None:
-        while (records := self._read(shard.partition, shard.end_offset)) is not None:
-            shard.end_offset, batch = records
-            for record in batch:
-                shard.groups.replay(record)
+    async def _load(self, hosted: _Hosted[S]) -> None:
+        while (position := self._read(hosted, hosted.end_offset)) is not None:
+            hosted.end_offset = position
             await asyncio.sleep(0)
 
-    def _read(self, partition: Partition, offset: int) -> tuple[int, list[CoordinatorRecord]] | None:
-        """Some records from ``offset`` on and where to go on; None at the end."""
-        its_log = partition.log
+    def _read(self, hosted: _Hosted[S], offset: int) -> int | None:
+        """Replay some records from ``offset`` on; where to go on, None at the end."""
+        its_log = hosted.partition.log
         region = its_log.read(offset, _LOAD_BYTES, its_log.written_end_offset, at_least_one=True)
         if region is None:
             return None
         data = region.read()
-        records = []
         position = 0
         while position < len(data):
             header = read_header(data, position)
             batch = data[position : position + header.size_bytes]
             position += header.size_bytes
             offset = header.next_offset
+            if header.attributes & CONTROL:
+                self._replay_marker(hosted, header, batch)
+                continue
+            producer = None
+            if header.attributes & TRANSACTIONAL:
+                producer = Producer(header.producer_id, header.producer_epoch)
             for record in iterate_records(batch):
                 try:
-                    decoded = decode_record(record.key or b"", record.value)
+                    decoded = self.decode(record.key or b"", record.value)
                 except WireError as error:
-                    log.error("record cannot be read partition=%s offset=%d error=%s",
-                              partition.name, record.offset, error)  # fmt: skip
+                    log.error(
+                        "record cannot be read partition=%s offset=%d error=%s", hosted.partition.name, record.offset,
+                        error,
+                    )  # fmt: skip
                     continue
                 if decoded is not None:
-                    records.append(decoded)
-        return offset, records
+                    hosted.shard.replay(decoded, producer)
+        return offset
+
+    @staticmethod
+    def _replay_marker(hosted: _Hosted[S], header: BatchHeader, batch: bytes) -> None:
+        for record in iterate_records(batch):
+            kind = int.from_bytes((record.key or b"")[2:4], "big")
+            if kind in (_ABORT, _COMMIT):
+                hosted.shard.end_transaction(header.producer_id, commit=kind == _COMMIT)
+
+    def marker_written(self, partition: Partition, producer_id: int, *, commit: bool, end_offset: int) -> None:
+        """A transaction with records in this partition was ended by a marker that is in its log."""
+        hosted = self._shards.get(partition.name.partition)
+        if hosted is not None and hosted.partition is partition and hosted.loaded:
+            hosted.shard.end_transaction(producer_id, commit=commit)
+            hosted.end_offset = end_offset
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
-    def expire_offsets(self) -> None:
+    def perform_everywhere(self, decide: Callable[[S, Moment], list[Any]], name_of: Callable[[Any], str]) -> None:
+        """Append what every shard has to say of its own accord, in batches of a bounded size."""
         now = self.now()
-        for shard in self._shards.values():
-            if shard.loaded and not shard.partition.offline:
-                self._tidy(shard, shard.groups.expire_offsets(now), now)
-
-    def topics_deleted(self, names: list[str]) -> None:
-        """Offsets of topics that are gone go with them; those deleted while we were down, at the next start."""
-        now = self.now()
-        for shard in self._shards.values():
-            if shard.loaded and not shard.partition.offline:
-                self._tidy(shard, shard.groups.topics_deleted(names), now)
-
-    def _tidy(self, shard: _Shard, records: list[CoordinatorRecord], now: Moment) -> None:
-        """Tombstones, in batches of a bounded size."""
-        for start in range(0, len(records), 1000):
-            part = records[start : start + 1000]
-            self._perform(shard, dict.fromkeys(record.key.group for record in part), Outcome(records=part), now)
+        for hosted in list(self._shards.values()):
+            if not hosted.loaded or hosted.partition.offline:
+                continue
+            records = decide(hosted.shard, now)
+            for start in range(0, len(records), _UPKEEP_RECORDS_MAX):
+                part = records[start : start + _UPKEEP_RECORDS_MAX]
+                self._perform(hosted, list(dict.fromkeys(map(name_of, part))), _Answer([], part), now)
 
     async def verify(self) -> int:
         """Replay every log beside what is served and compare: the state must be the replay's, at any time."""
         differing = 0
-        for shard in list(self._shards.values()):
-            if not shard.loaded or shard.partition.offline:
+        for hosted in list(self._shards.values()):
+            if not hosted.loaded or hosted.partition.offline:
                 continue
-            twin = _Shard(shard.partition, self.world)
-            while twin.end_offset < shard.end_offset and shard.loaded:
+            twin = _Hosted(hosted.partition, self.make_shard(hosted.partition))
+            while twin.end_offset < hosted.end_offset and hosted.loaded:
                 await self._load(twin)
                 await asyncio.sleep(0)  # what is pending is written at the end of this turn
-            if shard.loaded and not same_durable(shard.groups, twin.groups):
+            if hosted.loaded and hosted.shard.durable() != twin.shard.durable():
                 differing += 1
-                log.error("groups differ from a replay of their log partition=%s", shard.partition.name)
+                log.error("a shard differs from a replay of its log partition=%s", hosted.partition.name)
         self.mismatches += differing
         return differing
 
@@ -454,13 +553,16 @@ class GroupRuntime:
         if self._load_task is not None:
             self._load_task.cancel()
             await asyncio.wait([self._load_task])
-        for shard in self._shards.values():
-            self._unload(shard)
+        for hosted in self._shards.values():
+            self._unload(hosted)
 
 
-def same_durable(left: GroupShard, right: GroupShard) -> bool:
-    """Whether two shards hold the same records; what is not durable does not count."""
-    return left.durable() == right.durable()
+@dataclass(slots=True)
+class _Answer:
+    """An outcome of the runtime's own."""
+
+    replies: list[tuple[Ticket, Message]]
+    records: list[Any] = field(default_factory=list)
 
 
 def java_hash(text: str) -> int:

@@ -16,7 +16,8 @@ from tests.unit.replica.test_replica_manager import ManagerRoom
 
 from ottla.coordinator.outcome import Client, Outcome, World
 from ottla.coordinator.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
-from ottla.coordinator.runtime import OFFSETS_TOPIC, GroupRuntime, java_hash
+from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
+from ottla.coordinator.runtime import java_hash
 from ottla.env.timers import Expiring
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, TopicSettings

@@ -9,9 +9,10 @@ from typing import Any
 
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.services import RequestContext, Services
+from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.offsets import refuse_commit
 from ottla.coordinator.outcome import Client
-from ottla.coordinator.runtime import OFFSETS_TOPIC, Unstored
+from ottla.coordinator.runtime import Unstored
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.wire import Message
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
@@ -166,7 +167,7 @@ def offset_fetch(services: Services, request: OffsetFetchRequest, context: Reque
                 for topic in request.topics
             ]
         asked = [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
-    parts = [_fetch_group(services, group, context) for group in asked]
+    parts = [_fetch_group(services, group, request.require_stable, context) for group in asked]
     waits = [(part, wait) for part, wait in parts if isinstance(wait, asyncio.Future)]
     answers = [part for part, _ in parts]
     if waits:
@@ -175,11 +176,12 @@ def offset_fetch(services: Services, request: OffsetFetchRequest, context: Reque
 
 
 def _fetch_group(
-    services: Services, group: OffsetFetchRequestGroup, context: RequestContext
+    services: Services, group: OffsetFetchRequestGroup, require_stable: bool, context: RequestContext
 ) -> tuple[OffsetFetchResponseGroup, bool | asyncio.Future[Message]]:
     runtime = services.groups
     try:
-        answer = runtime.shard(group.group_id).fetch_offsets(group, _client(context), runtime.now())
+        shard = runtime.shard(group.group_id)
+        answer = shard.fetch_offsets(group, _client(context), runtime.now(), require_stable=require_stable)
         return answer, runtime.durable(group.group_id)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code), True

@@ -1,0 +1,58 @@
+"""The runtime of groups: shards of ``__consumer_offsets``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ottla.coordinator.groups import GroupShard
+from ottla.coordinator.journal import Rebalance
+from ottla.coordinator.outcome import Outcome, Producer
+from ottla.coordinator.records import CoordinatorRecord, decode_record, encode_record
+from ottla.coordinator.runtime import Decided, ShardRuntime
+from ottla.replica.partition import Partition
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class GroupRuntime(ShardRuntime[GroupShard]):
+    """All groups that this broker coordinates."""
+
+    topic = OFFSETS_TOPIC
+
+    def __init__(self, *, on_rebalance: Callable[[Rebalance], None], **parts: Any) -> None:
+        super().__init__(**parts)
+        self._on_rebalance = on_rebalance
+
+    def make_shard(self, partition: Partition) -> GroupShard:
+        return GroupShard(self.world)
+
+    def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+        return encode_record(record)
+
+    def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+        return decode_record(key, value)
+
+    def producer_of(self, outcome: Decided) -> Producer | None:
+        return outcome.producer if isinstance(outcome, Outcome) else None
+
+    def on_appended(self, outcome: Decided) -> None:
+        if isinstance(outcome, Outcome):
+            for rebalance in outcome.rebalances:
+                self._on_rebalance(rebalance)
+
+    @property
+    def compression_codec(self) -> int:
+        return self.world.settings.offsets_topic_compression_codec
+
+    def expire_offsets(self) -> None:
+        """What has outlived its retention goes."""
+        self.perform_everywhere(lambda shard, now: shard.expire_offsets(now), _group_of)
+
+    def topics_deleted(self, names: list[str]) -> None:
+        """Offsets of topics that are gone go with them."""
+        self.perform_everywhere(lambda shard, _: shard.topics_deleted(names), _group_of)
+
+
+def _group_of(record: CoordinatorRecord) -> str:
+    return record.key.group
