@@ -536,8 +536,13 @@ class ClassicGroup:
         self._remove(member, out)
         return ErrorCode.NONE
 
-    def check_commit(self, member_id: str, group_instance_id: str | None, generation: int, now: Moment) -> None:
+    def check_commit(
+        self, member_id: str, group_instance_id: str | None, generation: int, now: Moment,
+        *, transactional: bool = False,
+    ) -> None:  # fmt: skip
         """Who may commit: members in their generation; anybody while nobody else is here. It renews the session.
+
+        In a transaction also producers that do not say for whom, and in the middle of a rebalance, too.
 
         :raises Refused: with the code for every partition of the request.
         """
@@ -546,9 +551,11 @@ class ClassicGroup:
         if generation < 0 and self.state == EMPTY:
             return
         if generation < 0 and not member_id and group_instance_id is None:
+            if transactional:
+                return
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members; only they may commit")
         member = self._known_in_generation(member_id, group_instance_id, generation)
-        if self.state == COMPLETING:
+        if self.state == COMPLETING and not transactional:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
         member.last_progress = now.monotonic_s
         self._renew(member, now)

@@ -127,16 +127,17 @@ class ConsumerGroup(GroupSteps):
         return topic in self.stored.subscribed_topics()
 
     def check_commit(
-        self, member_id: str, group_instance_id: str | None, epoch: int, now: Moment, version: int
-    ) -> None:
+        self, member_id: str, group_instance_id: str | None, epoch: int, now: Moment, version: int,
+        *, transactional: bool = False,
+    ) -> None:  # fmt: skip
         """Whether this member may commit offsets now.
 
         :raises Refused: if it may not.
         """
-        if epoch < 0 and self.is_empty:
-            return  # an administrator, or a consumer that manages its partitions itself
+        if epoch < 0 and (self.is_empty or transactional):
+            return  # an administrator, a consumer that manages its partitions itself, or an old producer
         member = self._member(member_id)
-        if member.classic_member_metadata is None and version < _COMMIT_EPOCH_FROM:
+        if member.classic_member_metadata is None and version < _COMMIT_EPOCH_FROM and not transactional:
             raise Refused(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"A member of the consumer protocol must commit with OffsetCommit {_COMMIT_EPOCH_FROM} or newer.",

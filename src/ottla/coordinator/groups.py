@@ -17,7 +17,14 @@ from ottla.coordinator.classic_member import ClassicMember
 from ottla.coordinator.consumer import ConsumerGroup
 from ottla.coordinator.journal import Cause, CauseKind
 from ottla.coordinator.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
-from ottla.coordinator.offsets import Offsets, existing_topics, merge_answers, refuse_commit
+from ottla.coordinator.offsets import (
+    Offsets,
+    existing_topics,
+    merge_answers,
+    plain_commit,
+    refuse_commit,
+    transactional_answer,
+)
 from ottla.coordinator.outcome import Client, Moment, Outcome, Producer, Ticket, World
 from ottla.coordinator.records import (
     CoordinatorRecord,
@@ -41,6 +48,7 @@ from ottla.wire.messages.offset_commit import OffsetCommitRequest
 from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from ottla.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 Group = ClassicGroup | ConsumerGroup
 
@@ -297,7 +305,29 @@ class GroupShard:
         records, answers = self.offsets.commit(request, topics, self._world, now)
         return Outcome(records=records, replies=[(ticket, merge_answers([*refused, *answers]))])
 
-    def _check_commit(self, request: OffsetCommitRequest, client: Client, now: Moment) -> None:
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, client: Client, ticket: Ticket, now: Moment
+    ) -> Outcome:
+        """What a transaction commits beside its records; it counts when the marker of the transaction is written."""
+        plain = plain_commit(request)
+        topics, refused = existing_topics(plain, 0, self._world)
+        if not topics:
+            return _answer(ticket, transactional_answer(merge_answers(refused)))
+        try:
+            self._check_commit(plain, client, now, transactional=True)
+        except KafkaError as error:
+            stale = error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
+            code = ErrorCode.ILLEGAL_GENERATION if stale else error.code
+            return _answer(ticket, transactional_answer(refuse_commit(plain, code)))
+        records, answers = self.offsets.commit(plain, topics, self._world, now)
+        return Outcome(
+            records=records, replies=[(ticket, transactional_answer(merge_answers([*refused, *answers])))],
+            producer=Producer(request.producer_id, request.producer_epoch),
+        )  # fmt: skip
+
+    def _check_commit(
+        self, request: OffsetCommitRequest, client: Client, now: Moment, *, transactional: bool = False
+    ) -> None:
         group = self.groups.get(request.group_id)
         epoch = request.generation_id_or_member_epoch
         if group is None:
@@ -305,10 +335,11 @@ class GroupShard:
                 return  # nobody's group: a simple consumer, or an administrator
             not_found = client.version >= _COMMIT_NOT_FOUND_FROM
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if not_found else ErrorCode.ILLEGAL_GENERATION)
+        who = request.member_id, request.group_instance_id, epoch, now
         if isinstance(group, ConsumerGroup):
-            group.check_commit(request.member_id, request.group_instance_id, epoch, now, client.version)
+            group.check_commit(*who, client.version, transactional=transactional)
         else:
-            group.check_commit(request.member_id, request.group_instance_id, epoch, now)
+            group.check_commit(*who, transactional=transactional)
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, client: Client, now: Moment, *, require_stable: bool

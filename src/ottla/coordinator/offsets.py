@@ -38,6 +38,12 @@ from ottla.wire.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from ottla.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 #: OffsetCommit and OffsetFetch name topics by id from here on
 TOPIC_IDS_FROM = 10
@@ -270,6 +276,34 @@ def merge_answers(parts: Iterable[OffsetCommitResponseTopic]) -> OffsetCommitRes
     return OffsetCommitResponse(topics=[
         OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=rows)
         for (name, topic_id), rows in topics.items()
+    ])  # fmt: skip
+
+
+def plain_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
+    """The same commit outside of a transaction."""
+    return OffsetCommitRequest(
+        group_id=request.group_id, generation_id_or_member_epoch=request.generation_id, member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        topics=[
+            OffsetCommitRequestTopic(name=topic.name, partitions=[
+                OffsetCommitRequestPartition(
+                    partition_index=row.partition_index, committed_offset=row.committed_offset,
+                    committed_leader_epoch=row.committed_leader_epoch, committed_metadata=row.committed_metadata,
+                )
+                for row in topic.partitions
+            ])
+            for topic in request.topics
+        ],
+    )  # fmt: skip
+
+
+def transactional_answer(answer: OffsetCommitResponse) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(topics=[
+        TxnOffsetCommitResponseTopic(name=topic.name, partitions=[
+            TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=row.error_code)
+            for row in topic.partitions
+        ])
+        for topic in answer.topics
     ])  # fmt: skip
 
 

@@ -42,6 +42,10 @@ class Client(NamedTuple):
     host: str
     #: of the request at hand
     version: int
+    #: counts the connections in the order in which they were accepted; 0 where that is not known
+    connection: int = 0
+    #: of the request at hand
+    correlation_id: int = 0
 
 
 class Topics(Protocol):

@@ -324,8 +324,7 @@ class ShardRuntime(ABC, Generic[S]):
                 self._not_stored(hosted, names, outcome, error, now)
                 return
         self.on_appended(outcome)
-        if outcome.replies or outcome.records:
-            self._reply(hosted, outcome)
+        self._reply(hosted, outcome)
 
     def _append(self, hosted: _Hosted[S], outcome: Decided, now: Moment) -> None:
         """One batch, replayed as soon as it is in the log. Raises KafkaError, and then nothing was replayed."""

@@ -1,0 +1,303 @@
+"""Transactions as clients ask for them: decode, find the shard, hand over. What they are is the coordinator's.
+
+InitProducerId also serves idempotent producers, who have no transactions and so no coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from ottla.broker.apis.topics import create_internal_topic
+from ottla.broker.services import RequestContext, Services
+from ottla.coordinator.group_runtime import OFFSETS_TOPIC
+from ottla.coordinator.outcome import Producer
+from ottla.coordinator.transaction import unknown_state_filters
+from ottla.coordinator.transaction_records import Delivery
+from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.types import TopicPartition
+from ottla.wire import Message
+from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from ottla.wire.messages.describe_transactions import TransactionState as DescribedTransaction
+from ottla.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from ottla.wire.messages.list_transactions import TransactionState as ListedTransaction
+from ottla.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from ottla.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+Answer = Message | Awaitable[Message]
+
+#: AddPartitionsToTxn is a batch of transactions, sent by brokers, from here on
+_BATCH_FROM = 4
+#: clients before this version look for another coordinator when they are told that one is loading
+_LOADING_KNOWN_FROM = 2
+
+
+async def init_producer_id(
+    services: Services, request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse:
+    """InitProducerId (22) v0-v5. v2 flexible. v3 producer id and epoch in the request. v4 PRODUCER_FENCED."""
+
+    def refuse(code: int) -> InitProducerIdResponse:
+        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        if (request.producer_id == -1) != (request.producer_epoch == -1):
+            return refuse(ErrorCode.INVALID_REQUEST)
+        return InitProducerIdResponse(producer_id=await services.producer_ids.next(), producer_epoch=0)
+    fresh = await _fresh_producer_id(services, transactional_id)
+    answer: Any = await _finished(
+        services.transactions.run(
+            transactional_id,
+            lambda shard, ticket, now: shard.init_producer_id(request, fresh, context.client, ticket, now),
+            refuse,
+        )
+    )
+    return answer  # type: ignore[no-any-return]
+
+
+def add_partitions_to_txn(
+    services: Services, request: AddPartitionsToTxnRequest, context: RequestContext
+) -> Answer:
+    """AddPartitionsToTxn (24) v0-v5. v2 PRODUCER_FENCED. v4 many transactions, between brokers."""
+    if context.version >= _BATCH_FROM:
+        return _add_batch(services, request)
+    return services.transactions.run(
+        request.v3_and_below_transactional_id,
+        lambda shard, ticket, now: shard.add_partitions(request, context.client, ticket, now),
+        lambda code: AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=_refused_topics(request.v3_and_below_topics, code)
+        ),
+    )
+
+
+async def _add_batch(services: Services, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    results: list[AddPartitionsToTxnResult] = []
+    for each in request.transactions:
+        answer: Any = await _finished(_add_one(services, each))
+        results.extend(answer.results_by_transaction)
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+
+def _add_one(services: Services, each: AddPartitionsToTxnTransaction) -> Answer:
+    producer = Producer(each.producer_id, each.producer_epoch)
+    names = [TopicPartition(topic.name, number) for topic in each.topics for number in topic.partitions]
+
+    def refuse(code: int) -> AddPartitionsToTxnResponse:
+        rows = _refused_topics(each.topics, code)
+        result = AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=rows)
+        return AddPartitionsToTxnResponse(results_by_transaction=[result])
+
+    return services.transactions.run(
+        each.transactional_id,
+        lambda shard, ticket, now: shard.add_partitions_of(
+            each.transactional_id, producer, names, each.verify_only, ticket, now
+        ),
+        refuse,
+    )
+
+
+def _refused_topics(topics: Sequence[AddPartitionsToTxnTopic], code: int) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
+                for number in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def add_offsets_to_txn(services: Services, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
+    """AddOffsetsToTxn (25) v0-v4. v2 PRODUCER_FENCED."""
+    where = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(request.group_id))
+    return services.transactions.run(
+        request.transactional_id,
+        lambda shard, ticket, now: shard.add_offsets(request, where, context.client, ticket, now),
+        lambda code: AddOffsetsToTxnResponse(error_code=code),
+    )
+
+
+def end_txn(services: Services, request: EndTxnRequest, context: RequestContext) -> Answer:
+    """EndTxn (26) v0-v5. v2 PRODUCER_FENCED. v5 every transaction has an epoch of its own."""
+    try:
+        needs_id = services.transactions.shard(request.transactional_id).needs_producer_id(request.transactional_id)
+    except KafkaError as error:
+        return EndTxnResponse(error_code=error.code)
+    if needs_id:
+        return _end_with_fresh_id(services, request, context)
+    return _end(services, request, None, context)
+
+
+async def _end_with_fresh_id(services: Services, request: EndTxnRequest, context: RequestContext) -> Message:
+    fresh = await services.producer_ids.next()
+    return await _finished(_end(services, request, fresh, context))
+
+
+def _end(services: Services, request: EndTxnRequest, fresh: int | None, context: RequestContext) -> Answer:
+    return services.transactions.run(
+        request.transactional_id,
+        lambda shard, ticket, now: shard.end_txn(request, fresh, context.client, ticket, now),
+        lambda code: EndTxnResponse(error_code=code),
+    )
+
+
+def txn_offset_commit(services: Services, request: TxnOffsetCommitRequest, context: RequestContext) -> Answer:
+    """TxnOffsetCommit (28) v0-v5. v3 member and generation. v5 adds the group to the transaction by itself."""
+
+    def refuse(code: int) -> TxnOffsetCommitResponse:
+        if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _LOADING_KNOWN_FROM:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return TxnOffsetCommitResponse(topics=[
+            TxnOffsetCommitResponseTopic(name=topic.name, partitions=[
+                TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
+                for row in topic.partitions
+            ])
+            for topic in request.topics
+        ])  # fmt: skip
+
+    return _commit_verified(services, request, context, refuse)
+
+
+async def _commit_verified(
+    services: Services, request: TxnOffsetCommitRequest, context: RequestContext, refuse: Any
+) -> Message:
+    """First the transaction must know the partition that the offsets go to; then they are committed in it."""
+    where = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(request.group_id))
+    producer = Producer(request.producer_id, request.producer_epoch)
+    code = await verify_or_add(services, request.transactional_id, producer, where, context)
+    if code:
+        return refuse(code)  # type: ignore[no-any-return]
+    return await _finished(
+        services.groups.run(
+            request.group_id,
+            lambda shard, ticket, now: shard.commit_in_transaction(request, context.client, ticket, now),
+            refuse,
+        )
+    )
+
+
+async def verify_or_add(
+    services: Services, transactional_id: str, producer: Producer, where: TopicPartition, context: RequestContext
+) -> int:
+    """Whether a transaction may write there; a client of KIP-890 has it added by this."""
+    answer: Any = await _finished(
+        services.transactions.run(
+            transactional_id,
+            lambda shard, ticket, now: shard.verify_or_add_offsets(
+                transactional_id, producer, where, context.client, ticket, now
+            ),
+            lambda code: AddOffsetsToTxnResponse(error_code=code),
+        )
+    )
+    return int(answer.error_code)
+
+
+def write_txn_markers(services: Services, request: WriteTxnMarkersRequest, context: RequestContext) -> Answer:
+    """WriteTxnMarkers (27) v1. From other brokers, and from an administrator who ends a transaction that hangs."""
+    return _write_markers(services, request)
+
+
+async def _write_markers(services: Services, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    waits = [_write_marker(services, marker) for marker in request.markers]
+    return WriteTxnMarkersResponse(markers=[await wait for wait in waits])
+
+
+async def _write_marker(services: Services, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+    topics = []
+    for topic in marker.topics:
+        rows = []
+        for number in topic.partition_indexes:
+            delivery = Delivery(
+                transactional_id="", producer=Producer(marker.producer_id, marker.producer_epoch),
+                coordinator_epoch=marker.coordinator_epoch, commit=marker.transaction_result,
+                partitions=(TopicPartition(topic.name, number),),
+            )  # fmt: skip
+            code = await services.markers.write_once(delivery)
+            rows.append(WritableTxnMarkerPartitionResult(partition_index=number, error_code=code))
+        topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=rows))
+    return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
+
+
+def describe_transactions(
+    services: Services, request: DescribeTransactionsRequest, context: RequestContext
+) -> DescribeTransactionsResponse:
+    """DescribeTransactions (65) v0."""
+    states = []
+    for transactional_id in dict.fromkeys(request.transactional_ids):
+        try:
+            states.append(services.transactions.shard(transactional_id).describe(transactional_id))
+        except KafkaError as error:
+            states.append(DescribedTransaction(transactional_id=transactional_id, error_code=error.code))
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def list_transactions(
+    services: Services, request: ListTransactionsRequest, context: RequestContext
+) -> ListTransactionsResponse:
+    """ListTransactions (66) v0-v2. v1 duration. v2 pattern of the id."""
+    unknown = unknown_state_filters(request)
+    if services.transactions.is_loading:
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ListTransactionsResponse(error_code=code, unknown_state_filters=unknown)
+    listed: list[ListedTransaction] = []
+    now = services.transactions.now()
+    try:
+        for shard in services.transactions.shards():
+            listed.extend(shard.list_transactions(request, now))
+    except KafkaError as error:
+        return ListTransactionsResponse(error_code=error.code, unknown_state_filters=unknown)
+    return ListTransactionsResponse(transaction_states=listed, unknown_state_filters=unknown)
+
+
+async def create_transaction_topic(services: Services) -> None:
+    settings = services.settings
+    await create_internal_topic(
+        services, TRANSACTION_TOPIC, partitions=settings.transaction_state_log_num_partitions,
+        replication_factor=settings.transaction_state_log_replication_factor,
+        config={
+            "cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false",
+            "min.insync.replicas": str(settings.transaction_state_log_min_isr),
+            "segment.bytes": str(settings.transaction_state_log_segment_bytes),
+        },
+    )  # fmt: skip
+
+
+async def _fresh_producer_id(services: Services, transactional_id: str) -> int | None:
+    try:
+        needed = services.transactions.shard(transactional_id).needs_producer_id(transactional_id)
+    except KafkaError:
+        return None  # it is refused in a moment, with the reason
+    return await services.producer_ids.next() if needed else None
+
+
+async def _finished(answer: Answer) -> Message:
+    return await answer if isinstance(answer, asyncio.Future) else answer  # type: ignore[return-value]

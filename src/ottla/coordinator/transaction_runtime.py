@@ -1,0 +1,196 @@
+"""The runtime of transactions: shards of ``__transaction_state``, and the markers that end what they decided.
+
+    EndTxn ──► Prepare is durable ──► reply leaves, a marker to every partition ──► all durable ──► Complete
+                                                     └── a partition cannot take it now: again a little later
+
+A marker ends the transaction for readers of its partition. It is written until it is durable everywhere: after a
+restart the shard hands out every delivery that its log shows as begun.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ottla.coordinator.outcome import Producer
+from ottla.coordinator.runtime import Decided, ShardRuntime
+from ottla.coordinator.transaction import TransactionShard
+from ottla.coordinator.transaction_records import (
+    Delivery,
+    TransactionOutcome,
+    TransactionRecord,
+    decode_transaction,
+    encode_transaction,
+)
+from ottla.env.clock import Clock
+from ottla.env.timers import Expiring, TimerWheel
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.types import TopicPartition
+from ottla.replica.manager import ReplicaManager
+from ottla.replica.partition import Partition
+from ottla.wire import Message
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_TOPIC = "__transaction_state"
+#: how soon a marker that could not be written is tried again
+_AGAIN_S = 0.1
+#: how long a marker may wait for the disk before that counts as not written
+_MARKER_S = 30.0
+#: somebody newer ended the transaction, or owns the producer id: there is nothing left to end
+_SETTLED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+
+
+class TransactionRuntime(ShardRuntime[TransactionShard]):
+    """All transactional ids that this broker coordinates."""
+
+    topic = TRANSACTION_TOPIC
+
+    def __init__(self, *, markers: MarkerWriter, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._markers = markers
+
+    def make_shard(self, partition: Partition) -> TransactionShard:
+        return TransactionShard(self.world, partition.leader_epoch)
+
+    def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None]:
+        return encode_transaction(record)
+
+    def decode(self, key: bytes, value: bytes | None) -> TransactionRecord | None:
+        return decode_transaction(key, value)
+
+    def producer_of(self, outcome: Decided) -> Producer | None:
+        return None
+
+    def on_durable(self, outcome: Decided) -> None:
+        if isinstance(outcome, TransactionOutcome):
+            for delivery in outcome.deliveries:
+                self._markers.deliver(delivery, self._delivered)
+
+    def _delivered(self, delivery: Delivery) -> None:
+        self.run(
+            delivery.transactional_id,
+            lambda shard, _, now: shard.delivered(delivery, now),
+            _nobody_asked,
+        )
+
+    def expire(self) -> None:
+        """Transactions that took too long are aborted, ids that nobody uses are forgotten."""
+        now = self.now()
+        for name, outcome in [
+            (name, outcome) for shard in list(self.shards()) for name, outcome in shard.expire(now)
+        ]:  # fmt: skip
+            self.run(name, lambda _shard, _ticket, _now, decided=outcome: decided, _nobody_asked)  # type: ignore[misc]
+
+
+class MarkerWriter:
+    """Writes markers to the partitions of this broker until they are durable."""
+
+    def __init__(
+        self, *, replicas: ReplicaManager, clock: Clock, wheel: TimerWheel, begin_turn: Callable[[], None],
+        on_written: Callable[[Partition, int, bool, int], None],
+    ) -> None:  # fmt: skip
+        self._replicas = replicas
+        self._clock = clock
+        self._wheel = wheel
+        self._begin_turn = begin_turn
+        #: told of every marker that is in a log: partition, producer id, whether it commits, the offset behind it
+        self._on_written = on_written
+        self.written = 0
+
+    def deliver(self, delivery: Delivery, done: Callable[[Delivery], None]) -> None:
+        progress = _Progress(self, delivery, done)
+        for name in delivery.partitions:
+            self.write(progress, name)
+        progress.maybe_done()
+
+    def write(self, progress: _Progress, name: TopicPartition) -> None:
+        """One marker. A partition that no longer exists needs none."""
+        delivery = progress.delivery
+        partition = self._replicas.find(name.topic, name.partition)
+        if partition is None:
+            progress.settled(name)
+            return
+        try:
+            self._begin_turn()
+            _, end = self._replicas.append_marker(
+                partition, delivery.producer.producer_id, delivery.producer.epoch, commit=delivery.commit,
+                coordinator_epoch=delivery.coordinator_epoch, now_ms=self._clock.wall_ms(),
+            )  # fmt: skip
+        except KafkaError as error:
+            if error.code in _SETTLED:
+                log.info("marker is not needed any more partition=%s error=%s", name, error)
+                progress.settled(name)
+            else:
+                self._wheel.add(_Again(self, progress, name), _AGAIN_S)
+            return
+        self.written += 1
+        self._on_written(partition, delivery.producer.producer_id, delivery.commit, end)
+        waiter = _MarkerWaiter(self, progress, name, self._clock.monotonic() + _MARKER_S)
+        if partition.log.flush_acks_all:
+            self._replicas.wait_synced(partition, end, waiter)
+        else:
+            self._replicas.wait_written(partition, waiter)
+
+    def write_again(self, progress: _Progress, name: TopicPartition) -> None:
+        self._wheel.add(_Again(self, progress, name), _AGAIN_S)
+
+
+class _Progress:
+    """The partitions of a delivery that still lack their marker."""
+
+    __slots__ = ("_done", "_is_done", "_left", "_writer", "delivery")
+
+    def __init__(self, writer: MarkerWriter, delivery: Delivery, done: Callable[[Delivery], None]) -> None:
+        self._writer = writer
+        self._done = done
+        self._left = dict.fromkeys(delivery.partitions)
+        self._is_done = False
+        self.delivery = delivery
+
+    def settled(self, name: TopicPartition) -> None:
+        self._left.pop(name, None)
+        self.maybe_done()
+
+    def maybe_done(self) -> None:
+        if not self._left and not self._is_done:
+            self._is_done = True
+            self._done(self.delivery)
+
+
+class _MarkerWaiter:
+    """Waits until a marker is durable."""
+
+    __slots__ = ("_name", "_progress", "_writer", "deadline")
+
+    def __init__(self, writer: MarkerWriter, progress: _Progress, name: TopicPartition, deadline: float) -> None:
+        self._writer = writer
+        self._progress = progress
+        self._name = name
+        self.deadline = deadline
+
+    def on_committed(self, error_code: int) -> None:
+        if error_code:
+            self._writer.write_again(self._progress, self._name)
+        else:
+            self._progress.settled(self._name)
+
+
+class _Again:
+    """Tries a marker once more."""
+
+    __slots__ = ("_name", "_progress", "_writer", "timer_bucket")
+
+    def __init__(self, writer: MarkerWriter, progress: _Progress, name: TopicPartition) -> None:
+        self._writer = writer
+        self._progress = progress
+        self._name = name
+        self.timer_bucket: dict[Expiring, None] | None = None
+
+    def expire(self) -> None:
+        self._writer.write(self._progress, self._name)
+
+
+def _nobody_asked(code: int) -> Message:
+    return Message()
