@@ -280,6 +280,8 @@ class GroupRuntime:
         code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else _RETRIABLE.get(error.code, ErrorCode.NOT_COORDINATOR)
         for group_id in group_ids:
             log.warning("group change was not stored group=%r error=%s", group_id, error)
+            if not shard.groups.changes_groups(outcome.records):
+                continue
             group = shard.groups.groups.get(group_id)
             if group is not None:
                 self.refuse(group.retire(code).replies, code)
