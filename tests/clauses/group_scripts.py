@@ -253,7 +253,6 @@ def pending_ids(wire: Wire) -> None:
     for version in range(4, 10):
         group = wire.group()
         first = wire.ask(join(group), version).member_id
-        wire.look(group)
         wire.ask(sync(group, 0, first), 5, note="pending")
         wire.ask(beat(group, 0, first), 4, note="pending")
         wire.ask(beat(group, -1, first), 4, note="pending")
