@@ -32,6 +32,10 @@ from ottla.testing.raw import (
 )
 from ottla.wire import APIS, Message, request_class
 from ottla.wire.messages.api_versions import ApiVersionsRequest
+from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.join_group import JoinGroupRequest
+from ottla.wire.messages.list_groups import ListGroupsRequest
 from ottla.wire.messages.produce import ProduceRequest
 
 pytestmark = pytest.mark.broker
@@ -58,6 +62,8 @@ def victim() -> Iterator[BrokerProcess]:
     with BrokerProcess.start() as broker:
         with RawClient(broker.bootstrap) as client:
             topic_ids.append(client.create_topic("fuzz", 3))
+            assert client.ask(FindCoordinatorRequest(key="fuzz"), 0).error_code == 0
+            assert client.ask(ListGroupsRequest(), 0).error_code == 0
         yield broker
         assert broker.stop() == 0
         assert "Traceback" not in broker.errors()
@@ -129,7 +135,19 @@ def random_request(api_key: int, version: int, source: random.Random) -> Message
         for topic in message.topic_data:
             for partition in topic.partition_data:
                 partition.records = source.choice((partition.records, random_batch(source)))
+    if source.random() < 0.5:
+        let_in(message)
     return message
+
+
+def let_in(message: Message) -> None:
+    """Chance alone makes no member of a group. A group of its own, so that nobody is waited for."""
+    if isinstance(message, JoinGroupRequest):
+        message.group_id, message.member_id, message.session_timeout = f"group-{next(numbers)}", "", 6000
+    elif isinstance(message, ConsumerGroupHeartbeatRequest):
+        message.member_id, message.member_epoch, message.rebalance_timeout = f"member-{next(numbers)}", 0, 6000
+        message.server_assignor, message.topic_partitions = None, ()
+        message.subscribed_topic_names = message.subscribed_topic_names or ["fuzz"]
 
 
 def random_batch(source: random.Random) -> bytes:

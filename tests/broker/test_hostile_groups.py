@@ -143,9 +143,10 @@ def test_two_thousand_parked_joins_whose_connections_close_leave_a_group_that_wo
     with RawClient(fresh_target.bootstrap, timeout_s=30) as good:
         member, generation = become_stable(good, group)
         started = time.monotonic()
-        for _ in range(40):
+        for _ in range(50):
+            # No more at once than the system holds for a broker that is not quick enough to accept them.
             with ExitStack() as stack:
-                for _ in range(50):
+                for _ in range(40):
                     bad = stack.enter_context(RawClient(fresh_target.bootstrap))
                     bad.send(join(group, session_timeout=6_000), 3)
                 assert good.ask(beat(group, generation, member), 4).error_code in (0, 27)
@@ -393,7 +394,7 @@ def test_heartbeat_that_claims_to_own_the_world_gets_only_what_is_its_own(target
         assert [each.topic_name for each in described.members[0].assignment.topic_partitions] == ["one"]
 
 
-def test_thousand_consumers_of_one_group_are_bounded_by_its_size(target: BrokerProcess) -> None:
+def test_three_hundred_consumers_of_one_group_keep_nobody_else_waiting(target: BrokerProcess) -> None:
     group = new_group()
     with RawClient(target.bootstrap, timeout_s=30) as client:
         for number in range(300):

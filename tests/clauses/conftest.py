@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ import pytest
 
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.offset_fetch import OffsetFetchRequest
 
 _numbers = itertools.count()
 
@@ -34,9 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def client(ottla_broker: BrokerProcess) -> Iterator[RawClient]:
+    logged = len(ottla_broker.errors())
     with RawClient(ottla_broker.bootstrap) as raw:
         yield raw
-    assert "Traceback" not in ottla_broker.errors()
+    assert "Traceback" not in ottla_broker.errors()[logged:]
 
 
 @pytest.fixture
@@ -54,3 +58,21 @@ def new_topic(ottla_broker: BrokerProcess) -> NewTopic:
 @pytest.fixture
 def topic(new_topic: NewTopic) -> Topic:
     return new_topic()
+
+
+@pytest.fixture
+def group(client: RawClient) -> str:
+    """The name of a group that nobody else has, and whose coordinator is there."""
+    await_coordinator(client)
+    return f"clause-group-{next(_numbers)}"
+
+
+def await_coordinator(client: RawClient) -> None:
+    """Its topic is made when somebody asks for it; after a start it is loaded first."""
+    deadline = time.monotonic() + 15
+    while (
+        client.ask(FindCoordinatorRequest(key="any"), 0).error_code
+        or client.ask(OffsetFetchRequest(group_id="any", topics=None), 7).error_code
+    ):
+        assert time.monotonic() < deadline, "there is no coordinator"
+        time.sleep(0.02)

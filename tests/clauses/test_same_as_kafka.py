@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from benchmarks.kafka_server import ApacheKafka, available
+from tests.clauses.consumer_scripts import CONSUMER_SCRIPTS
 from tests.clauses.group_requests import fetch
 from tests.clauses.group_scripts import SCRIPTS, Script, Wire
 
@@ -397,7 +398,7 @@ def test_odd_requests_are_answered_like_kafka_answers_them(
     assert not differing, "\n".join(differing)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+@pytest.mark.parametrize("script", [*SCRIPTS, *CONSUMER_SCRIPTS], ids=lambda script: script.__name__)
 def test_group_requests_are_answered_like_kafka_answers_them(sides: tuple[Side, Side], script: Script) -> None:
     mine, kafkas = (side.play(script) for side in sides)
     differing = [

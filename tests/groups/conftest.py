@@ -23,8 +23,8 @@ _SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.session.timeout.ms": str(int(SESSION_S * 1000)),
     "group.consumer.min.session.timeout.ms": str(int(SESSION_S * 1000)),
-    "group.consumer.heartbeat.interval.ms": "1000",
-    "group.consumer.min.heartbeat.interval.ms": "1000",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "500",
     "offsets.topic.num.partitions": "4",
 }
 _numbers = itertools.count(1)

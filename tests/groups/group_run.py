@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import struct
@@ -80,20 +81,19 @@ class MemberProcess:
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        if self._frozen_at is not None:
+        if self.frozen:
             self.process.send_signal(signal.SIGCONT)
-            self.record.frozen.append((self._frozen_at, time.monotonic()))
-            self._frozen_at = None
+            self._note_thaw()
 
     def kill(self) -> None:
         """kill -9."""
-        self.thaw_for_the_record()
+        self._note_thaw()
         if self.live:
             self.process.kill()
             self.process.wait()
             self.record.killed_at = time.monotonic()
 
-    def thaw_for_the_record(self) -> None:
+    def _note_thaw(self) -> None:
         if self._frozen_at is not None:
             self.record.frozen.append((self._frozen_at, time.monotonic()))
             self._frozen_at = None
@@ -272,6 +272,7 @@ class GroupRun:
             sys.executable, str(_SCRIPT), "--name", name, "--client", client, "--bootstrap", self.bootstrap,
             "--group", self.group, "--topics", self.topic, "--instance", instance,
             "--assignor", assignor or self.assignor, "--session-ms", str(int(SESSION_S * 1000)),
+            "--parent", str(os.getpid()),
         ]  # fmt: skip
         for option, value in options.items():
             command += [f"--{option.replace('_', '-')}", str(value)]

@@ -1,7 +1,7 @@
 """A storm of changes to a group, drawn from a seed: members come, go, die and stand still; the broker may do so too.
 
-What is drawn depends on the seed alone; when a rebalance begins and ends depends on the machine, so a seed repeats the
-changes and not every race between them.
+Changes are drawn from the seed, and drawn again when one cannot be made just then. When a rebalance begins and ends
+depends on the machine, so a seed repeats the kind of storm and not every race in it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ CLASSIC_CLIENTS = ("confluent", "aiokafka", "kafka-python")
 CONSUMER_CLIENTS = ("confluent-848",)
 
 _LIVE_MAX = 5
+#: less than half of the members, so that a change can always be made
+_FROZEN_MAX = 2
+_DRAW_AGAIN_S = 0.02
 _PARTITIONS_MAX = 12
 _INSTANCES = ("s1", "s2")
 _PAUSE_S = (0.1, 1.6)
@@ -75,7 +78,10 @@ class Storm:
         weights, acts = zip(*self._changes, strict=True)
         while done < changes:
             (act,) = self._rng.choices(acts, weights)
-            if act():
+            if not act():
+                # Those who stand still must be able to go on meanwhile.
+                self._wait(_DRAW_AGAIN_S)
+            else:
                 done += 1
                 self._changes_since_end += 1
                 calm = self._calm and self._rng.random() < _CALM_SHARE
@@ -146,7 +152,7 @@ class Storm:
         return self._freeze(self._rng.uniform(*_SHORT_FREEZE_S))
 
     def _freeze(self, seconds: float) -> bool:
-        if (member := self._victim()) is None:
+        if len(self._thaws) >= _FROZEN_MAX or (member := self._victim()) is None:
             return False
         self._tell(f"{member.name} stands still for {seconds:.1f} s")
         member.freeze()

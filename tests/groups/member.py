@@ -341,7 +341,7 @@ class KafkaPython:
 def _kafka_python_listener(member: KafkaPython, work: Work) -> Any:
     from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 
-    class Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(AsyncConsumerRebalanceListener):
         async def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
             places = _places(revoked)
             await member.commit_within_listener(work.uncommitted(places))
@@ -462,7 +462,7 @@ class Aiokafka:
 def _aiokafka_listener(member: Aiokafka, work: Work) -> Any:
     from aiokafka import ConsumerRebalanceListener
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(ConsumerRebalanceListener):
         async def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
             await member.on_revoked(_places(revoked))
 
@@ -489,8 +489,10 @@ _LIBRARIES: dict[str, Callable[[argparse.Namespace, Work], Any]] = {
 
 def main() -> int:
     # Whoever started this may be killed: then nobody is left to end it, and a frozen process cannot end itself.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     options = _options()
+    if options.parent and os.getppid() != options.parent:
+        return 1
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     log = EventLog(options.events)
     work = Work(log, options.commit_every)
@@ -532,8 +534,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--instance", default="", help="group.instance.id of a static member")
     parser.add_argument("--assignor", choices=ASSIGNORS, default="range")
     parser.add_argument("--session-ms", type=int, default=6000)
-    parser.add_argument("--heartbeat-ms", type=int, default=1000)
+    parser.add_argument("--heartbeat-ms", type=int, default=500)
     parser.add_argument("--commit-every", type=int, default=50, help="records between commits")
+    parser.add_argument("--parent", type=int, default=0, help="the process without which this one ends")
     parser.add_argument("--debug", default="", help="librdkafka's debug contexts")
     parser.add_argument("--log-level", default="WARNING")
     return parser.parse_args()

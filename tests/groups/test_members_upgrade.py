@@ -38,3 +38,18 @@ def replace_oldest(run: GroupRun, client: str) -> None:
 
 def kind(run: GroupRun) -> str:
     return str(run.describe().type.name)
+
+
+def test_a_static_member_keeps_its_instance_id_when_it_changes_its_protocol(campaign: Campaign, server: Any) -> None:
+    run = campaign.new_run(server.bootstrap)
+    run.start()
+    types = []
+    for client in ("confluent", "confluent-848", "confluent"):
+        for member in run.live:
+            member.ask_to_stop()
+            assert member.wait() == 0
+        run.join(client, instance="one")
+        run.settle()
+        types.append(kind(run))
+    assert types == ["CLASSIC", "CONSUMER", "CLASSIC"]
+    assert campaign.verdict(run.finish()) == {}

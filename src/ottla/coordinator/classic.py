@@ -74,6 +74,7 @@ DEAD: Final = "Dead"
 
 #: A new member has no id to heartbeat with, so it may wait this long for its first join to be answered.
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
+ID_PREFIX_CHARACTERS_MAX: Final = 1000
 #: A group in which nobody joined looks again no sooner, whatever rebalance timeout its members asked for.
 WAIT_AGAIN_MS_MIN: Final = 1000
 
@@ -225,7 +226,9 @@ class ClassicGroup:
 
     def _join_new(self, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome) -> None:
         instance_id = request.group_instance_id
-        member_id = f"{client.client_id if instance_id is None else instance_id}-{self._world.new_uuid()}"
+        # The longest name that a client can send leaves no room for the rest of an id.
+        prefix = (client.client_id if instance_id is None else instance_id)[:ID_PREFIX_CHARACTERS_MAX]
+        member_id = f"{prefix}-{self._world.new_uuid()}"
         if instance_id is not None and instance_id in self._static:
             self._replace_static(member_id, request, client, parked, now, out)
         elif instance_id is not None or client.version < _MEMBER_ID_REQUIRED_FROM:
@@ -257,7 +260,7 @@ class ClassicGroup:
         member.last_progress = now.monotonic_s
         if protocols == member.protocols and (self.state == COMPLETING or (self.state == STABLE and not is_leader)):
             self._renew(member, now)
-            out.replies.append((parked.ticket, self._generation_for(member)))
+            out.replies.append((parked.ticket, self._generation_for(member, parked.version)))
             return
         change = self._change_of(member, protocols)
         if self.state != PREPARING:
@@ -285,7 +288,7 @@ class ClassicGroup:
         self._say_anew(member, request)
         self._renew(member, now)
         if self.state == STABLE and self._choose_protocol() == self.protocol_name and not self._reads_else(member, old):
-            response = self._generation_for(member)
+            response = self._generation_for(member, client.version)
             response.skip_assignment = member_id == self.leader_id
             if client.version < _SKIP_ASSIGNMENT_FROM:
                 # Such a client would compute an assignment if it saw that it leads, and nobody waits for one.
@@ -392,7 +395,8 @@ class ClassicGroup:
         self._sync_deadline = self._due_in(self._rebalance_timeout_ms(), now)
         for member in self.members.values():
             self._unsynced.add(member.member_id)
-            self._answer_join(member, self._generation_for(member), out)
+            version = member.parked_join.version if member.parked_join is not None else 0
+            self._answer_join(member, self._generation_for(member, version), out)
             member.is_new = False
             member.last_progress = now.monotonic_s
             self._renew(member, now)
@@ -413,12 +417,12 @@ class ClassicGroup:
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return max(votes, key=votes.__getitem__)
 
-    def _generation_for(self, member: ClassicMember) -> JoinGroupResponse:
+    def _generation_for(self, member: ClassicMember, version: int) -> JoinGroupResponse:
         others = self.members.values() if member.member_id == self.leader_id else ()
         return JoinGroupResponse(
             generation_id=self.generation,
             protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
+            protocol_name=self.protocol_name or (None if version >= _NULL_PROTOCOL_FROM else ""),
             leader=self.leader_id or "",
             member_id=member.member_id,
             members=[each.described_to_leader(self.protocol_name) for each in others],
@@ -787,6 +791,10 @@ class ClassicGroup:
         )
 
 
+def refused_join(member_id: str, code: int, version: int) -> JoinGroupResponse:
+    protocol = None if version >= _NULL_PROTOCOL_FROM else ""
+    return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)
+
+
 def _refuse_join(parked: Parked, member_id: str, code: ErrorCode, out: Outcome) -> None:
-    protocol = None if parked.version >= _NULL_PROTOCOL_FROM else ""
-    out.replies.append((parked.ticket, JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)))
+    out.replies.append((parked.ticket, refused_join(member_id, code, parked.version)))

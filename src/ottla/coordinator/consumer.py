@@ -46,6 +46,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from ottla.coordinator.classic import refused_join
 from ottla.coordinator.consumer_causes import cause_of
 from ottla.coordinator.consumer_steps import LEAVE_STATIC_EPOCH, GroupSteps, Wait
 from ottla.coordinator.consumer_stored import Draft
@@ -82,8 +83,6 @@ PROTOCOL_TYPE: Final = "consumer"
 _CLIENT_MEMBER_ID_FROM: Final = 1
 #: JoinGroup: from here on a member without an id is sent away to come back with one
 _MEMBER_ID_REQUIRED_FROM: Final = 4
-#: ... and one that is refused is told no protocol rather than an empty one
-_NULL_PROTOCOL_FROM: Final = 7
 #: LeaveGroup answers per member from here on
 _BATCH_LEAVE_FROM: Final = 3
 #: the first OffsetCommit that carries a member epoch
@@ -171,7 +170,7 @@ class ConsumerGroup(GroupSteps):
                     client_host=member.client_host,
                     subscribed_topic_names=member.subscribed_topic_names,
                     subscribed_topic_regex=member.subscribed_topic_regex,
-                    assignment=self._described(stored.current(member_id).assigned_partitions),
+                    assignment=self._described(stored.owned(member_id)),
                     target_assignment=self._described(stored.target(member_id)),
                     member_type=0 if member.classic_member_metadata is not None else 1,
                 )
@@ -198,7 +197,7 @@ class ConsumerGroup(GroupSteps):
         with Draft(self.stored) as draft:
             outcome = Outcome(records=draft.records)
             try:
-                _check_heartbeat(request, client.version, self._world.settings.group_consumer_assignors)
+                check_heartbeat(request, client.version, self._world.settings.group_consumer_assignors)
                 if request.member_epoch < 0:
                     response = self._leave(request, draft, outcome, now)
                 else:
@@ -294,7 +293,7 @@ class ConsumerGroup(GroupSteps):
             except KafkaError as error:
                 # Only the refusal that does not look at the group echoes the id.
                 member_id = request.member_id if error.code == ErrorCode.INVALID_SESSION_TIMEOUT else ""
-                return Outcome(replies=[(ticket, _join_refusal(error.code, client.version, member_id))])
+                return Outcome(replies=[(ticket, refused_join(member_id, error.code, client.version))])
             self._maybe_finish(draft, outcome, now)
         outcome.replies.append((ticket, response))
         return outcome
@@ -305,9 +304,10 @@ class ConsumerGroup(GroupSteps):
         stored = self.stored
         instance_id = request.group_instance_id
         member_id = request.member_id or self._world.new_uuid()
-        subscription = self._check_join(request, member_id)
+        self._check_join(request, member_id)
         if not request.member_id and instance_id is None and client.version >= _MEMBER_ID_REQUIRED_FROM:
-            return _join_refusal(ErrorCode.MEMBER_ID_REQUIRED, client.version, member_id)
+            return refused_join(member_id, ErrorCode.MEMBER_ID_REQUIRED, client.version)
+        subscription = _subscription(request)
         count, causes = len(stored.members), list[Cause]()
         if instance_id is not None:
             if request.member_id:
@@ -345,7 +345,7 @@ class ConsumerGroup(GroupSteps):
             protocol_name=protocols[0][0],
         )
 
-    def _check_join(self, request: JoinGroupRequest, member_id: str) -> Subscription:
+    def _check_join(self, request: JoinGroupRequest, member_id: str) -> None:
         settings, stored = self._world.settings, self.stored
         shortest, longest = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
         if not shortest <= request.session_timeout <= longest:
@@ -355,11 +355,6 @@ class ConsumerGroup(GroupSteps):
         is_supported = any(stored.classic_protocols[name] == stored.classic_count for name in names)
         if request.protocol_type != PROTOCOL_TYPE or not is_supported:
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        try:
-            # All protocols of a member carry the same subscription.
-            return decode_subscription(bytes(request.protocols[0].metadata))
-        except WireError:
-            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
     def sync_classic(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
         """SyncGroup (14): the assignment that the coordinator made."""
@@ -481,7 +476,7 @@ class ConsumerGroup(GroupSteps):
         return Outcome()
 
 
-def _check_heartbeat(
+def check_heartbeat(
     request: wire_heartbeat.ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]
 ) -> None:
     """What is wrong with the request whatever the group."""
@@ -513,9 +508,12 @@ def _check_heartbeat(
         )
 
 
-def _join_refusal(code: ErrorCode, version: int, member_id: str) -> JoinGroupResponse:
-    protocol = None if version >= _NULL_PROTOCOL_FROM else ""
-    return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)
+def _subscription(request: JoinGroupRequest) -> Subscription:
+    """All protocols of a member carry the same one."""
+    try:
+        return decode_subscription(bytes(request.protocols[0].metadata))
+    except WireError:
+        raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
 
 def _nobody(client: Client) -> ConsumerGroupMemberMetadataValue:

@@ -175,6 +175,13 @@ class StoredGroup:
     def current(self, member_id: str) -> ConsumerGroupCurrentMemberAssignmentValue:
         return self.currents.get(member_id, NEWCOMER)
 
+    def owned(self, member_id: str) -> TopicPartitions:
+        """What the member may still read: its assignment, and what it was asked to give back and has not."""
+        by_topic: dict[bytes, set[int]] = {}
+        for topic_id, number in _places(self.currents.get(member_id)):
+            by_topic.setdefault(topic_id, set()).add(number)
+        return tuple((topic_id, tuple(sorted(numbers))) for topic_id, numbers in sorted(by_topic.items()))
+
     def target(self, member_id: str) -> TopicPartitions:
         value = self.targets.get(member_id)
         return value.topic_partitions if value is not None else ()

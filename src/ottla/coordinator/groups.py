@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ottla.coordinator.classic import ClassicGroup
+from ottla.coordinator.classic import ClassicGroup, refused_join
 from ottla.coordinator.classic_member import ClassicMember
-from ottla.coordinator.consumer import ConsumerGroup
+from ottla.coordinator.consumer import ConsumerGroup, check_heartbeat
 from ottla.coordinator.journal import Cause, CauseKind
 from ottla.coordinator.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
 from ottla.coordinator.offsets import (
@@ -23,6 +23,7 @@ from ottla.coordinator.offsets import (
     merge_answers,
     plain_commit,
     refuse_commit,
+    refused_topics,
     transactional_answer,
 )
 from ottla.coordinator.outcome import Client, Moment, Outcome, Producer, Ticket, World
@@ -34,14 +35,14 @@ from ottla.coordinator.records import (
     OffsetCommitValue,
 )
 from ottla.coordinator.subscription import decode_assignment
-from ottla.model.errors import ErrorCode, KafkaError, Refused
+from ottla.model.errors import ErrorCode, KafkaError, Refused, shortened
 from ottla.wire import Message, WireError
 from ottla.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from ottla.wire.messages.describe_groups import DescribedGroup
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.messages.join_group import JoinGroupRequest
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from ottla.wire.messages.list_groups import ListedGroup
 from ottla.wire.messages.offset_commit import OffsetCommitRequest
@@ -54,6 +55,8 @@ Group = ClassicGroup | ConsumerGroup
 
 #: LeaveGroup answers per member from here on
 _BATCH_LEAVE_FROM = 3
+#: SyncGroup must name the protocol from here on
+_SYNC_PROTOCOL_FROM = 5
 #: OffsetCommit and DescribeGroups learnt to say that there is no such group
 _COMMIT_NOT_FOUND_FROM = 9
 _DESCRIBE_NOT_FOUND_FROM = 6
@@ -146,6 +149,11 @@ class GroupShard:
                 state[group_id] = stored
         return state
 
+    @staticmethod
+    def changes_soft_state(records: Iterable[CoordinatorRecord]) -> bool:
+        """Whether whoever made these records may have changed a group, too: those of a commit stand for themselves."""
+        return any(not isinstance(record.key, OffsetCommitKey) for record in records)
+
     def discard_soft_state(self, group_id: str, now: Moment) -> None:
         """The records that a handler made were not stored: back to what is."""
         self._converted.pop(group_id, None)
@@ -165,14 +173,12 @@ class GroupShard:
     # -- the classic protocol -------------------------------------------------------------------------------------
 
     def join_group(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """A join makes the group, unless it claims to be a member of one already."""
+        """A join makes the group, unless it is refused: a group without members knows whom it does not know."""
         if not request.group_id:
-            return _answer(ticket, _join_refusal(request, ErrorCode.INVALID_GROUP_ID))
+            return _answer(ticket, refused_join(request.member_id, ErrorCode.INVALID_GROUP_ID, client.version))
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             return group.join_classic(request, client, ticket, now)
-        if group is None and request.member_id:
-            return _answer(ticket, _join_refusal(request, ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ClassicGroup):
             return group.join(request, client, ticket, now)
         before = group.tombstones() if group is not None else []
@@ -185,6 +191,8 @@ class GroupShard:
 
     def sync_group(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
         group = self.groups.get(request.group_id)
+        if client.version >= _SYNC_PROTOCOL_FROM and (request.protocol_type is None or request.protocol_name is None):
+            return _answer(ticket, SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         if not request.group_id or group is None:
             return _answer(ticket, SyncGroupResponse(error_code=_no_group(request.group_id)))
         if isinstance(group, ConsumerGroup):
@@ -242,14 +250,13 @@ class GroupShard:
         if isinstance(group, ConsumerGroup):
             return group.heartbeat(request, client, ticket, now)
         fresh = ConsumerGroup(request.group_id, self._world)
-        if request.member_epoch != 0:
-            # Only a join makes or converts a group; a group without members knows whom to refuse.
-            if group is None or group.is_empty:
-                code = ErrorCode.GROUP_ID_NOT_FOUND if group is None else ErrorCode.UNKNOWN_MEMBER_ID
-                if not request.group_id:
-                    return fresh.heartbeat(request, client, ticket, now)
-                return _answer(ticket, _heartbeat_refusal(code, f"Group {request.group_id} not found."))
-            return _answer(ticket, _heartbeat_refusal(ErrorCode.GROUP_ID_NOT_FOUND, "it is a classic group"))
+        if request.member_epoch != 0:  # only a join makes or converts a group
+            try:
+                check_heartbeat(request, client.version, self._world.settings.group_consumer_assignors)
+            except KafkaError as error:
+                return _answer(ticket, _heartbeat_refusal(error.code, str(error)))
+            text = f"Group {shortened(request.group_id)} not found."
+            return _answer(ticket, _heartbeat_refusal(ErrorCode.GROUP_ID_NOT_FOUND, text))
         conversion: list[CoordinatorRecord] = []
         if group is not None:
             try:
@@ -301,7 +308,7 @@ class GroupShard:
         try:
             self._check_commit(request, client, now)
         except KafkaError as error:
-            return _answer(ticket, refuse_commit(request, error.code))
+            return _answer(ticket, merge_answers([*refused, *refused_topics(topics, error.code)]))
         records, answers = self.offsets.commit(request, topics, self._world, now)
         return Outcome(records=records, replies=[(ticket, merge_answers([*refused, *answers]))])
 
@@ -357,11 +364,14 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if not request.group_id:
             return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        records, answer = self.offsets.delete(request, group, self._world)
+        codes = {row.error_code for topic in answer.topics for row in topic.partitions}
+        if codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+            return _answer(ticket, answer)
         if group is None or group.state == "Dead":
             return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
         if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != "consumer":
             return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
-        records, answer = self.offsets.delete(request, group)
         return Outcome(records=records, replies=[(ticket, answer)])
 
     def delete_groups(self, group_ids: Sequence[str], client: Client, ticket: Ticket, now: Moment) -> Outcome:
@@ -426,7 +436,8 @@ class GroupShard:
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group.describe(version)
-        text = f"Group {group_id} is not a classic group." if group is not None else f"Group {group_id} not found."
+        name = shortened(group_id)
+        text = f"Group {name} is not a classic group." if group is not None else f"Group {name} not found."
         if version < _DESCRIBE_NOT_FOUND_FROM:
             return DescribedGroup(group_id=group_id, group_state="Dead")
         return DescribedGroup(
@@ -437,7 +448,8 @@ class GroupShard:
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group.describe(version)
-        text = f"Group {group_id} is not a consumer group." if group is not None else f"Group {group_id} not found."
+        name = shortened(group_id)
+        text = f"Group {name} is not a consumer group." if group is not None else f"Group {name} not found."
         return DescribedConsumerGroup(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text)
 
     def retire(self, error_code: ErrorCode) -> Outcome:
@@ -454,10 +466,6 @@ def _answer(ticket: Ticket, message: Message) -> Outcome:
 
 def _no_group(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
-
-
-def _join_refusal(request: JoinGroupRequest, code: ErrorCode) -> JoinGroupResponse:
-    return JoinGroupResponse(member_id=request.member_id, error_code=code)
 
 
 def _heartbeat_refusal(code: ErrorCode, text: str) -> ConsumerGroupHeartbeatResponse:

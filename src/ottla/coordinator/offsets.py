@@ -49,6 +49,7 @@ from ottla.wire.messages.txn_offset_commit import (
 TOPIC_IDS_FROM = 10
 _NO_OFFSET = -1
 _MINUTE_MS = 60_000
+_INT64_MAX = (1 << 63) - 1
 
 
 class Subscriber(Protocol):
@@ -131,7 +132,9 @@ class Offsets:
         self, request: OffsetCommitRequest, topics: list[OffsetCommitRequestTopic], world: World, now: Moment
     ) -> tuple[list[CoordinatorRecord], list[OffsetCommitResponseTopic]]:
         """Records and answers for ``topics``, whose names and partitions are known to exist."""
-        expire_timestamp = now.wall_ms + request.retention_time if request.retention_time != -1 else -1
+        expire_timestamp = -1
+        if request.retention_time != -1:
+            expire_timestamp = min(max(now.wall_ms + request.retention_time, 0), _INT64_MAX)
         metadata_max = world.settings.offset_metadata_max_bytes
         records, answers = [], []
         for topic in topics:
@@ -182,19 +185,27 @@ class Offsets:
     # -- delete ---------------------------------------------------------------------------------------------------
 
     def delete(
-        self, request: OffsetDeleteRequest, group: Subscriber
+        self, request: OffsetDeleteRequest, group: Subscriber | None, world: World
     ) -> tuple[list[CoordinatorRecord], OffsetDeleteResponse]:
+        """Offsets of topics that somebody reads stay. Without a group only what does not exist can be answered."""
         committed = self.by_group.get(request.group_id, {})
         records, answers = [], []
         for topic in request.topics:
-            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic.name) else ErrorCode.NONE
+            is_read = group is not None and group.is_subscribed(topic.name)
+            count = world.topics.partition_count(topic.name) or 0
             rows = []
             for row in topic.partitions:
-                stored = (topic.name, row.partition_index) in committed
-                if not code and (stored or self.is_pending(request.group_id, topic.name, row.partition_index)):
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
+                if not 0 <= row.partition_index < count:
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif not code and (
+                    (topic.name, row.partition_index) in committed
+                    or self.is_pending(request.group_id, topic.name, row.partition_index)
+                ):
                     records.append(_tombstone(request.group_id, topic.name, row.partition_index))
                 rows.append(OffsetDeleteResponsePartition(partition_index=row.partition_index, error_code=code))
-            answers.append(OffsetDeleteResponseTopic(name=topic.name, partitions=rows))
+            if rows:
+                answers.append(OffsetDeleteResponseTopic(name=topic.name, partitions=rows))
         return records, OffsetDeleteResponse(topics=answers)
 
     def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
@@ -260,12 +271,16 @@ def existing_topics(
 
 def refuse_commit(request: OffsetCommitRequest, code: int) -> OffsetCommitResponse:
     """The same code for every partition."""
-    return OffsetCommitResponse(topics=[
+    return OffsetCommitResponse(topics=refused_topics(request.topics, code))
+
+
+def refused_topics(topics: Iterable[OffsetCommitRequestTopic], code: int) -> list[OffsetCommitResponseTopic]:
+    return [
         OffsetCommitResponseTopic(
             name=topic.name, topic_id=topic.topic_id, partitions=[_committed(row, code) for row in topic.partitions]
         )
-        for topic in request.topics
-    ])  # fmt: skip
+        for topic in topics
+    ]
 
 
 def merge_answers(parts: Iterable[OffsetCommitResponseTopic]) -> OffsetCommitResponse:

@@ -86,6 +86,9 @@ class Shard(Protocol):
 
     def settle(self, name: str, now: Moment, *, changed: bool) -> Decided | None: ...
 
+    def changes_soft_state(self, records: list[Any]) -> bool:
+        """Whether whoever made these records may have changed what is not durable, too."""
+
     def discard_soft_state(self, name: str, now: Moment) -> None: ...
 
     def retire(self, error_code: ErrorCode) -> Decided: ...
@@ -366,6 +369,8 @@ class ShardRuntime(ABC, Generic[S]):
         code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else _RETRIABLE.get(error.code, ErrorCode.NOT_COORDINATOR)
         for name in names:
             log.warning("a change was not stored topic=%s name=%r error=%s", self.topic, name, error)
+            if not hosted.shard.changes_soft_state(outcome.records):
+                continue
             sleeper = hosted.shard.sleepers.get(name)
             if sleeper is not None:
                 self.refuse(sleeper.retire(code).replies, code)

@@ -94,6 +94,12 @@ class ErrorCode(IntEnum):
 
 #: a text may quote what a client sent, and a reply has no room for strings beyond 32767 bytes
 _TEXT_MAX = 2000
+_NAME_MAX = 200
+
+
+def shortened(text: str) -> str:
+    """A name that a client chose, for a text that goes back to clients: there is room for a part of it."""
+    return text if len(text) <= _NAME_MAX else f"{text[:_NAME_MAX]}…"
 
 
 class OttlaError(Exception):

@@ -14,9 +14,16 @@ from tests.unit.coordinator.classic_room import DictTopics
 from tests.unit.log.store_room import StoreRoom, spec
 from tests.unit.replica.test_replica_manager import ManagerRoom
 
-from ottla.coordinator.outcome import Client, Outcome, World
-from ottla.coordinator.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
+from ottla.coordinator.outcome import Client, Outcome, World
+from ottla.coordinator.records import (
+    CoordinatorRecord,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 from ottla.coordinator.runtime import java_hash
 from ottla.env.timers import Expiring
 from ottla.model.errors import ErrorCode
@@ -234,8 +241,12 @@ async def test_record_that_is_too_large_hurts_nobody_else(room: RuntimeRoom) -> 
         lambda shard, ticket, now: shard.join_group(request, Client("c", "/h", 3), ticket, now),
         lambda code: JoinGroupResponse(error_code=code),
     )
-    value = OffsetCommitValue(offset=1, commit_timestamp=0, metadata="m" * 30_000)
-    large = [CoordinatorRecord(OffsetCommitKey("g", "orders", 1), value)] * 50
+    member = MemberMetadata(
+        member_id="m", client_id="c", client_host="/h", rebalance_timeout=1, session_timeout=1, assignment=b"",
+        subscription=b"m" * 2_000_000,
+    )  # fmt: skip
+    value = GroupMetadataValue(protocol_type="consumer", generation=1, protocol="range", leader="m", members=(member,))
+    large = [CoordinatorRecord(GroupMetadataKey("g"), value)]
     answer = room.runtime.run(
         "g",
         lambda shard, ticket, now: Outcome(records=large, replies=[(ticket, JoinGroupResponse())]),

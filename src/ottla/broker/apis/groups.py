@@ -9,6 +9,7 @@ from typing import Any
 
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.services import RequestContext, Services
+from ottla.coordinator.classic import refused_join
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.offsets import refuse_commit
 from ottla.coordinator.outcome import Client
@@ -22,7 +23,7 @@ from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroups
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.messages.join_group import JoinGroupRequest
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from ottla.wire.messages.offset_commit import OffsetCommitRequest
@@ -42,7 +43,7 @@ Answer = Message | Awaitable[Message]
 
 _GROUP, _TRANSACTION = 0, 1
 #: operations that can be authorized on a group, as bits
-GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8))
+GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 _NOT_ASKED = -(1 << 31)
 #: OffsetFetch asks for many groups from here on
 _MANY_GROUPS_FROM = 8
@@ -101,7 +102,7 @@ def join_group(services: Services, request: JoinGroupRequest, context: RequestCo
     return services.groups.run(
         request.group_id,
         lambda shard, ticket, now: shard.join_group(request, _client(context), ticket, now),
-        lambda code: JoinGroupResponse(error_code=code, member_id=request.member_id),
+        lambda code: refused_join(request.member_id, code, context.version),
     )
 
 
