@@ -94,7 +94,7 @@ async def _list_offset(
             found = await run(None, log.newest_timestamp)
         else:
             found = await run(None, log.offset_for_timestamp, timestamp, end_offset)
-        if found is not None:
+        if found is not None and (isolation == 0 or found[0] < end_offset):
             row.offset, row.timestamp = found
             row.leader_epoch = log.epochs.epoch_at(row.offset)
 
