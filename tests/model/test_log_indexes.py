@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex
-from ottla.log.producers import WINDOW, ProducedBatch, ProducerEntry, Producers
+from ottla.log.producers import WINDOW, ProducedBatch, Producers
 from ottla.model.batch import SEQUENCES
 
 moderate = settings(deadline=None, derandomize=True, max_examples=150)
@@ -158,9 +158,11 @@ def test_snapshot_brings_back_the_window_of_five(batches: list[tuple[int, int, i
 
 def test_snapshot_keeps_a_producer_without_batches_and_its_transaction() -> None:
     producers = Producers()
-    entry = producers.entries[9] = ProducerEntry(3)
-    entry.coordinator_epoch, entry.txn_first_offset = 5, 77
-    assert state(Producers.from_snapshot(producers.to_snapshot())) == state(producers)
+    producers.end(9, 3, coordinator_epoch=5, offset=70, timestamp=1000)
+    producers.begin(9, producers.entries[9], 77)
+    loaded = Producers.from_snapshot(producers.to_snapshot())
+    assert state(loaded) == state(producers)
+    assert loaded.open == producers.open == {9: 77}
 
 
 @moderate

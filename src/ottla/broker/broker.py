@@ -187,7 +187,9 @@ class Broker:
         self._coordination = Coordination(
             services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes
         )  # fmt: skip
-        services.groups = self._coordination.runtime
+        services.groups, services.transactions = self._coordination.runtime, self._coordination.transactions
+        services.markers = self._coordination.markers
+        services.producer_ids = ProducerIds(self._store, settings.broker_id)
         nodes = await self._store.load("/")
         self._view.apply([Changed(path, node) for path, node in nodes.items()])
         self._apply_dynamic_settings()
@@ -211,7 +213,7 @@ class Broker:
     async def _accept(self, sockets: list[tuple[Endpoint, socket.socket]]) -> None:
         """Step 6."""
         assert self._services is not None and self._store is not None
-        apis = served_apis(ProducerIds(self._store, self._settings.broker_id))
+        apis = served_apis()
         produce, self._fetch = ProduceApi(self._services), FetchApi(self._services)
         for endpoint, sock in sockets:
             dispatcher = Dispatcher(self._services, endpoint.name, apis, produce, self._fetch)

@@ -19,11 +19,13 @@ from ottla.cluster.view import TopicView
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.coordinator.journal import JOURNAL_TOPIC, Rebalance, journal_key
 from ottla.coordinator.outcome import World
+from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.env.metrics import Sample
 from ottla.env.tasks import Tasks
 from ottla.log.records import Record, build_batch, iterate_records
 from ottla.log.segment import FileRegion
 from ottla.model.errors import InvalidRecord, KafkaError
+from ottla.replica.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -101,11 +103,18 @@ class Coordination:
             topics=ViewTopics(services),
             new_uuid=lambda: str(uuid.UUID(bytes=random_bytes(16), version=4)),
         )
-        self.runtime = GroupRuntime(
-            loop=services.loop, clock=services.clock, wheel=services.wheel, replicas=services.replicas, world=world,
-            begin_turn=begin_turn, on_rebalance=self._note_rebalance,
+        parts = {
+            "loop": services.loop, "clock": services.clock, "wheel": services.wheel, "replicas": services.replicas,
+            "world": world, "begin_turn": begin_turn,
+        }  # fmt: skip
+        self.runtime = GroupRuntime(on_rebalance=self._note_rebalance, **parts)
+        self.markers = MarkerWriter(
+            replicas=services.replicas, clock=services.clock, wheel=services.wheel, begin_turn=begin_turn,
+            on_written=self._marker_written,
         )  # fmt: skip
+        self.transactions = TransactionRuntime(markers=self.markers, **parts)
         now = services.clock.monotonic()
+        self._timeouts_due = now
         self._expiry_due = now + services.settings.offsets_retention_check_interval_ms / 1000
         self._verify_due = now
         self._verifying = False
@@ -124,6 +133,8 @@ class Coordination:
             name = new.name if new is not None else old.name if old is not None else ""
             if name == OFFSETS_TOPIC:
                 self.runtime.serve(self._services.replicas.topics.get(OFFSETS_TOPIC.encode(), {}))
+            elif name == TRANSACTION_TOPIC:
+                self.transactions.serve(self._services.replicas.topics.get(TRANSACTION_TOPIC.encode(), {}))
             elif old is not None and (new is None or new.topic_id != old.topic_id):
                 deleted.append(old.name)
         if deleted:
@@ -136,6 +147,10 @@ class Coordination:
         if now >= self._expiry_due:
             self._expiry_due = now + settings.offsets_retention_check_interval_ms / 1000
             self.runtime.expire_offsets()
+        if now >= self._timeouts_due:
+            interval_ms = settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+            self._timeouts_due = now + interval_ms / 1000
+            self.transactions.expire()
         interval_ms = settings.group_verify_interval_ms
         if interval_ms > 0 and now >= self._verify_due and not self._verifying:
             self._verifying = True
@@ -144,6 +159,7 @@ class Coordination:
     async def _verify(self, interval_s: float) -> None:
         try:
             await self.runtime.verify()
+            await self.transactions.verify()
         finally:
             self._verifying = False
             self._verify_due = self._services.clock.monotonic() + interval_s
@@ -152,6 +168,11 @@ class Coordination:
         """Answer everybody who waits, so that the broker need not wait for them."""
         await self._tasks.stop()
         await self.runtime.stop()
+        await self.transactions.stop()
+
+    def _marker_written(self, partition: Partition, producer_id: int, commit: bool, end_offset: int) -> None:
+        if partition.name.topic == OFFSETS_TOPIC:
+            self.runtime.marker_written(partition, producer_id, commit=commit, end_offset=end_offset)
 
     # -- the journal ----------------------------------------------------------------------------------------------
 
@@ -214,7 +235,7 @@ class Coordination:
         yield Sample("counter", "ottla_group_rebalances", "Rebalances that were finished.", (), self.rebalances)
         yield Sample(
             "counter", "ottla_group_replay_mismatches", "Shards found to differ from a replay of their log.", (),
-            self.runtime.mismatches,
+            self.runtime.mismatches + self.transactions.mismatches,
         )  # fmt: skip
         yield from self._lag_samples(lags, cluster)
         took_ms = (self._services.clock.monotonic() - started) * 1000

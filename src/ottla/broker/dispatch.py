@@ -16,10 +16,9 @@ from inspect import isawaitable
 from struct import error as StructError
 from typing import Any, NamedTuple
 
-from ottla.broker.apis import configs, groups, metadata, offsets, topics
+from ottla.broker.apis import configs, groups, metadata, offsets, topics, transactions
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
-from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.store import StoreError
 from ottla.env.tasks import Tasks
@@ -61,7 +60,7 @@ class ServedApi(NamedTuple):
     advertised_min: int | None = None
 
 
-def served_apis(producer_ids: ProducerIds) -> dict[int, ServedApi]:
+def served_apis() -> dict[int, ServedApi]:
     """The APIs of this broker by key."""
     return {
         PRODUCE: ServedApi(3, 13, advertised_min=0),
@@ -81,8 +80,13 @@ def served_apis(producer_ids: ProducerIds) -> dict[int, ServedApi]:
         19: ServedApi(2, 7, topics.create_topics),
         20: ServedApi(1, 6, topics.delete_topics),
         21: ServedApi(0, 2, offsets.delete_records),
-        22: ServedApi(0, 5, lambda _, request, context: offsets.init_producer_id(producer_ids, request, context)),
+        22: ServedApi(0, 5, transactions.init_producer_id),
         23: ServedApi(2, 4, offsets.offset_for_leader_epoch),
+        24: ServedApi(0, 5, transactions.add_partitions_to_txn),
+        25: ServedApi(0, 4, transactions.add_offsets_to_txn),
+        26: ServedApi(0, 5, transactions.end_txn),
+        27: ServedApi(1, 1, transactions.write_txn_markers),
+        28: ServedApi(0, 5, transactions.txn_offset_commit),
         32: ServedApi(1, 4, configs.describe_configs),
         33: ServedApi(0, 2, configs.alter_configs),
         35: ServedApi(1, 4, topics.describe_log_dirs),
@@ -92,6 +96,8 @@ def served_apis(producer_ids: ProducerIds) -> dict[int, ServedApi]:
         47: ServedApi(0, 0, groups.offset_delete),
         60: ServedApi(0, 2, metadata.describe_cluster),
         61: ServedApi(0, 0, offsets.describe_producers),
+        65: ServedApi(0, 0, transactions.describe_transactions),
+        66: ServedApi(0, 2, transactions.list_transactions),
         68: ServedApi(0, 1, groups.consumer_group_heartbeat),
         69: ServedApi(0, 1, groups.consumer_group_describe),
         74: ServedApi(0, 1, configs.list_config_resources),
@@ -158,8 +164,9 @@ class Dispatcher:
             return
         request, _ = decode(request_class(api_key), version, body, 0)
         context = RequestContext(
-            api_key=api_key, version=version, client_id=client_id, listener=self._listener, connection=connection
-        )
+            api_key=api_key, version=version, client_id=client_id, listener=self._listener, connection=connection,
+            correlation_id=correlation_id,
+        )  # fmt: skip
         answer: Message | Awaitable[Message]
         try:
             answer = (

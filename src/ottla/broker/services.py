@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ottla.broker.producer_ids import ProducerIds
 from ottla.cluster.store import MetadataStore
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.coordinator.group_runtime import GroupRuntime
+from ottla.coordinator.outcome import Client
+from ottla.coordinator.transaction_runtime import MarkerWriter, TransactionRuntime
 from ottla.env.clock import Clock
 from ottla.env.timers import TimerWheel
 from ottla.model.settings import BrokerSettings, TopicSettings
@@ -36,6 +39,9 @@ class Services:
     new_id: Callable[[], bytes]
     #: set as soon as there is one, which is before anybody can ask
     groups: GroupRuntime = field(init=False)
+    transactions: TransactionRuntime = field(init=False)
+    markers: MarkerWriter = field(init=False)
+    producer_ids: ProducerIds = field(init=False)
     #: listener name -> where clients are told to go; a listener that is missing tells the address that was dialled
     advertised: dict[str, Endpoint] = field(default_factory=dict)
 
@@ -60,3 +66,10 @@ class RequestContext:
     client_id: str
     listener: str
     connection: Connection
+    correlation_id: int = 0
+
+    @property
+    def client(self) -> Client:
+        # The slash is Java's way to print an address without a name; tools show it, and some cut it off.
+        host = f"/{self.connection.peer_host}"
+        return Client(self.client_id, host, self.version, self.connection.number, self.correlation_id)

@@ -346,7 +346,10 @@ class ShardRuntime(ABC, Generic[S]):
             )
         )  # fmt: skip
         self._begin_turn()
-        _, end = self._replicas.append(partition, batch, memoryview(batch), 0, len(batch), now.wall_ms)
+        _, end = self._replicas.append(
+            partition, batch, memoryview(batch), 0, len(batch), now.wall_ms, transactional=producer is not None,
+            sequenced=producer is None,
+        )  # fmt: skip
         hosted.end_offset = end
         for record in outcome.records:
             hosted.shard.replay(record, producer)

@@ -164,6 +164,10 @@ class TransactionShard:
         """All that was replayed, to be compared with another replay."""
         return dict(self.values)
 
+    @staticmethod
+    def changes_soft_state(records: Sequence[TransactionRecord]) -> bool:
+        return bool(records)
+
     def discard_soft_state(self, transactional_id: str, now: Moment) -> None:
         """The records that a handler made were not stored: back to what is."""
         soft = self._soft.get(transactional_id)

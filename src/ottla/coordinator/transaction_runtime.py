@@ -9,6 +9,7 @@ restart the shard hands out every delivery that its log shows as begun.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -133,6 +134,28 @@ class MarkerWriter:
         else:
             self._replicas.wait_written(partition, waiter)
 
+    async def write_once(self, delivery: Delivery) -> int:
+        """One marker for whoever asks from outside: tried once, and the error code of what became of it."""
+        (name,) = delivery.partitions
+        partition = self._replicas.find(name.topic, name.partition)
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            self._begin_turn()
+            _, end = self._replicas.append_marker(
+                partition, delivery.producer.producer_id, delivery.producer.epoch, commit=delivery.commit,
+                coordinator_epoch=delivery.coordinator_epoch, now_ms=self._clock.wall_ms(),
+            )  # fmt: skip
+        except KafkaError as error:
+            return error.code
+        self._on_written(partition, delivery.producer.producer_id, delivery.commit, end)
+        waiter = _Once(asyncio.get_running_loop(), self._clock.monotonic() + _MARKER_S)
+        if partition.log.flush_acks_all:
+            self._replicas.wait_synced(partition, end, waiter)
+        else:
+            self._replicas.wait_written(partition, waiter)
+        return await waiter.code
+
     def write_again(self, progress: _Progress, name: TopicPartition) -> None:
         self._wheel.add(_Again(self, progress, name), _AGAIN_S)
 
@@ -175,6 +198,18 @@ class _MarkerWaiter:
             self._writer.write_again(self._progress, self._name)
         else:
             self._progress.settled(self._name)
+
+
+class _Once:
+    """Waits for a marker that is tried once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        self.deadline = deadline
+        self.code: asyncio.Future[int] = loop.create_future()
+
+    def on_committed(self, error_code: int) -> None:
+        if not self.code.done():
+            self.code.set_result(error_code)
 
 
 class _Again:

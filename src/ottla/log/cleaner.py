@@ -8,8 +8,12 @@ that has no record left goes, unless it holds the last sequence of a producer th
 every output ends where the segment behind it begins, so that a hole between segments always means loss. A deletion (a
 record without a value) stays until the delete horizon of its batch, which the first compaction sets. Records without a
 key go. Batches behind the last offset of the map stay as they are: memory for keys is bounded, and the next pass goes
-on there. Control batches stay. Records of transactions are dropped for newer ones but stand for no older ones, and
-their deletions stay, because nothing here knows yet whether they were aborted.
+on there.
+
+Records of aborted transactions go at once and stand for nothing; those of committed ones are records like any other. A
+marker stays while a batch of its transaction is there, even an empty one, and from the first pass that finds none on
+until its delete horizon. The row of an aborted transaction in the index of its output goes with the first such pass:
+while readers are told of a transaction they find its marker.
 
 Nothing is written here. The work is a stream of frames, each made from one read, for the one who writes files: a thread
 of the broker. With a small log that thread runs the generator itself; with a large one a process does, which cannot
@@ -22,6 +26,7 @@ import json
 import os
 import subprocess
 import sys
+from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -31,8 +36,9 @@ from typing import IO, Any, NamedTuple
 
 from ottla.env.disk import Disk, RealDisk
 from ottla.log.index import RELATIVE_OFFSET_MAX
-from ottla.log.records import RecordSpan, empty_batch, record_spans, retain_spans
+from ottla.log.records import RecordSpan, empty_batch, placeholder, record_spans, retain_spans
 from ottla.log.segment import Segment, SegmentFile
+from ottla.log.transactions import EndedTransaction, index_to_bytes
 from ottla.model.batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -67,12 +73,13 @@ class Kind(IntEnum):
     DATA = 2
     INDEX = 3
     TIME_INDEX = 4
+    TXN_INDEX = 5
     #: the output is whole: ``sources`` went into it, and whether it is anything but a copy
-    CLOSED = 5
+    CLOSED = 6
     #: the pass is over: everything below ``end_offset`` is compacted once the outputs are in place
-    END = 6
+    END = 7
     #: it cannot be done; the payload says why
-    FAILED = 7
+    FAILED = 8
 
 
 class Frame(NamedTuple):
@@ -122,8 +129,10 @@ class CleanJob:
     read_bytes: int
     #: what a batch may grow to when it is opened
     inflate_bytes_max: int
-    #: the last offset of each producer that is still known
-    producers: dict[int, int]
+    #: of each producer that is still known the last offset, -1 when only markers tell of it, and the epoch
+    producers: dict[int, tuple[int, int]]
+    #: every aborted transaction with a batch or a marker in the sources
+    aborted: tuple[EndedTransaction, ...] = ()
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -132,7 +141,8 @@ class CleanJob:
     def from_json(cls, data: bytes) -> CleanJob:
         values = json.loads(data)
         values["sources"] = tuple(Source(**source) for source in values["sources"])
-        values["producers"] = {int(producer_id): offset for producer_id, offset in values["producers"].items()}
+        values["producers"] = {int(producer_id): tuple(last) for producer_id, last in values["producers"].items()}
+        values["aborted"] = tuple(EndedTransaction._make(row) for row in values["aborted"])
         return cls(**values)
 
 
@@ -154,6 +164,16 @@ class _Pass:
         #: the map knows everything from the first dirty offset up to here
         self._latest = job.end_offset - 1
 
+        # Transactions
+        #: aborted ones by producer, in order: two of the same producer never overlap
+        self._aborted: dict[int, list[EndedTransaction]] = {}
+        for row in sorted(job.aborted, key=_last_offset):
+            self._aborted.setdefault(row.producer_id, []).append(row)
+        #: producers of whose transaction a batch was found, until its marker is
+        self._seen: set[int] = set()
+        #: rows for the index of the output
+        self._rows: list[EndedTransaction] = []
+
         # Output
         #: counts and indexes only; the file is somebody else's
         self._output: Segment | None = None
@@ -170,7 +190,7 @@ class _Pass:
             if self._output is None or not self._fits(number):
                 yield from self._close_output()
                 self._output = Segment(self._disk, "", source.base_offset)
-                self._output_sources, self._changed = 0, False
+                self._output_sources, self._changed, self._rows = 0, False, []
                 yield _frame(Kind.OUTPUT, first=number)
             self._output_sources += 1
             for batches in self._read(source):
@@ -181,14 +201,16 @@ class _Pass:
     # -- the map of keys ------------------------------------------------------------------------------------------
 
     def _map_keys(self) -> Frames:
-        start, skipped = self._job.first_dirty_offset, CONTROL | TRANSACTIONAL
+        start = self._job.first_dirty_offset
         ends = [source.base_offset for source in self._job.sources[1:]] + [self._job.end_offset]
         for source, end in zip(self._job.sources, ends, strict=True):
             if end <= start:
                 continue
             for batches in self._read(source):
                 for header, batch in batches:
-                    if header.last_offset < start or header.attributes & skipped or not header.record_count:
+                    if header.last_offset < start or header.attributes & CONTROL or not header.record_count:
+                        continue
+                    if self._aborted_by(header) is not None:
                         continue
                     full_at = self._map_batch(batch, start)
                     if full_at is not None:
@@ -214,10 +236,13 @@ class _Pass:
     def _clean(self, output: Segment, batches: list[Batch]) -> Frame:
         parts = []
         for header, batch in batches:
-            left = self._left_of(header, batch)
+            if header.attributes & CONTROL:
+                left = self._left_of_marker(header, batch)
+            else:
+                left = self._left_of(header, batch)
             if left is not batch:
                 self._changed = True
-            if left is None and self._job.producers.get(header.producer_id) == header.last_offset:
+            if left is None and self._tells_of_producer(header):
                 left = empty_batch(header)
             self._dropped = header if left is None else None
             if left is not None:
@@ -227,23 +252,55 @@ class _Pass:
 
     def _left_of(self, header: BatchHeader, batch: bytes) -> bytes | None:
         """The batch as it was, with fewer records, or None when none is left."""
-        if header.base_offset > self._latest or header.attributes & CONTROL:
+        if header.attributes & TRANSACTIONAL:
+            self._seen.add(header.producer_id)
+        if header.base_offset > self._latest:
             return batch
-        if not header.record_count:
+        if not header.record_count or self._aborted_by(header) is not None:
             return None
         data, spans = record_spans(batch, max_bytes=self._job.inflate_bytes_max)
         has_horizon = bool(header.attributes & DELETE_HORIZON)
-        in_transaction = bool(header.attributes & TRANSACTIONAL)
-        expired = has_horizon and not in_transaction and header.base_timestamp <= self._job.now_ms
+        expired = has_horizon and header.base_timestamp <= self._job.now_ms
         kept, has_deletions = self._kept(spans, expired=expired)
         if not kept:
             return None
         horizon = None
-        if has_deletions and not has_horizon and not in_transaction:
+        if has_deletions and not has_horizon:
             horizon = self._job.now_ms + self._job.delete_retention_ms
         elif len(kept) == len(spans):
             return batch
         return retain_spans(header, data, kept, horizon)
+
+    def _left_of_marker(self, header: BatchHeader, batch: bytes) -> bytes | None:
+        """The marker as it was, with the time at which it may go, or None when that has come."""
+        was_seen = header.producer_id in self._seen
+        self._seen.discard(header.producer_id)
+        row = self._aborted_by(header)
+        if was_seen and row is not None:
+            self._rows.append(row)
+        if was_seen or header.producer_id < 0 or header.base_offset > self._latest:
+            return batch
+        if not header.record_count:
+            return None
+        if header.attributes & DELETE_HORIZON:
+            return None if header.base_timestamp <= self._job.now_ms else batch
+        data, spans = record_spans(batch, max_bytes=self._job.inflate_bytes_max)
+        return retain_spans(header, data, spans, self._job.now_ms + self._job.delete_retention_ms)
+
+    def _aborted_by(self, header: BatchHeader) -> EndedTransaction | None:
+        """The aborted transaction that a batch or a marker belongs to."""
+        if not header.attributes & TRANSACTIONAL or header.producer_id not in self._aborted:
+            return None
+        rows = self._aborted[header.producer_id]
+        found = bisect_left(rows, header.last_offset, key=_last_offset)
+        return rows[found] if found < len(rows) and rows[found].first_offset <= header.base_offset else None
+
+    def _tells_of_producer(self, header: BatchHeader) -> bool:
+        """Whether a batch without records stays: its sequence, or its epoch, is the last that is known."""
+        last_offset, epoch = self._job.producers.get(header.producer_id, (-1, -1))
+        if last_offset >= 0:
+            return header.last_offset == last_offset
+        return bool(header.attributes & CONTROL) and header.producer_epoch == epoch and header.producer_id >= 0
 
     def _kept(self, spans: list[RecordSpan], *, expired: bool) -> tuple[list[RecordSpan], bool]:
         """The records that stay, and whether one of those that the map covers is a deletion."""
@@ -283,12 +340,13 @@ class _Pass:
         if output is None:
             return
         if self._dropped is not None:
-            last = empty_batch(self._dropped)
+            last = placeholder(self._dropped)
             self._note(output, last)
             self._dropped = None
             yield Frame(Kind.DATA, last)
         yield Frame(Kind.INDEX, output.offset_index.to_bytes())
         yield Frame(Kind.TIME_INDEX, output.time_index.to_bytes())
+        yield Frame(Kind.TXN_INDEX, index_to_bytes(self._rows))
         yield _frame(
             Kind.CLOSED, sources=self._output_sources, changed=self._changed or self._output_sources > 1,
             size_bytes=output.size_bytes,
@@ -322,6 +380,10 @@ class _Pass:
                 raise CorruptMessage(f"no whole batch stands at {position} in {source.path}")
             else:
                 wanted = header.size_bytes
+
+
+def _last_offset(row: EndedTransaction) -> int:
+    return row.last_offset
 
 
 def _digest(key: bytes) -> bytes:

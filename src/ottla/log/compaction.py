@@ -247,7 +247,7 @@ class _Pass:
         self._first_source = 0
         #: sources that an output stands for, or that stay as they are
         self._sources_done = 0
-        self._index = self._time_index = b""
+        self._index = self._time_index = self._txn_index = b""
         #: an output that is on disk, and its sources, for which it has yet to stand
         self.closed: tuple[Segment, list[Segment]] | None = None
         #: the same once it stands for them; while ``swapping`` it has yet to get its name
@@ -287,6 +287,8 @@ class _Pass:
             self._index = frame.payload
         elif frame.kind == Kind.TIME_INDEX:
             self._time_index = frame.payload
+        elif frame.kind == Kind.TXN_INDEX:
+            self._txn_index = frame.payload
         elif frame.kind == Kind.CLOSED:
             values = frame.values()
             self._close_output(values["sources"], values["changed"], values["size_bytes"], values["times"])
@@ -305,7 +307,7 @@ class _Pass:
             output.remove_cleaned()
         else:
             first, newest, newest_offset = times
-            output.finish_cleaned(self._index, self._time_index, (first, newest, newest_offset))
+            output.finish_cleaned(self._index, self._time_index, self._txn_index, (first, newest, newest_offset))
             for segment in sources:
                 segment.hold()
             self.closed = output, sources
@@ -366,8 +368,10 @@ def _job_of(plan: CompactionPlan, now_ms: int, settings: BrokerSettings) -> Clea
         read_bytes=max(settings.log_cleaner_io_buffer_size, HEADER_BYTES),
         inflate_bytes_max=max(topic.max_message_bytes * _INFLATE_MAX, _INFLATE_BYTES_MIN),
         producers={
-            producer_id: entry.batches[-1].last_offset for producer_id, entry in entries.items() if entry.batches
+            producer_id: (entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
+            for producer_id, entry in entries.items()
         },
+        aborted=tuple(plan.log.aborted_between(plan.sources[0].base_offset, plan.end_offset)),
     )
 
 

@@ -53,6 +53,11 @@ class OffsetIndex:
                 high = middle
         return self.entries[low - 1] & _POSITION_MASK if low else 0
 
+    def offset_behind(self, position: int) -> int | None:
+        """A relative offset that is beyond every batch before ``position``; None when the index ends before that."""
+        found = bisect_left(self.entries, position, key=_position)
+        return self.entries[found] >> 32 if found < len(self.entries) else None
+
     def truncate(self, relative_offset: int) -> None:
         """Drop the entries of batches that end at or behind ``relative_offset``."""
         del self.entries[bisect_left(self.entries, relative_offset << 32) :]
@@ -129,3 +134,7 @@ class TimeIndex:
         for timestamp, offset in TIME_ENTRY.iter_unpack(data[:whole]):
             index.maybe_append(timestamp, offset)
         return index
+
+
+def _position(entry: int) -> int:
+    return entry & _POSITION_MASK

@@ -8,6 +8,9 @@ gives it offsets and puts its bytes aside; the broker then writes all pending ba
 loop, before any reply goes out, so that twenty small produces cost one system call. A batch too large for that is
 written at once, straight from the receive buffer.
 
+A transaction's batches are batches like any other; ``append_marker`` writes the control batch that ends it. Readers of
+committed records get what lies below ``first_unstable_offset``, and a list of the transactions in it to leave out.
+
 Invariants: log_start <= written_end, synced_end <= written_end <= log_end; offsets in the file are dense but where
 compaction left gaps, inside sealed segments; what lies below ``written_end_offset`` never changes unless
 ``truncate_to`` or ``replace_segments`` says so; ``append`` changes nothing when it raises.
@@ -15,6 +18,7 @@ compaction left gaps, inside sealed segments; what lies below ``written_end_offs
 
 from __future__ import annotations
 
+import logging
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -26,9 +30,11 @@ from crc32c import crc32c
 from ottla.env.disk import Disk
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
-from ottla.log.producers import ProducerEntry, Producers
+from ottla.log.producers import ProducerEntry, Producers, load_snapshot, remove_snapshots, snapshot_path
 from ottla.log.records import find_timestamp, first_null_key, max_timestamp_record, recompress
 from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment
+from ottla.log.transactions import EndedTransaction, marker_batch
+from ottla.log.validation import refuse_unless_allowed
 from ottla.model.batch import (
     CODEC_BY_NAME,
     CODEC_MASK,
@@ -38,7 +44,6 @@ from ottla.model.batch import (
     HEADER,
     HEADER_BYTES,
     LENGTH_END,
-    LENGTH_MIN,
     LOG_APPEND_TIME,
     MAGIC,
     PREFIX,
@@ -48,17 +53,16 @@ from ottla.model.batch import (
 )
 from ottla.model.errors import (
     CorruptMessage,
-    ErrorCode,
     InvalidRecord,
     InvalidTimestamp,
     MessageTooLarge,
     OffsetOutOfRange,
     RecordListTooLarge,
-    Refused,
-    UnsupportedCompression,
 )
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -72,7 +76,7 @@ _HINTS_MAX = 64
 #: an opened batch may be this many times larger than the largest message; more is a bomb
 _INFLATE_MAX = 16
 
-#: what a client's batch may not be, and its codec: above the largest codec, something is wrong
+#: what a client's batch may not be, and its codec: above the largest codec, it needs a closer look
 _REFUSED_OR_CODEC = CONTROL | TRANSACTIONAL | CODEC_MASK
 _unpack_header = HEADER.unpack_from
 _pack_prefix = PREFIX.pack
@@ -104,6 +108,8 @@ class Log:
         #: None until first needed: then they are loaded as of this offset, for none of theirs came since
         self._producers = producers
         self._producers_offset = log_end_offset
+        #: transactions whose marker may not be below the high watermark yet, in order of their markers
+        self.ended: list[EndedTransaction] = []
         #: whether ``leader-epoch-checkpoint`` is durable and says what ``epochs`` does
         self._epochs_synced = epochs_synced
         #: sealed segments whose indexes could not be written for want of room
@@ -142,12 +148,17 @@ class Log:
 
     # -- append ---------------------------------------------------------------------------------------------------
 
-    def append(self, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int) -> tuple[int, int]:
+    def append(
+        self, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int, transactional: bool = False,
+        sequenced: bool = True,
+    ) -> tuple[int, int]:  # fmt: skip
         """Append the client's batch that fills ``buffer[start:end]``: its base offset and the offset behind it.
 
         ``view`` looks at the same buffer, which is the caller's to give away: timestamps are patched in place. A batch
-        that an idempotent producer sent before gets the offsets it already has. Raises the KafkaError to answer with,
-        or OSError, and then nothing has changed.
+        that an idempotent producer sent before gets the offsets it already has. Only with ``transactional`` it may be
+        part of a transaction, and begin one: whoever says so knows that the transaction is there. A coordinator that
+        writes on behalf of a producer has no sequences. Raises the KafkaError to answer with, or OSError, and then
+        nothing has changed.
         """
         size = end - start
         if size < HEADER_BYTES:
@@ -161,7 +172,10 @@ class Log:
             or attributes & _REFUSED_OR_CODEC > CODEC_MAX or (producer_id >= 0 and sequence < 0)
             or base_ts > max_ts or size > self._max_message_bytes
         ):  # fmt: skip
-            self._refuse(size, base, length, magic, attributes, delta, count, in_order=base_ts <= max_ts)
+            refuse_unless_allowed(
+                BatchHeader._make(_unpack_header(buffer, start)), size, self._max_message_bytes,
+                transactional=transactional, sequenced=sequenced,
+            )  # fmt: skip
         if crc32c(view[start + CRC_FROM : end]) != crc:
             raise CorruptMessage("the batch's checksum does not match its bytes")
         if not self._plain:
@@ -177,8 +191,12 @@ class Log:
         if producer_id >= 0:
             producers = self._producers or self.producers
             entry = producers.entries.get(producer_id)
-            if entry is None or entry.epoch != producer_epoch or entry.next_sequence != sequence:
-                entry, repeated = producers.check(producer_id, producer_epoch, sequence, delta)
+            if (
+                entry is None or entry.epoch != producer_epoch or entry.next_sequence != sequence
+                or entry.txn_bit != attributes & TRANSACTIONAL
+            ):  # fmt: skip
+                in_txn = attributes & TRANSACTIONAL != 0
+                entry, repeated = producers.check(producer_id, producer_epoch, sequence, delta, transactional=in_txn)
                 if repeated is not None:
                     return repeated.base_offset, repeated.last_offset + 1
 
@@ -212,41 +230,60 @@ class Log:
         if entry is not None:
             if entry.next_sequence < 0:
                 self.producers.entries[producer_id] = entry
-            entry.note(sequence, delta, base, max_ts)
+            if sequenced:
+                entry.note(sequence, delta, base, max_ts)
+            else:
+                entry.note_unsequenced(base, last, max_ts)
+            if entry.txn_bit != attributes & TRANSACTIONAL:
+                self.producers.begin(producer_id, entry, base)
         self.log_end_offset = last + 1
         self.appended_bytes += size
         if self.pending_bytes > PENDING_BYTES_MAX:
             self.write_pending()
         return base, last + 1
 
-    def _refuse(
-        self, size: int, base: int, length: int, magic: int, attributes: int, delta: int, count: int, *, in_order: bool
-    ) -> None:
-        """Say what is wrong with a batch, in the order in which Kafka looks (LogValidator, DefaultRecordBatch)."""
-        if length < LENGTH_MIN or not 0 <= magic <= MAGIC:
-            raise CorruptMessage(f"batch length {length} or magic {magic} cannot be")
-        if length + LENGTH_END > size:
-            raise InvalidRecord("no whole batch in the request")
-        if magic != MAGIC:
-            raise InvalidRecord(f"message format {magic} is not accepted any more; use a client that sends format 2")
-        if length + LENGTH_END != size:
-            raise InvalidRecord("a produce request must carry exactly one batch per partition")
-        if base:
-            raise InvalidRecord(f"the batch's base offset must be 0, not {base}")
-        if attributes & CONTROL:
-            raise InvalidRecord("clients may not write control records")
-        if attributes & TRANSACTIONAL:
-            # What Kafka answers to a transactional batch in a request that names no transaction.
-            raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the batch belongs to no transaction")
-        if attributes & CODEC_MASK > CODEC_MAX:
-            raise UnsupportedCompression(f"compression codec {attributes & CODEC_MASK} does not exist")
-        if count <= 0 or delta + 1 != count:
-            raise InvalidRecord(f"record count {count} does not fit last offset delta {delta}")
-        if size > self.settings.max_message_bytes:
-            raise MessageTooLarge(f"batch of {size} bytes is larger than max.message.bytes")
-        if not in_order:
-            raise InvalidTimestamp("the batch's first timestamp is ahead of its largest")
-        raise InvalidRecord("an idempotent producer's batch needs a sequence")
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, now_ms: int
+    ) -> tuple[int, int]:
+        """End the producer's transaction: the marker's offset and the one behind it.
+
+        Without an open transaction the marker is written all the same, as Kafka does: a newer epoch in it fences the
+        producer. Raises as ``append`` does, and then nothing has changed.
+        """
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        batch = marker_batch(
+            producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch, timestamp=now_ms
+        )
+        if not commit:
+            self._aborted_in(self.active)  # what is damaged shows now, while nothing has changed
+        if not self._prepared:
+            self._prepare()
+        segment, size, base = self.active, len(batch), self.log_end_offset
+        if (
+            segment.size_bytes + size > self._segment_bytes
+            or now_ms > self._roll_after_ms
+            or base - segment.base_offset > RELATIVE_OFFSET_MAX
+            or len(segment.offset_index.entries) >= self._index_entries_max
+        ) and segment.size_bytes:
+            segment = self.roll()
+        self.pending.append(_pack_prefix(base, size - LENGTH_END, self.leader_epoch))
+        self.pending.append(batch[PREFIX_BYTES:])
+        self.pending_bytes += size
+        if not segment.size_bytes:
+            self._begin_segment(now_ms, now_ms)
+        segment.note_append(base, size, now_ms, self._index_interval_bytes)
+        ended = self.producers.end(
+            producer_id, producer_epoch, coordinator_epoch=coordinator_epoch, offset=base, timestamp=now_ms
+        )
+        if ended is not None:
+            self.ended.append(ended)
+            if not commit:
+                segment.aborted.append(ended)
+        self.log_end_offset = base + 1
+        self.appended_bytes += size
+        if self.pending_bytes > PENDING_BYTES_MAX:
+            self.write_pending()
+        return base, base + 1
 
     def _transform(
         self, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int
@@ -479,6 +516,64 @@ class Log:
             return None
         return self.read(self.segments[following].base_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
 
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of a transaction that is open, or whose end may yet be lost; None when there is none."""
+        began = next(iter((self._producers or self.producers).open.values()), None)
+        for each in self.ended:
+            if began is None or each.first_offset < began:
+                began = each.first_offset
+        return None if began is None else max(began, self.log_start_offset)
+
+    def note_high_watermark(self, high_watermark: int) -> None:
+        """The ends of transactions below it are there to stay."""
+        self.ended = [each for each in self.ended if each.last_offset >= high_watermark]
+
+    def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of every aborted transaction that reaches into [start, end)."""
+        return [(each.producer_id, each.first_offset) for each in self.aborted_between(start, end)]
+
+    def aborted_between(self, start: int, end: int) -> list[EndedTransaction]:
+        found = []
+        for segment in self.segments[max(bisect_right(self.segments, start, key=_base_offset) - 1, 0) :]:
+            for each in self._aborted_in(segment):
+                if each.last_offset >= start and each.first_offset < end:
+                    found.append(each)
+                if each.last_stable_offset >= end:
+                    # Whatever began below the end was over by then.
+                    return found
+        return found
+
+    def aborted_within(self, offset: int, region: FileRegion, end_offset: int) -> list[tuple[int, int]]:
+        """The aborted transactions in what ``read`` just gave for ``offset`` and ``end_offset``."""
+        segments = self.segments[max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0) :]
+        if not any(map(self._aborted_in, segments)):
+            return []
+        for segment in segments:
+            if segment.is_open and segment.file is region.file:
+                behind = segment.offset_index.offset_behind(region.position + region.size_bytes)
+                if behind is not None:
+                    end_offset = min(end_offset, segment.base_offset + behind)
+                break
+        return self.aborted_transactions(offset, end_offset)
+
+    def _aborted_in(self, segment: Segment) -> list[EndedTransaction]:
+        try:
+            return segment.aborted
+        except ValueError as error:
+            log.warning("transaction index is damaged and rebuilt path=%s error=%s", segment.path(".txnindex"), error)
+        following = bisect_right(self.segments, segment.base_offset, key=_base_offset)
+        end = self.segments[following].base_offset if following < len(self.segments) else self.log_end_offset
+        producers, replay_from = load_snapshot(self._disk, self.directory, segment.base_offset)
+        ended = self._replay(producers, replay_from, end)
+        segment.aborted = [each for each in ended if each.last_offset >= segment.base_offset]
+        segment.indexed_bytes = -1
+        return segment.aborted
+
+    # -- times ----------------------------------------------------------------------------------------------------
+
     def offset_for_timestamp(self, timestamp: int, end_offset: int) -> tuple[int, int] | None:
         """The first record at or after ``timestamp``: its offset and its own timestamp. May open one batch."""
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
@@ -601,18 +696,21 @@ class Log:
         if not end_offset:
             return Producers()
         producers, replay_from = load_snapshot(self._disk, self.directory, end_offset)
-        if replay_from >= end_offset:
-            return producers
-        for segment in self.segments[max(bisect_right(self.segments, replay_from, key=_base_offset) - 1, 0) :]:
-            for _, header in segment.headers(segment.position_of(replay_from)):
-                if header.base_offset >= end_offset:
-                    return producers
-                if header.producer_id >= 0 and not header.attributes & CONTROL:
-                    producers.note(
-                        header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
-                        header.base_offset, header.max_timestamp,
-                    )  # fmt: skip
+        if replay_from < end_offset:
+            self._replay(producers, replay_from, end_offset)
         return producers
+
+    def _replay(self, producers: Producers, start: int, end: int) -> list[EndedTransaction]:
+        """Bring producers that are known as of ``start`` up to ``end``; the transactions aborted in between."""
+        aborted: list[EndedTransaction] = []
+        for segment in self.segments[max(bisect_right(self.segments, start, key=_base_offset) - 1, 0) :]:
+            for position, header in segment.headers(segment.position_of(start)):
+                if header.base_offset >= end:
+                    return aborted
+                batch = segment.batch(position, header) if header.attributes & CONTROL else b""
+                if (ended := producers.replay(header, batch)) is not None:
+                    aborted.append(ended)
+        return aborted
 
     # -- truncate -------------------------------------------------------------------------------------------------
 
@@ -649,6 +747,7 @@ class Log:
         self._epochs_synced = False
         self._prepared = False
         self._producers, self._producers_offset = None, end_offset
+        self.ended = [each for each in self.ended if each.last_offset < end_offset]
         segment.truncate(segment.size_bytes, end_offset)
         self._roll_after_ms = self._roll_deadline()
         remove_snapshots(self._disk, self.directory, behind=end_offset)
@@ -676,40 +775,9 @@ class Log:
             self._write_epochs(sync=True)
 
 
-def snapshot_path(directory: str, offset: int) -> str:
-    return os.path.join(directory, f"{offset:020d}.snapshot")
-
-
-def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
-    """The offsets for which there are producer snapshots, newest first."""
-    stems = (name.removesuffix(".snapshot") for name in disk.listdir(directory) if name.endswith(".snapshot"))
-    return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
-
-
-def remove_snapshots(disk: Disk, directory: str, *, behind: int) -> None:
-    """Remove what describes batches that are no longer there."""
-    for offset in snapshot_offsets(disk, directory):
-        if offset > behind:
-            disk.remove(snapshot_path(directory, offset))
-
-
-def load_snapshot(disk: Disk, directory: str, end_offset: int) -> tuple[Producers, int]:
-    """The newest undamaged snapshot at or below ``end_offset``, and the offset it stands for."""
-    for offset in snapshot_offsets(disk, directory):
-        if offset <= end_offset:
-            try:
-                return Producers.from_snapshot(disk.read_file(snapshot_path(directory, offset)) or b""), offset
-            except ValueError:
-                continue
-    return Producers(), 0
-
-
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
 def _nobody_rolled(log: Log, segment: Segment) -> None:
     pass
-
-
-__all__ = ["EPOCHS_FILE", "Log", "load_snapshot", "remove_snapshots", "snapshot_offsets", "snapshot_path"]

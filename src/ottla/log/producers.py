@@ -1,9 +1,13 @@
-"""What a log remembers of each idempotent producer, so that a retry is stored once.
+"""What a log remembers of each idempotent producer, so that a retry is stored once and a transaction has an end.
 
 Per producer id: its epoch and its last five batches (a client has at most five in flight). The rules are
 ProducerAppendInfo's: the same batch again is answered with the offset it has; an older epoch is fenced; a newer one
 starts at sequence 0; otherwise the sequence must follow; a producer we know nothing of may start anywhere, because
 retention may have dropped what we knew.
+
+A transaction begins with its first batch and ends with a marker, also with one of a newer epoch: that one fences the
+producer, whose next batch is then of an older epoch. While it is open the producer writes nothing else. Markers of a
+coordinator that has been replaced are refused by its epoch.
 
 ``.snapshot`` is Kafka's format with one addition: Kafka keeps the last batch only, so a client whose earlier replies
 were lost around a restart gets OUT_OF_ORDER_SEQUENCE_NUMBER there. We append the older batches of the window behind
@@ -12,13 +16,16 @@ Kafka's entries, inside the checksum, where Kafka's reader does not look.
 
 from __future__ import annotations
 
+import os
 from struct import Struct, error
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ottla.model.batch import SEQUENCES
-from ottla.model.errors import InvalidProducerEpoch, OutOfOrderSequence
+from ottla.env.disk import Disk
+from ottla.log.transactions import EndedTransaction, read_marker
+from ottla.model.batch import CONTROL, SEQUENCES, TRANSACTIONAL, BatchHeader
+from ottla.model.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence, Refused
 
 WINDOW = 5
 
@@ -41,18 +48,22 @@ class ProducedBatch(NamedTuple):
 class ProducerEntry:
     """One producer id."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "next_sequence", "timestamp", "txn_first_offset")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "next_sequence", "timestamp", "txn_bit", "txn_first_offset")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        #: the sequence that the next batch must start with; -1 when nothing of this epoch was seen
+        #: the sequence that the next batch must start with; -1 when the producer was unknown until now
         self.next_sequence = -1
         #: newest timestamp seen; the entry expires when it is old
         self.timestamp = -1
         #: oldest first, at most WINDOW
         self.batches: list[ProducedBatch] = []
+        #: of the newest marker
         self.coordinator_epoch = -1
+        #: of the transaction that is open, -1 when none is
         self.txn_first_offset = -1
+        #: what the attributes of a batch say that needs no further look: TRANSACTIONAL while a transaction is open
+        self.txn_bit = 0
 
     def duplicate_of(self, base_sequence: int, last_sequence: int) -> ProducedBatch | None:
         for batch in self.batches:
@@ -69,21 +80,39 @@ class ProducerEntry:
         self.next_sequence = (last_sequence + 1) % SEQUENCES
         self.timestamp = timestamp
 
+    def note_unsequenced(self, base_offset: int, last_offset: int, timestamp: int) -> None:
+        """A coordinator wrote for the producer, and coordinators do not count: there is nothing to repeat."""
+        self.batches = [ProducedBatch(-1, -1, base_offset, last_offset)]
+        self.next_sequence = 0
+        self.timestamp = timestamp
+
+    def with_epoch(self, epoch: int) -> ProducerEntry:
+        """The same producer in a newer epoch: its batches no longer count, its transaction goes on."""
+        entry = ProducerEntry(epoch)
+        entry.timestamp, entry.coordinator_epoch = self.timestamp, self.coordinator_epoch
+        entry.txn_first_offset, entry.txn_bit = self.txn_first_offset, self.txn_bit
+        return entry
+
 
 class Producers:
     """All producers of one log."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "open")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
+        #: first offsets of the open transactions by producer id, in order: whoever begins later begins higher
+        self.open: dict[int, int] = {}
+
+    # -- batches --------------------------------------------------------------------------------------------------
 
     def check(
-        self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
+        self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int, *, transactional: bool = False
     ) -> tuple[ProducerEntry, ProducedBatch | None]:
         """The producer's entry, and the batch that this one repeats. Raises when the batch must be refused.
 
-        Nothing changes here: the caller notes the batch once everything else about it is known to be right.
+        Nothing changes here: the caller notes the batch once everything else about it is known to be right. Without a
+        sequence, which is for coordinators, only the epoch counts.
         """
         entry = self.entries.get(producer_id)
         if entry is None:
@@ -91,32 +120,115 @@ class Producers:
         if epoch < entry.epoch:
             raise InvalidProducerEpoch(f"producer {producer_id} epoch {epoch} is older than {entry.epoch}")
         if epoch > entry.epoch:
-            if base_sequence != 0:
+            if base_sequence > 0:
                 raise OutOfOrderSequence(f"producer {producer_id} epoch {epoch} must start at sequence 0")
-            return ProducerEntry(epoch), None
-        if entry.next_sequence not in (base_sequence, -1):
+            entry = entry.with_epoch(epoch)
+        elif base_sequence >= 0 and entry.next_sequence not in (base_sequence, -1):
             duplicate = entry.duplicate_of(base_sequence, (base_sequence + last_offset_delta) % SEQUENCES)
             if duplicate is None:
                 raise OutOfOrderSequence(
                     f"producer {producer_id} sent sequence {base_sequence}, expected {entry.next_sequence}"
                 )
             return entry, duplicate
+        if entry.txn_bit and not transactional:
+            raise Refused(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has a transaction open since offset {entry.txn_first_offset}; end it first",
+            )
         return entry, None
 
-    def note(
-        self, producer_id: int, epoch: int, base_sequence: int, delta: int, base_offset: int, timestamp: int
-    ) -> None:
-        """Replay a batch that the log already holds: no checks, the log is the truth."""
+    def begin(self, producer_id: int, entry: ProducerEntry, first_offset: int) -> None:
+        entry.txn_first_offset, entry.txn_bit = first_offset, TRANSACTIONAL
+        self.open[producer_id] = first_offset
+
+    # -- markers --------------------------------------------------------------------------------------------------
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+        """Raises when a marker comes from a coordinator, or for a producer, that has been replaced."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return
+        if epoch < entry.epoch:
+            raise InvalidProducerEpoch(f"marker for producer {producer_id} epoch {epoch}, which is at {entry.epoch}")
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise Refused(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {coordinator_epoch} is older than {entry.coordinator_epoch}",
+            )
+
+    def end(
+        self, producer_id: int, epoch: int, *, coordinator_epoch: int, offset: int, timestamp: int
+    ) -> EndedTransaction | None:
+        """Note the marker at ``offset``; the transaction that it ends, None when none was open."""
         entry = self.entries.get(producer_id)
         if entry is None or entry.epoch != epoch:
-            entry = self.entries[producer_id] = ProducerEntry(epoch)
-        entry.note(base_sequence, delta, base_offset, timestamp)
+            entry = entry.with_epoch(epoch) if entry is not None else ProducerEntry(epoch)
+            # ProducerAppendInfo: whoever has an epoch here but no batch starts at 0.
+            entry.next_sequence = 0
+            self.entries[producer_id] = entry
+        entry.coordinator_epoch, entry.timestamp = coordinator_epoch, timestamp
+        entry.txn_first_offset, entry.txn_bit = -1, 0
+        first_offset = self.open.pop(producer_id, None)
+        if first_offset is None:
+            return None
+        return EndedTransaction(producer_id, first_offset, offset, next(iter(self.open.values()), offset + 1))
+
+    # -- what the log holds ---------------------------------------------------------------------------------------
+
+    def replay(self, header: BatchHeader, batch: bytes | memoryview) -> EndedTransaction | None:
+        """Note a batch that the log already holds: no checks, the log is the truth. The transaction that it aborted.
+
+        ``batch`` is looked at only when it is a control batch.
+        """
+        if header.producer_id < 0:
+            return None
+        if header.attributes & CONTROL:
+            return self._replay_control(header, batch)
+        self.note(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
+            header.base_offset, header.max_timestamp, transactional=bool(header.attributes & TRANSACTIONAL),
+        )  # fmt: skip
+        return None
+
+    def note(
+        self, producer_id: int, epoch: int, base_sequence: int, delta: int, base_offset: int, timestamp: int, *,
+        transactional: bool = False,
+    ) -> None:  # fmt: skip
+        entry = self.entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            entry = entry.with_epoch(epoch) if entry is not None else ProducerEntry(epoch)
+            self.entries[producer_id] = entry
+        if base_sequence >= 0:
+            entry.note(base_sequence, delta, base_offset, timestamp)
+        else:
+            entry.note_unsequenced(base_offset, base_offset + delta, timestamp)
+        if transactional and not entry.txn_bit:
+            self.begin(producer_id, entry, base_offset)
+
+    def _replay_control(self, header: BatchHeader, batch: bytes | memoryview) -> EndedTransaction | None:
+        marker = read_marker(batch)
+        if marker is None:
+            # Compaction keeps an empty one for the sake of the epoch alone.
+            known = self.entries.get(header.producer_id)
+            if known is None or known.epoch < header.producer_epoch:
+                epoch = header.producer_epoch
+                entry = known.with_epoch(epoch) if known is not None else ProducerEntry(epoch)
+                entry.next_sequence, entry.timestamp = 0, header.max_timestamp
+                self.entries[header.producer_id] = entry
+            return None
+        ended = self.end(
+            header.producer_id, header.producer_epoch, coordinator_epoch=marker.coordinator_epoch,
+            offset=header.base_offset, timestamp=header.max_timestamp,
+        )  # fmt: skip
+        return None if marker.commit else ended
 
     def expire(self, older_than_ms: int) -> None:
         """Forget producers whose newest batch is older, unless a transaction of theirs is open."""
         for producer_id, entry in list(self.entries.items()):
             if entry.timestamp < older_than_ms and entry.txn_first_offset < 0:
                 del self.entries[producer_id]
+
+    # -- snapshots ------------------------------------------------------------------------------------------------
 
     def to_snapshot(self) -> bytes:
         rows, older = [], []
@@ -144,6 +256,7 @@ class Producers:
         if version != _SNAPSHOT_VERSION or crc32c(data[_CRC_END:]) != crc or len(data) < entries_end:
             raise ValueError("snapshot is damaged")
         producers = cls()
+        began = []
         window = data[entries_end:]
         older: dict[int, list[ProducedBatch]] = {}
         whole = len(window) // _WINDOW_ENTRY.size * _WINDOW_ENTRY.size
@@ -152,8 +265,42 @@ class Producers:
         for row in _ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size : entries_end]):
             producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, txn_first = row
             entry = producers.entries[producer_id] = ProducerEntry(epoch)
-            entry.timestamp, entry.coordinator_epoch, entry.txn_first_offset = timestamp, coordinator_epoch, txn_first
+            entry.next_sequence, entry.timestamp, entry.coordinator_epoch = 0, timestamp, coordinator_epoch
             if last_sequence >= 0:
                 entry.batches = older.get(producer_id, [])
                 entry.note((last_sequence - delta) % SEQUENCES, delta, last_offset - delta, timestamp)
+            elif last_offset >= 0:
+                entry.note_unsequenced(last_offset - delta, last_offset, timestamp)
+            if txn_first >= 0:
+                began.append((txn_first, producer_id))
+        for txn_first, producer_id in sorted(began):
+            producers.begin(producer_id, producers.entries[producer_id], txn_first)
         return producers
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    return os.path.join(directory, f"{offset:020d}.snapshot")
+
+
+def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
+    """The offsets for which there are producer snapshots, newest first."""
+    stems = (name.removesuffix(".snapshot") for name in disk.listdir(directory) if name.endswith(".snapshot"))
+    return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
+
+
+def remove_snapshots(disk: Disk, directory: str, *, behind: int) -> None:
+    """Remove what describes batches that are no longer there."""
+    for offset in snapshot_offsets(disk, directory):
+        if offset > behind:
+            disk.remove(snapshot_path(directory, offset))
+
+
+def load_snapshot(disk: Disk, directory: str, end_offset: int) -> tuple[Producers, int]:
+    """The newest undamaged snapshot at or below ``end_offset``, and the offset it stands for."""
+    for offset in snapshot_offsets(disk, directory):
+        if offset <= end_offset:
+            try:
+                return Producers.from_snapshot(disk.read_file(snapshot_path(directory, offset)) or b""), offset
+            except ValueError:
+                continue
+    return Producers(), 0

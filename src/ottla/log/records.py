@@ -249,6 +249,12 @@ def empty_batch(header: BatchHeader) -> bytes:
     return _seal(header._replace(attributes=kept, base_timestamp=-1, record_count=0), b"")
 
 
+def placeholder(header: BatchHeader) -> bytes:
+    """What stands for a batch of which nothing but its place counts any more: it is nobody's and in no transaction."""
+    nobody = header._replace(producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    return empty_batch(nobody._replace(attributes=header.attributes & LOG_APPEND_TIME))
+
+
 def _open_batch(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes, int]:
     """The header, bytes that hold the records in the clear, and the position of the first record in them."""
     if len(batch) < HEADER_BYTES:

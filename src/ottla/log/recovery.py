@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from ottla.env.disk import Disk
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import RELATIVE_OFFSET_MAX
-from ottla.log.log import EPOCHS_FILE, Log, load_snapshot, remove_snapshots, snapshot_offsets, snapshot_path
-from ottla.log.producers import Producers
-from ottla.log.segment import INDEX_INTERVAL_BYTES, SWAP, SWAPPED, Segment, SegmentFile
-from ottla.model.batch import CONTROL, HEADER_BYTES, LENGTH_MIN, MAGIC, BatchHeader, checksum, read_header
+from ottla.log.log import EPOCHS_FILE, Log
+from ottla.log.producers import Producers, load_snapshot, remove_snapshots, snapshot_offsets, snapshot_path
+from ottla.log.segment import CLEANED, INDEX_INTERVAL_BYTES, SWAP, SWAPPED, Segment, SegmentFile
+from ottla.model.batch import HEADER_BYTES, LENGTH_MIN, MAGIC, BatchHeader, checksum, read_header
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
 
@@ -101,21 +101,29 @@ def _finish_swaps(disk: Disk, directory: str) -> None:
     """Finish what Segment.swap_files began. Each step leaves what it needs to be taken again."""
     names = disk.listdir(directory)
     swaps = [name for name in names if name.endswith(SWAP)]
-    for name in swaps:
+    for name in swaps.copy():
         if not name.endswith(".log" + SWAP) or not (stem := name.removesuffix(".log" + SWAP)).isdecimal():
             continue
         path = os.path.join(directory, name)
         base, end = int(stem), _end_of_file(disk, path)
         log.warning("compaction was cut off and is finished path=%s", path)
+        for suffix in SWAPPED[1:]:
+            # Kafka renames the log first. What describes it is as whole as it is.
+            index = path.removesuffix(".log" + SWAP) + suffix
+            if disk.exists(index + CLEANED):
+                disk.rename(index + CLEANED, index + SWAP)
+                swaps.append(os.path.basename(index + SWAP))
         for old in names:
             stem, suffix = os.path.splitext(old)
             if stem.isdecimal() and (base < int(stem) < end or (int(stem) == base and suffix in SWAPPED[1:])):
                 disk.remove(os.path.join(directory, old))
         disk.rename(path, path.removesuffix(SWAP))
     for name in swaps:
-        # Indexes: the log that they belong to has its name by now.
+        # Indexes: the log that they belong to has its name by now, unless it never came that far.
         path = os.path.join(directory, name)
-        if disk.exists(path):
+        if disk.exists(os.path.splitext(path.removesuffix(SWAP))[0] + ".log" + CLEANED):
+            disk.remove(path)
+        elif disk.exists(path):
             disk.rename(path, path.removesuffix(SWAP))
     if swaps:
         disk.fsync_dir(directory)
@@ -139,7 +147,7 @@ def _list_segments(disk: Disk, directory: str) -> list[Segment]:
     for name in names:
         path = os.path.join(directory, name)
         stem, suffix = os.path.splitext(name)
-        orphan = suffix in (".index", ".timeindex") and stem + ".log" not in names
+        orphan = suffix in (".index", ".timeindex", ".txnindex") and stem + ".log" not in names
         if orphan or suffix in (".deleted", ".cleaned", ".tmp"):
             disk.remove(path)
         elif suffix == ".log" and stem.isdecimal():
@@ -179,10 +187,13 @@ def _recover(
 ) -> tuple[LeaderEpochs, int, Producers | None]:
     """Read what may be damaged, cut where it is, rebuild what describes it."""
     epochs = _load_epochs(disk, directory)
-    producers, replay_from = load_snapshot(disk, directory, recovery_point)
     # Without its history of epochs a log is read as a whole; without a snapshot of its producers, from the last one on.
-    read_from = min(recovery_point, replay_from) if epochs.epochs else 0
-    first = max(bisect_right(segments, read_from, key=_base_offset) - 1, 0)
+    # A segment is read from its start, and which transactions end in it only those know who began it.
+    first = _holder(segments, recovery_point if epochs.epochs else 0)
+    producers, replay_from = load_snapshot(disk, directory, segments[first].base_offset if segments else recovery_point)
+    while segments and first != (older := _holder(segments, replay_from)):
+        first = older
+        producers, replay_from = load_snapshot(disk, directory, segments[first].base_offset)
     if not first and not compacted:
         # All of them are about to be read again. Compaction may have dropped the batches that an epoch began with.
         epochs = LeaderEpochs()
@@ -223,6 +234,11 @@ def _recover(
             segment.write_indexes()
     # A snapshot of more than is left says nothing: the log then loads an older one and replays.
     return epochs, end_offset, producers if replay_from <= end_offset else None
+
+
+def _holder(segments: list[Segment], offset: int) -> int:
+    """The number of the segment that holds an offset."""
+    return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
 
 
 def _drop(segments: list[Segment], first: int, reason: str) -> None:
@@ -287,11 +303,8 @@ class _Scan:
         if len(batch) != header.size_bytes or checksum(batch) != header.crc:
             return "checksum"
         self._epochs.assign(header.leader_epoch, base)
-        if header.producer_id >= 0 and base >= self._replay_from and not header.attributes & CONTROL:
-            self._producers.note(
-                header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta, base,
-                header.max_timestamp,
-            )  # fmt: skip
+        if base >= self._replay_from and (aborted := self._producers.replay(header, batch)) is not None:
+            self._segment.aborted.append(aborted)
         self._segment.note_append(header.last_offset, header.size_bytes, header.max_timestamp, INDEX_INTERVAL_BYTES)
         self.end_offset = header.next_offset
         return None

@@ -1,4 +1,4 @@
-"""One ``.log`` file with its two indexes.
+"""One ``.log`` file with its two indexes, and a third where transactions were aborted.
 
 The size of a segment is what it will have once everything appended is written; the log writes in groups. A segment
 that is not the last one never changes again. Files open when first used, so that a thousand quiet partitions cost
@@ -12,10 +12,12 @@ import logging
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from struct import Struct
 
 from ottla.env.disk import Disk
 from ottla.log.index import OffsetIndex, TimeIndex
+from ottla.log.transactions import EndedTransaction, index_from_bytes, index_to_bytes
 from ottla.model.batch import HEADER_BYTES, LENGTH_END, LENGTH_MIN, BatchHeader, read_header
 from ottla.model.errors import CorruptMessage
 
@@ -25,7 +27,7 @@ NO_TIMESTAMP = -1
 #: what compaction calls its files until they take the place of others: recovery drops the first, finishes the second
 CLEANED, SWAP = ".cleaned", ".swap"
 #: the files of a segment that compaction writes anew
-SWAPPED = (".log", ".index", ".timeindex")
+SWAPPED = (".log", ".index", ".timeindex", ".txnindex")
 #: Kafka's default of index.interval.bytes, for indexes that are rebuilt
 INDEX_INTERVAL_BYTES = 4096
 #: how much of the file one look at batch headers reads
@@ -68,9 +70,9 @@ class Segment:
     """The batches from ``base_offset`` up to the next segment's."""
 
     __slots__ = (
-        "_disk", "_file", "_offset_index", "_time_index", "base_offset", "bytes_since_index", "directory", "dropped",
-        "first_timestamp", "indexed_bytes", "indexes_suspect", "max_timestamp", "max_timestamp_offset", "size_bytes",
-        "synced_bytes",
+        "_aborted", "_disk", "_file", "_offset_index", "_time_index", "base_offset", "bytes_since_index", "directory",
+        "dropped", "first_timestamp", "indexed_bytes", "indexes_suspect", "max_timestamp", "max_timestamp_offset",
+        "size_bytes", "synced_bytes",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size_bytes: int = 0) -> None:
@@ -79,6 +81,7 @@ class Segment:
         #: None until first used; a file without batches has no use for what an earlier life may have left beside it
         self._offset_index: OffsetIndex | None = None if size_bytes else OffsetIndex()
         self._time_index: TimeIndex | None = None if size_bytes else TimeIndex()
+        self._aborted: list[EndedTransaction] | None = None if size_bytes else []
         self.directory = directory
         self.base_offset = base_offset
         self.size_bytes = size_bytes
@@ -129,6 +132,18 @@ class Segment:
         assert self._time_index is not None
         return self._time_index
 
+    @property
+    def aborted(self) -> list[EndedTransaction]:
+        """The aborted transactions whose marker is here. Raises ValueError when their index is damaged."""
+        if self._aborted is None:
+            # Most segments have none, and then no file.
+            self._aborted = index_from_bytes(self._disk.read_file(self.path(".txnindex")) or b"", self.base_offset)
+        return self._aborted
+
+    @aborted.setter
+    def aborted(self, rows: list[EndedTransaction]) -> None:
+        self._aborted = rows
+
     def _load_indexes(self) -> None:
         offset_data = self._disk.read_file(self.path(".index"))
         time_data = self._disk.read_file(self.path(".timeindex"))
@@ -171,6 +186,9 @@ class Segment:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self._disk.write_file(self.path(".index" + suffix), self.offset_index.to_bytes(), sync=True)
         self._disk.write_file(self.path(".timeindex" + suffix), self.time_index.to_bytes(), sync=True)
+        if self._aborted or (self._aborted is not None and self._disk.exists(self.path(".txnindex"))):
+            # An empty file, where there is one: that it was removed could be forgotten in a power cut.
+            self._disk.write_file(self.path(".txnindex" + suffix), index_to_bytes(self._aborted), sync=True)
         self.indexed_bytes = size
 
     def sync(self) -> None:
@@ -211,12 +229,15 @@ class Segment:
         self._disk.pwrite(self.file.fd, batches, self.size_bytes)
         self.size_bytes += len(batches)
 
-    def finish_cleaned(self, offset_index: bytes, time_index: bytes, times: tuple[int, int, int]) -> None:
+    def finish_cleaned(
+        self, offset_index: bytes, time_index: bytes, txn_index: bytes, times: tuple[int, int, int]
+    ) -> None:
         """Put the file and its indexes on disk; ``times`` are the first and newest timestamp and the newest's offset.
 
         Under its own name nothing of it is on disk yet: ``synced_bytes`` stays below zero until it is.
         """
         self._offset_index, self._time_index = OffsetIndex.from_bytes(offset_index), TimeIndex.from_bytes(time_index)
+        self._aborted = index_from_bytes(txn_index, self.base_offset)
         self.first_timestamp, self.max_timestamp, self.max_timestamp_offset = times
         self._disk.fdatasync(self.file.fd)
         self.write_indexes(CLEANED)
@@ -228,12 +249,13 @@ class Segment:
     def swap_files(self, sources: list[Segment]) -> None:
         """Give this compacted segment its name, durably, and take theirs from those it was made from. In a thread.
 
-        Kafka's order, so that either broker can finish what the other began: a ``.swap`` of the log is whole, and its
-        renames come first. Everything that was done already is skipped, so that it can be tried again.
+        Either broker can finish what the other began: a ``.swap`` of the log is whole, and decides. Its indexes get
+        that name before it, because nothing would show that aborted transactions are missing. Everything that was done
+        already is skipped, so that it can be tried again.
         """
         disk = self._disk
         # 1 from here on recovery goes on with the new file
-        for suffix in SWAPPED:
+        for suffix in (*SWAPPED[1:], SWAPPED[0]):
             self._rename(suffix, CLEANED, SWAP)
         disk.fsync_dir(self.directory)
         # 2 what has no successor of its own name
@@ -371,12 +393,14 @@ class Segment:
             self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
             self.max_timestamp_offset = -1
         self.time_index.truncate(offset - self.base_offset)
+        with suppress(ValueError):  # a damaged one is rebuilt from what is left, by whoever asks for it first
+            self.aborted = [each for each in self.aborted if each.last_offset < offset]
         if self.is_open or (self._disk.file_size(self.path(".log")) or 0) > position:
             self._disk.truncate(self.file.fd, position)
 
     def reset_indexes(self) -> None:
-        """Start both indexes from nothing: recovery is about to rebuild them."""
-        self._offset_index, self._time_index = OffsetIndex(), TimeIndex()
+        """Start the indexes from nothing: recovery is about to rebuild them."""
+        self._offset_index, self._time_index, self._aborted = OffsetIndex(), TimeIndex(), []
         self.indexed_bytes = -1
         self.bytes_since_index = 0
         self.first_timestamp = self.max_timestamp = NO_TIMESTAMP

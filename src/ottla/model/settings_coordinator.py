@@ -191,7 +191,6 @@ class CoordinatorSettings(SettingsSnapshot):
         50,
         at_least(1),
         "Partitions of `__transaction_state`.",
-        used=False,
     )
     transaction_state_log_replication_factor = Setting(
         "transaction.state.log.replication.factor",
@@ -199,7 +198,6 @@ class CoordinatorSettings(SettingsSnapshot):
         1,
         at_least(1),
         "Replicas of `__transaction_state` (Kafka: 3).",
-        used=False,
     )
     transaction_state_log_min_isr = Setting(
         "transaction.state.log.min.isr",
@@ -207,7 +205,6 @@ class CoordinatorSettings(SettingsSnapshot):
         1,
         at_least(1),
         "In-sync replicas that `__transaction_state` needs (Kafka: 2).",
-        used=False,
     )
     transaction_state_log_segment_bytes = Setting(
         "transaction.state.log.segment.bytes",
@@ -215,7 +212,6 @@ class CoordinatorSettings(SettingsSnapshot):
         104_857_600,
         at_least(1),
         "Segment size of `__transaction_state`.",
-        used=False,
     )
     transaction_state_log_load_buffer_size = Setting(
         "transaction.state.log.load.buffer.size",
@@ -223,7 +219,6 @@ class CoordinatorSettings(SettingsSnapshot):
         5_242_880,
         at_least(1),
         "Bytes read at once when transactions are loaded.",
-        used=False,
     )
     transaction_max_timeout_ms = Setting(
         "transaction.max.timeout.ms",
@@ -231,7 +226,6 @@ class CoordinatorSettings(SettingsSnapshot):
         900_000,
         at_least(1),
         "Longest transaction timeout a producer may ask for.",
-        used=False,
     )
     transactional_id_expiration_ms = Setting(
         "transactional.id.expiration.ms",
@@ -239,7 +233,6 @@ class CoordinatorSettings(SettingsSnapshot):
         604_800_000,
         at_least(1),
         "Silence after which a transactional id is forgotten.",
-        used=False,
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms = Setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
@@ -247,7 +240,6 @@ class CoordinatorSettings(SettingsSnapshot):
         10_000,
         at_least(1),
         "How often timed-out transactions are aborted.",
-        used=False,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms = Setting(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
@@ -255,7 +247,6 @@ class CoordinatorSettings(SettingsSnapshot):
         3_600_000,
         at_least(1),
         "How often expired transactional ids are removed.",
-        used=False,
     )
     transaction_partition_verification_enable = Setting(
         "transaction.partition.verification.enable",
@@ -264,5 +255,4 @@ class CoordinatorSettings(SettingsSnapshot):
         ANY,
         "Check that a partition was added to a transaction before its records are accepted.",
         dynamic=True,
-        used=False,
     )

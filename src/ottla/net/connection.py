@@ -101,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
         "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket", "_socket_fd",
-        "_write_paused", "cache", "last_active", "local_address", "on_close", "owed_bytes", "peer_host",
+        "_write_paused", "cache", "last_active", "local_address", "number", "on_close", "owed_bytes", "peer_host",
         "touched", "transport",
     )  # fmt: skip
 
@@ -118,6 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         #: the same descriptor as an object; made for the first large reply
         self._socket: socket.socket | None = None
         self.peer_host = ""
+        #: counts connections in the order in which they were accepted
+        self.number = 0
         #: the address that the client dialled; told back to it when no other is advertised
         self.local_address = ("", 0)
         self.last_active = 0.0

@@ -116,17 +116,39 @@ class ReplicaManager:
     # -- append ---------------------------------------------------------------------------------------------------
 
     def append(
-        self, partition: Partition, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int
-    ) -> tuple[int, int]:
-        """Append one batch: its base offset and the offset behind it. Raises KafkaError, with nothing changed."""
+        self, partition: Partition, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int,
+        *, transactional: bool = False, sequenced: bool = True,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Append one batch: its base offset and the offset behind it. Raises KafkaError, with nothing changed.
+
+        With ``transactional`` the batch may be part of a transaction, which the caller knows to be open; without
+        ``sequenced`` a coordinator writes it.
+        """
         if partition.offline or not partition.has_room:
             raise StorageError("the partition's log directory is offline or full; see the broker's log")
         try:
-            offsets = partition.log.append(buffer, view, start, end, now_ms)
+            offsets = partition.log.append(buffer, view, start, end, now_ms, transactional, sequenced)
         except OSError as error:
             self._write_failed(partition.log, error)
             raise StorageError(f"the batch could not be written: {error.strerror}") from None
         self.bytes_in += end - start
+        self._pending[partition.log] = None
+        return offsets
+
+    def append_marker(
+        self, partition: Partition, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int,
+        now_ms: int,
+    ) -> tuple[int, int]:  # fmt: skip
+        """End a producer's transaction: the marker's offset and the one behind it. Fails as ``append`` does."""
+        if partition.offline or not partition.has_room:
+            raise StorageError("the partition's log directory is offline or full; see the broker's log")
+        try:
+            offsets = partition.log.append_marker(
+                producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch, now_ms=now_ms
+            )
+        except OSError as error:
+            self._write_failed(partition.log, error)
+            raise StorageError(f"the marker could not be written: {error.strerror}") from None
         self._pending[partition.log] = None
         return offsets
 
@@ -160,11 +182,7 @@ class ReplicaManager:
                 continue
             end = each.written_end_offset
             if end > partition.high_watermark:
-                partition.high_watermark = end
-                size_bytes = each.appended_bytes - partition.appended_bytes
-                partition.appended_bytes = each.appended_bytes
-                for reader in list(partition.readers):
-                    reader.on_committed(size_bytes)
+                partition.advance_high_watermark(end)
             if partition.written:
                 written, partition.written = partition.written, []
                 for writer in written:

@@ -1,6 +1,8 @@
 """The state of one partition on this broker. Pure: no I/O, no clock, no loop.
 
     high_watermark   every in-sync replica has everything below; readers see up to here; never goes back within an epoch
+    last stable      no transaction is open below, and none ended by a marker that could still be lost; readers of
+                     committed records see up to here
     leader_epoch     goes up with every change of leader, and after a stop that was not clean; clients check theirs
 
 With one replica the high watermark is the end of what is in the file. Whether an acknowledgement also waits for the
@@ -21,7 +23,10 @@ class Reader(Protocol):
     """A long poll that waits for this partition."""
 
     def on_committed(self, size_bytes: int) -> None:
-        """The high watermark moved by this many bytes."""
+        """What it may read grew by this many bytes."""
+
+    def on_stable(self) -> None:
+        """What it may read grew by nobody knows how many bytes: look again."""
 
     def on_gone(self) -> None:
         """The partition is no longer here, or its epoch changed: answer now."""
@@ -40,7 +45,8 @@ class Partition:
 
     __slots__ = (
         "appended_bytes", "has_room", "high_watermark", "isr", "leader_epoch", "leader_id", "log", "name", "offline",
-        "readers", "replicas", "sync_in_flight", "topic_id", "topic_name", "writers", "written",
+        "readers", "replicas", "stable_readers", "sync_in_flight", "told_stable_offset", "topic_id", "topic_name",
+        "writers", "written",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +70,9 @@ class Partition:
         self.has_room = True
         #: a dict, because a reader leaves by itself far more often than it is woken
         self.readers: dict[Reader, None] = {}
+        #: those that read committed records only; as long as there are some, ``told_stable_offset`` is what they know
+        self.stable_readers: dict[Reader, None] = {}
+        self.told_stable_offset = -1
         #: produces that wait for the end of the turn, when their batches are in the file
         self.written: list[Writer] = []
         #: (offset that must be on disk, who waits), in order of offset
@@ -72,8 +81,54 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Readers of committed transactions see up to here."""
-        return self.high_watermark
+        """Readers of committed transactions see up to here. Raises OSError when producers cannot be loaded."""
+        first_unstable = self.log.first_unstable_offset
+        if first_unstable is None or first_unstable > self.high_watermark:
+            return self.high_watermark
+        return first_unstable
+
+    def park(self, reader: Reader, *, read_committed: bool) -> None:
+        """Tell the reader when there is more to read."""
+        if not read_committed:
+            self.readers[reader] = None
+            return
+        if not self.stable_readers:
+            self.told_stable_offset = self.last_stable_offset
+        self.stable_readers[reader] = None
+
+    def unpark(self, reader: Reader) -> None:
+        self.readers.pop(reader, None)
+        self.stable_readers.pop(reader, None)
+
+    def advance_high_watermark(self, end_offset: int) -> None:
+        """Everything below ``end_offset`` is committed: wake who waits for it."""
+        previous, self.high_watermark = self.high_watermark, end_offset
+        log = self.log
+        size_bytes, self.appended_bytes = log.appended_bytes - self.appended_bytes, log.appended_bytes
+        if log.ended:
+            log.note_high_watermark(end_offset)
+        for reader in list(self.readers):
+            reader.on_committed(size_bytes)
+        if self.stable_readers:
+            self._wake_stable_readers(previous, size_bytes)
+
+    def _wake_stable_readers(self, previous_high_watermark: int, size_bytes: int) -> None:
+        told = self.told_stable_offset
+        try:
+            self.told_stable_offset = self.last_stable_offset
+        except OSError:
+            # Whoever looks finds the disk as it is.
+            together = False
+        else:
+            if self.told_stable_offset <= told:
+                return
+            # Without transactions both offsets move together, and the bytes are known.
+            together = told == previous_high_watermark and self.told_stable_offset == self.high_watermark
+        for reader in list(self.stable_readers):
+            if together:
+                reader.on_committed(size_bytes)
+            else:
+                reader.on_stable()
 
     def check_leader_epoch(self, epoch: int) -> None:
         """A client that knows another epoch than ours must refresh what it knows, or wait until we do."""
@@ -105,6 +160,6 @@ class Partition:
 
     def release_readers(self) -> None:
         """Answer the long polls with what there is."""
-        readers, self.readers = self.readers, {}
+        readers, self.readers, self.stable_readers = {**self.readers, **self.stable_readers}, {}, {}
         for reader in readers:
             reader.on_gone()

@@ -36,7 +36,8 @@ class PartitionData(NamedTuple):
 class ProduceRequest(NamedTuple):
     """A request as positions into its frame. A topic is its name's bytes, or its id's from v13 on."""
 
-    transactional: bool
+    #: None outside of a transaction
+    transactional_id: str | None
     acks: int
     timeout_ms: int
     topics: list[tuple[bytes, list[PartitionData]]]
@@ -61,6 +62,7 @@ def parse_produce(buffer: Buffer, start: int, end: int, version: int) -> Produce
     if version >= FLEXIBLE_FROM:
         return _parse_flexible(buffer, skip_tags(buffer, position, end), end, version)
     (length,) = _INT16.unpack_from(buffer, position)
+    transactional_id = _text(buffer, position + 2, length, end)
     position += 2 + (length if length > 0 else 0)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
     (topic_count,) = _INT32.unpack_from(buffer, position + 6)
@@ -96,12 +98,12 @@ def parse_produce(buffer: Buffer, start: int, end: int, version: int) -> Produce
     if position > end:
         # What was read there is another request's.
         raise WireError("the request does not end within the frame")
-    return ProduceRequest(length >= 0, acks, timeout_ms, topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
 def _parse_flexible(buffer: Buffer, position: int, end: int, version: int) -> ProduceRequest:
     length, position = read_compact_length(buffer, position)
-    transactional = length >= 0
+    transactional_id = _text(buffer, position, length, end)
     position += max(length, 0)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
     topic_count, position = read_uvarint(buffer, position + 6)
@@ -137,7 +139,7 @@ def _parse_flexible(buffer: Buffer, position: int, end: int, version: int) -> Pr
         position = skip_tags(buffer, position, end)
         topics.append((name, partitions))
     skip_tags(buffer, position, end)
-    return ProduceRequest(transactional, acks, timeout_ms, topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
 def _check_count(count: int, position: int, end: int) -> None:
@@ -198,6 +200,17 @@ class ReplyTemplate:
                 self._size, correlation_id, self._head, base_offset, log_append_time, log_start_offset, self._tail
             )
         return self._pack(self._size, correlation_id, self._head, base_offset, log_append_time, self._tail)
+
+
+def _text(buffer: Buffer, position: int, length: int, end: int) -> str | None:
+    if length < 0:
+        return None
+    if position + length > end:
+        raise WireError("a text does not end within the frame")
+    try:
+        return bytes(buffer[position : position + length]).decode()
+    except UnicodeDecodeError:
+        raise WireError("the transactional id is not UTF-8") from None
 
 
 def _topic(name: bytes, version: int) -> bytes:

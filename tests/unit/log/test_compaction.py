@@ -836,7 +836,7 @@ def job_of(sources: list[Source], end_offset: int) -> CleanJob:
     return CleanJob(
         sources=tuple(sources), first_dirty_offset=0, end_offset=end_offset, now_ms=NOW, delete_retention_ms=0,
         output_bytes_max=1 << 30, index_interval_bytes=100, keys_max=1000, read_bytes=200, inflate_bytes_max=1 << 20,
-        producers={5: 3},
+        producers={5: (3, 0)},
     )  # fmt: skip
 
 

@@ -50,10 +50,14 @@ class Poll:
 
     def __init__(self) -> None:
         self.told: list[int] = []
+        self.looks = 0
         self.gone = 0
 
     def on_committed(self, size_bytes: int) -> None:
         self.told.append(size_bytes)
+
+    def on_stable(self) -> None:
+        self.looks += 1
 
     def on_gone(self) -> None:
         self.gone += 1

@@ -125,7 +125,7 @@ class _Fetch:
         by_id = self._shape.topic_ids
         self._partitions = [self._api.find(wanted, by_id) for wanted in self._wanted]
         for partition in self._partitions:
-            partition.readers[self] = None
+            partition.park(self, read_committed=self._request.read_committed)
         self._connection = connection
         connection.on_close[self.cancel] = None
         self._api.wheel.add(self, self._request.max_wait_ms / 1000)
@@ -135,6 +135,12 @@ class _Fetch:
         self._bytes += size_bytes
         if self._bytes >= self._min_bytes:
             self._leave_and_answer()
+
+    def on_stable(self) -> None:
+        if self._connection is not None:
+            _, self._bytes, failed = self._read()
+            if failed or self._bytes >= self._min_bytes:
+                self._leave_and_answer()
 
     def on_gone(self) -> None:
         self._leave_and_answer()
@@ -162,7 +168,7 @@ class _Fetch:
         self._api.wheel.remove(self)
         self._api.parked -= 1
         for partition in self._partitions:
-            partition.readers.pop(self, None)
+            partition.unpark(self)
         self._partitions = []
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -221,8 +227,8 @@ class _Read:
     """What a reply says of one partition."""
 
     __slots__ = (
-        "diverging", "error_code", "high_watermark", "last_stable_offset", "log_start_offset", "read_committed",
-        "region", "wanted",
+        "aborted", "diverging", "error_code", "high_watermark", "last_stable_offset", "log_start_offset", "region",
+        "wanted",
     )  # fmt: skip
 
     def __init__(self, wanted: FetchedPartition, error_code: int = 0) -> None:
@@ -231,7 +237,8 @@ class _Read:
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
-        self.read_committed = False
+        #: the transactions whose records are to be left out; None for a reader that does not care
+        self.aborted: list[tuple[int, int]] | None = None
         self.region: FileRegion | None = None
         #: the epoch and offset up to which the reader's history is ours
         self.diverging: tuple[int, int] | None = None
@@ -247,7 +254,6 @@ def _read_partition(
     read.high_watermark = partition.high_watermark
     read.last_stable_offset = partition.last_stable_offset
     read.log_start_offset = log.log_start_offset
-    read.read_committed = read_committed
     if request.last_fetched_epoch >= 0:
         if request.last_fetched_epoch == partition.leader_epoch:
             # It may not have written anything yet, and then the history does not know it.
@@ -259,11 +265,15 @@ def _read_partition(
         if epoch < request.last_fetched_epoch or end_offset < request.fetch_offset:
             read.diverging = epoch, end_offset
             return read
+    if read_committed:
+        read.aborted = []
     size_bytes_max = min(request.size_bytes_max, left)
     if size_bytes_max <= 0 and not at_least_one:
         return read
     end_offset = read.last_stable_offset if read_committed else read.high_watermark
     read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
+    if read_committed and read.region is not None:
+        read.aborted = log.aborted_within(request.fetch_offset, read.region, end_offset)
     return read
 
 
@@ -288,7 +298,7 @@ def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], sha
             out.append(
                 shape.partition_start(
                     read.wanted.number, read.error_code, read.high_watermark, read.last_stable_offset,
-                    read.log_start_offset, length, [] if read.read_committed else None,
+                    read.log_start_offset, length, read.aborted,
                 )
             )  # fmt: skip
             if region is not None:

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 from ottla.broker.apis.topics import create_internal_topic
+from ottla.broker.apis.transactions import create_transaction_topic
 from ottla.broker.services import RequestContext, Services
 from ottla.coordinator.classic import refused_join
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.offsets import refuse_commit
-from ottla.coordinator.outcome import Client
 from ottla.coordinator.runtime import Unstored
+from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.wire import Message
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
@@ -42,6 +43,8 @@ from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 Answer = Message | Awaitable[Message]
 
 _GROUP, _TRANSACTION = 0, 1
+#: by key type, where the coordinators of that type keep their state
+_TOPICS = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_TOPIC}
 #: operations that can be authorized on a group, as bits
 GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 _NOT_ASKED = -(1 << 31)
@@ -51,7 +54,8 @@ _MANY_GROUPS_FROM = 8
 
 def find_coordinator(services: Services, request: FindCoordinatorRequest, context: RequestContext) -> Answer:
     """FindCoordinator (10) v0-v6. v1 key type. v4 many keys."""
-    if request.key_type == _GROUP and OFFSETS_TOPIC not in services.view.topics:
+    missing = _TOPICS.get(request.key_type)
+    if missing is not None and missing not in services.view.topics:
         return _create_and_find(services, request, context)
     return _coordinators(services, request, context)
 
@@ -60,6 +64,9 @@ async def _create_and_find(
     services: Services, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
     settings = services.settings
+    if request.key_type == _TRANSACTION:
+        await create_transaction_topic(services)
+        return _coordinators(services, request, context)
     await create_internal_topic(
         services, OFFSETS_TOPIC, partitions=settings.offsets_topic_num_partitions,
         replication_factor=settings.offsets_topic_replication_factor,
@@ -84,13 +91,10 @@ def _coordinators(
 
 
 def _coordinator(services: Services, key_type: int, key: str, context: RequestContext) -> Coordinator:
-    if key_type == _GROUP:
+    if key_type in _TOPICS:
         host, port = services.endpoint_for(context)
         return Coordinator(key=key, node_id=services.broker_id, host=host, port=port, error_message=None)
-    if key_type == _TRANSACTION:
-        code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no transactions yet"
-    else:
-        code, text = ErrorCode.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
+    code, text = ErrorCode.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
     return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)
 
 
@@ -101,7 +105,7 @@ def join_group(services: Services, request: JoinGroupRequest, context: RequestCo
     """JoinGroup (11) v0-v9. v1 rebalance timeout. v4 member id required. v5 static members. v8 reason. v9 skip."""
     return services.groups.run(
         request.group_id,
-        lambda shard, ticket, now: shard.join_group(request, _client(context), ticket, now),
+        lambda shard, ticket, now: shard.join_group(request, context.client, ticket, now),
         lambda code: refused_join(request.member_id, code, context.version),
     )
 
@@ -110,7 +114,7 @@ def sync_group(services: Services, request: SyncGroupRequest, context: RequestCo
     """SyncGroup (14) v0-v5. v3 static members. v5 protocol type and name."""
     return services.groups.run(
         request.group_id,
-        lambda shard, ticket, now: shard.sync_group(request, _client(context), ticket, now),
+        lambda shard, ticket, now: shard.sync_group(request, context.client, ticket, now),
         lambda code: SyncGroupResponse(error_code=code),
     )
 
@@ -119,7 +123,7 @@ def heartbeat(services: Services, request: HeartbeatRequest, context: RequestCon
     """Heartbeat (12) v0-v4. v3 static members. While groups are loaded, nobody is told to rebalance."""
     return services.groups.run(
         request.group_id,
-        lambda shard, ticket, now: shard.heartbeat(request, _client(context), ticket, now),
+        lambda shard, ticket, now: shard.heartbeat(request, context.client, ticket, now),
         lambda code: HeartbeatResponse(error_code=0 if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else code),
     )
 
@@ -128,7 +132,7 @@ def leave_group(services: Services, request: LeaveGroupRequest, context: Request
     """LeaveGroup (13) v0-v5. v3 many members. v5 reason."""
     return services.groups.run(
         request.group_id,
-        lambda shard, ticket, now: shard.leave_group(request, _client(context), ticket, now),
+        lambda shard, ticket, now: shard.leave_group(request, context.client, ticket, now),
         lambda code: LeaveGroupResponse(error_code=code),
     )
 
@@ -139,7 +143,7 @@ def consumer_group_heartbeat(
     """ConsumerGroupHeartbeat (68) v0-v1. v1 the client makes the member id; regular expressions."""
     return services.groups.run(
         request.group_id,
-        lambda shard, ticket, now: shard.consumer_heartbeat(request, _client(context), ticket, now),
+        lambda shard, ticket, now: shard.consumer_heartbeat(request, context.client, ticket, now),
         lambda code: ConsumerGroupHeartbeatResponse(error_code=code, error_message=None),
     )
 
@@ -151,7 +155,7 @@ def offset_commit(services: Services, request: OffsetCommitRequest, context: Req
     """OffsetCommit (8) v2-v10. v5 no retention. v6 leader epoch. v7 static members. v9 member epoch. v10 topic ids."""
     return services.groups.run(
         request.group_id,
-        lambda shard, ticket, now: shard.commit_offsets(request, _client(context), ticket, now),
+        lambda shard, ticket, now: shard.commit_offsets(request, context.client, ticket, now),
         lambda code: refuse_commit(request, code),
     )
 
@@ -182,7 +186,7 @@ def _fetch_group(
     runtime = services.groups
     try:
         shard = runtime.shard(group.group_id)
-        answer = shard.fetch_offsets(group, _client(context), runtime.now(), require_stable=require_stable)
+        answer = shard.fetch_offsets(group, context.client, runtime.now(), require_stable=require_stable)
         return answer, runtime.durable(group.group_id)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code), True
@@ -237,7 +241,7 @@ def offset_delete(services: Services, request: OffsetDeleteRequest, context: Req
     """OffsetDelete (47) v0."""
     return services.groups.run(
         request.group_id,
-        lambda shard, ticket, now: shard.delete_offsets(request, _client(context), ticket, now),
+        lambda shard, ticket, now: shard.delete_offsets(request, context.client, ticket, now),
         lambda code: OffsetDeleteResponse(error_code=code),
     )
 
@@ -293,7 +297,7 @@ def consumer_group_describe(
 
 def delete_groups(services: Services, request: DeleteGroupsRequest, context: RequestContext) -> Answer:
     """DeleteGroups (42) v0-v2. One answer per group, whatever shard it is in."""
-    client = _client(context)
+    client = context.client
 
     def refuse(ids: list[str], code: int) -> DeleteGroupsResponse:
         return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=each, error_code=code) for each in ids])
@@ -314,8 +318,3 @@ async def _gather_deleted(parts: list[Any]) -> DeleteGroupsResponse:
         answer = await part if isinstance(part, asyncio.Future) else part
         results.extend(answer.results)
     return DeleteGroupsResponse(results=results)
-
-
-def _client(context: RequestContext) -> Client:
-    # The slash is Java's way to print an address without a name; tools show it, and some cut it off.
-    return Client(context.client_id, f"/{context.connection.peer_host}", context.version)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import RequestContext, Services
 from ottla.model.errors import ErrorCode, KafkaError, Refused, StorageError, UnknownTopicOrPartition
 from ottla.replica.partition import Partition
@@ -21,7 +20,6 @@ from ottla.wire.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -94,7 +92,7 @@ async def _list_offset(
             found = await run(None, log.newest_timestamp)
         else:
             found = await run(None, log.offset_for_timestamp, timestamp, end_offset)
-        if found is not None:
+        if found is not None and (isolation == 0 or found[0] < end_offset):
             row.offset, row.timestamp = found
             row.leader_epoch = log.epochs.epoch_at(row.offset)
 
@@ -144,17 +142,6 @@ def delete_records(services: Services, request: DeleteRecordsRequest, context: R
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=rows))
     services.replicas.write_checkpoints()
     return DeleteRecordsResponse(topics=topics)
-
-
-async def init_producer_id(
-    producer_ids: ProducerIds, request: InitProducerIdRequest, context: RequestContext
-) -> InitProducerIdResponse:
-    """InitProducerId (22) v0-v5, for idempotent producers. v3 producer id and epoch in the request."""
-    if request.transactional_id is not None:
-        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
-    if (request.producer_id == -1) != (request.producer_epoch == -1):
-        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
-    return InitProducerIdResponse(producer_id=await producer_ids.next(), producer_epoch=0)
 
 
 def describe_producers(

@@ -17,6 +17,9 @@ from struct import Struct
 
 from ottla.broker.services import Services
 from ottla.cluster.view import INTERNAL_TOPICS
+from ottla.coordinator.outcome import Producer
+from ottla.coordinator.transaction import produce_error
+from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, InvalidRecord, InvalidTopic, KafkaError, Refused
 from ottla.net.connection import Connection, Slot
 from ottla.replica.partition import Partition
@@ -44,12 +47,13 @@ class _Shortcut:
     """What a connection remembers of its last request to a single partition."""
 
     __slots__ = (
-        "acks", "flexible", "generation", "partition", "prefix", "prefix_end", "template", "timeout_s", "version",
+        "acks", "flexible", "generation", "partition", "prefix", "prefix_end", "template", "timeout_s",
+        "transactional_id", "version",
     )  # fmt: skip
 
     def __init__(
         self, generation: int, version: int, prefix: bytes, partition: Partition, acks: int, timeout_ms: int,
-        template: ReplyTemplate,
+        template: ReplyTemplate, transactional_id: str | None,
     ) -> None:  # fmt: skip
         self.generation = generation
         self.version = version
@@ -61,6 +65,8 @@ class _Shortcut:
         self.acks = acks
         self.timeout_s = timeout_ms / 1000
         self.template = template
+        #: None outside of a transaction
+        self.transactional_id = transactional_id
 
 
 class _OneWriter(Slot):
@@ -198,7 +204,13 @@ class ProduceApi:
                 partition.check_enough_replicas()
             if version < _ZSTD_FROM:
                 _check_codec(buffer, start, end)
-            base_offset, end_offset = replicas.append(partition, buffer, view, start, end, now_ms)
+            if shortcut.transactional_id is None:
+                base_offset, end_offset = replicas.append(partition, buffer, view, start, end, now_ms)
+            else:
+                self._check_transaction(partition, shortcut.transactional_id, buffer, start, end, version)
+                base_offset, end_offset = replicas.append(
+                    partition, buffer, view, start, end, now_ms, transactional=True
+                )
         except KafkaError as error:
             if acks == 0:
                 connection.close()
@@ -244,7 +256,7 @@ class ProduceApi:
             for place, data in enumerate(partitions):
                 try:
                     partition = self._find(key, data, request, version)
-                    result, end_offset = self._append(partition, buffer, view, data, request.acks, version)
+                    result, end_offset = self._append(partition, buffer, view, data, request, version)
                 except KafkaError as error:
                     failed = True
                     results.append(_refusal(data.partition, error))
@@ -280,8 +292,9 @@ class ProduceApi:
         prefix = bytes(buffer[start + 8 : data.start - length_bytes])
         template = ReplyTemplate(key, data.partition, version)
         shortcut = _Shortcut(
-            self._replicas.generation, version, prefix, partition, request.acks, request.timeout_ms, template
-        )
+            self._replicas.generation, version, prefix, partition, request.acks, request.timeout_ms, template,
+            request.transactional_id,
+        )  # fmt: skip
         connection.cache = shortcut
         return shortcut
 
@@ -289,8 +302,6 @@ class ProduceApi:
         """The partition that a batch is for, or the KafkaError to answer with."""
         if not -1 <= request.acks <= 1:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
-        if request.transactional:
-            raise Refused(ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker yet")
         by_id = version >= TOPIC_IDS_FROM
         topics = self._replicas.topics_by_id if by_id else self._replicas.topics
         partition = topics.get(key, _NOWHERE).get(data.partition)
@@ -305,16 +316,43 @@ class ProduceApi:
         return partition
 
     def _append(
-        self, partition: Partition, buffer: bytearray, view: memoryview, data: PartitionData, acks: int, version: int
-    ) -> tuple[PartitionResult, int]:
+        self, partition: Partition, buffer: bytearray, view: memoryview, data: PartitionData, request: ProduceRequest,
+        version: int,
+    ) -> tuple[PartitionResult, int]:  # fmt: skip
         now_ms = self._wall_ms()
-        if acks == -1:
+        if request.acks == -1:
             partition.check_enough_replicas()
         if version < _ZSTD_FROM:
             _check_codec(buffer, data.start, data.end)
-        base, end_offset = self._replicas.append(partition, buffer, view, data.start, data.end, now_ms)
+        if request.transactional_id is not None:
+            self._check_transaction(partition, request.transactional_id, buffer, data.start, data.end, version)
+        base, end_offset = self._replicas.append(
+            partition, buffer, view, data.start, data.end, now_ms, transactional=request.transactional_id is not None
+        )
         append_time = now_ms if partition.log.settings.log_append_time else -1
         return PartitionResult(data.partition, 0, base, append_time, partition.log.log_start_offset), end_offset
+
+    def _check_transaction(
+        self, partition: Partition, transactional_id: str, buffer: bytearray, start: int, end: int, version: int
+    ) -> None:
+        """A batch that begins a transaction in a partition must be expected there by the coordinator (KIP-890)."""
+        if end - start < HEADER_BYTES:
+            return  # the log says what is wrong with it
+        header = read_header(buffer, start)
+        if not header.attributes & TRANSACTIONAL:
+            return
+        entry = partition.log.producers.entries.get(header.producer_id)
+        if entry is not None and entry.txn_first_offset >= 0 and entry.epoch == header.producer_epoch:
+            return
+        producer = Producer(header.producer_id, header.producer_epoch)
+        try:
+            code = self._services.transactions.shard(transactional_id).verify(
+                transactional_id, producer, partition.name
+            )
+        except KafkaError as error:
+            code = error.code
+        if code:
+            raise Refused(produce_error(code, version), "the transaction does not expect this batch")
 
 
 _NOWHERE: dict[int, Partition] = {}

@@ -13,7 +13,7 @@ from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.services import RequestContext, Services
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.outcome import Producer
-from ottla.coordinator.transaction import unknown_state_filters
+from ottla.coordinator.transaction import produce_error, unknown_state_filters
 from ottla.coordinator.transaction_records import Delivery
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.model.errors import ErrorCode, KafkaError
@@ -56,6 +56,8 @@ Answer = Message | Awaitable[Message]
 _BATCH_FROM = 4
 #: clients before this version look for another coordinator when they are told that one is loading
 _LOADING_KNOWN_FROM = 2
+#: TxnOffsetCommit adds the group's partition to the transaction by itself from here on
+_IMPLICIT_FROM = 5
 
 
 async def init_producer_id(
@@ -82,9 +84,7 @@ async def init_producer_id(
     return answer  # type: ignore[no-any-return]
 
 
-def add_partitions_to_txn(
-    services: Services, request: AddPartitionsToTxnRequest, context: RequestContext
-) -> Answer:
+def add_partitions_to_txn(services: Services, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
     """AddPartitionsToTxn (24) v0-v5. v2 PRODUCER_FENCED. v4 many transactions, between brokers."""
     if context.version >= _BATCH_FROM:
         return _add_batch(services, request)
@@ -191,11 +191,17 @@ async def _commit_verified(
     services: Services, request: TxnOffsetCommitRequest, context: RequestContext, refuse: Any
 ) -> Message:
     """First the transaction must know the partition that the offsets go to; then they are committed in it."""
-    where = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(request.group_id))
-    producer = Producer(request.producer_id, request.producer_epoch)
-    code = await verify_or_add(services, request.transactional_id, producer, where, context)
+    where = AddPartitionsToTxnTopic(
+        name=OFFSETS_TOPIC, partitions=[services.groups.partition_for(request.group_id)]
+    )  # fmt: skip
+    transaction = AddPartitionsToTxnTransaction(
+        transactional_id=request.transactional_id, producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch, verify_only=context.version < _IMPLICIT_FROM, topics=[where],
+    )  # fmt: skip
+    checked: Any = await _finished(_add_one(services, transaction))
+    code = checked.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code
     if code:
-        return refuse(code)  # type: ignore[no-any-return]
+        return refuse(produce_error(ErrorCode(code), context.version))  # type: ignore[no-any-return]
     return await _finished(
         services.groups.run(
             request.group_id,
@@ -203,22 +209,6 @@ async def _commit_verified(
             refuse,
         )
     )
-
-
-async def verify_or_add(
-    services: Services, transactional_id: str, producer: Producer, where: TopicPartition, context: RequestContext
-) -> int:
-    """Whether a transaction may write there; a client of KIP-890 has it added by this."""
-    answer: Any = await _finished(
-        services.transactions.run(
-            transactional_id,
-            lambda shard, ticket, now: shard.verify_or_add_offsets(
-                transactional_id, producer, where, context.client, ticket, now
-            ),
-            lambda code: AddOffsetsToTxnResponse(error_code=code),
-        )
-    )
-    return int(answer.error_code)
 
 
 def write_txn_markers(services: Services, request: WriteTxnMarkersRequest, context: RequestContext) -> Answer:
