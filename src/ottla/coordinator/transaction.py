@@ -132,7 +132,7 @@ class TransactionShard:
             soft.delivery = None
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        raise AssertionError("__transaction_state has no markers of its own")
+        """A marker that does not belong here: nothing of this log is written in a transaction."""
 
     def resume(self, now: Moment) -> None:
         """The whole log was replayed: markers of what was settled go out again, under the new coordinator epoch."""
@@ -149,6 +149,7 @@ class TransactionShard:
             if soft.delivery.partitions:
                 outcome.deliveries.append(soft.delivery)
             else:
+                soft.is_delivered = True
                 outcome.records += self._completion(transactional_id, now).records
         return outcome
 
@@ -283,7 +284,10 @@ class TransactionShard:
         partitions = [
             TopicPartition(topic.name, number) for topic in request.v3_and_below_topics for number in topic.partitions
         ]
-        outcome, codes = self._add_checked(transactional_id, producer, partitions, now, client)
+        codes = _internal(partitions)
+        outcome = TransactionOutcome()
+        if not codes:
+            outcome, codes = self._add_checked(transactional_id, producer, partitions, now, client)
         for name, code in codes.items():
             codes[name] = _fenced_as_known(code, client.version, _ADD_FENCED_FROM)
         outcome.replies.append((ticket, AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(codes))))
@@ -652,6 +656,7 @@ _COORDINATOR_TROUBLE: Final = (
     ErrorCode.NOT_COORDINATOR,
 )
 _NO_PRODUCER: Final = Producer(-1, -1)
+_INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
 
 
 def _answer(ticket: Ticket, message: Message) -> TransactionOutcome:
@@ -706,6 +711,18 @@ def _completed(prepared: TransactionLogValue, now: Moment) -> TransactionLogValu
     return _changed(
         prepared, now, state=state, partitions=(), producer_id=prepared.next_producer_id, producer_epoch=epoch
     )
+
+
+def _internal(partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+    """What to answer if one of them is the broker's own; nothing if none is. Markers there are not for clients."""
+    if not any(name.topic in _INTERNAL_TOPICS for name in partitions):
+        return {}
+    return {
+        name: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if name.topic in _INTERNAL_TOPICS
+        else ErrorCode.OPERATION_NOT_ATTEMPTED
+        for name in partitions
+    }
 
 
 def _result(transactional_id: str, codes: dict[TopicPartition, ErrorCode]) -> AddPartitionsToTxnResponse:

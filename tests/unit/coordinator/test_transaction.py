@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.coordinator.transaction_room import NOBODY, OFFSETS, T0, T1, TIMEOUT_MS, U0, TransactionRoom, codes_of
+from tests.unit.coordinator.transaction_room import (
+    NOBODY,
+    OFFSETS,
+    T0,
+    T1,
+    TIMEOUT_MS,
+    U0,
+    NotStored,
+    TransactionRoom,
+    codes_of,
+)
 
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.transaction import EPOCH_LAST_OF_CLIENTS, produce_error, unknown_state_filters
@@ -245,6 +255,18 @@ def test_one_unknown_partition_keeps_out_all(room: TransactionRoom) -> None:
         T0: ErrorCode.OPERATION_NOT_ATTEMPTED,
         gone: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert room.state() == EMPTY
+
+
+def test_topics_of_the_broker_are_not_for_clients(room: TransactionRoom) -> None:
+    """A marker would end up in the coordinator's own log."""
+    producer = room.begin()
+    own = TopicPartition("__transaction_state", 3)
+    assert room.add(producer, T0, own, OFFSETS) == {
+        T0: ErrorCode.OPERATION_NOT_ATTEMPTED,
+        own: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        OFFSETS: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
     assert room.state() == EMPTY
 
@@ -527,6 +549,12 @@ def test_delayed_end_of_an_epoch_that_is_over_is_fenced(room: TransactionRoom) -
     assert room.state() == ONGOING
 
 
+def test_epoch_before_the_current_one_did_not_end_what_an_old_client_ended(room: TransactionRoom) -> None:
+    first = room.begin()
+    committed(room, room.begin(expected=first))
+    assert room.end(first, version=5).error_code == FENCED
+
+
 def test_next_epoch_cannot_be_ended_before_the_markers_are_there(room: TransactionRoom) -> None:
     producer = room.begin()
     room.produce(producer)
@@ -652,6 +680,15 @@ def test_end_that_was_not_stored_did_not_happen(room: TransactionRoom) -> None:
     assert room.end(producer, version=5).error_code == NONE
     room.deliver()
     assert room.state() == COMPLETE_COMMIT
+
+
+def test_init_that_was_not_stored_fences_nobody(room: TransactionRoom) -> None:
+    producer = room.begin()
+    committed(room, producer, version=5)
+    room.log_is_broken = True
+    with pytest.raises(NotStored):
+        room.init()
+    assert room.end(producer, version=5).error_code == NONE, "the retry of what was served before"
 
 
 def test_replay_of_the_log_is_what_was(room: TransactionRoom) -> None:

@@ -1,0 +1,292 @@
+"""What a cluster knows of transactions, from both ends.
+
+Coordinators know transactional ids: which producer has one, what state its transaction is in, which partitions wait for
+a marker. Leaders know producers: who has written records that no marker has ended yet. A transaction that is open at a
+leader and waited for by no coordinator hangs: nobody will end it, and readers of committed records stop before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ottla.cli.failure import Failure, NotFound
+from ottla.cli.wire_client import (
+    CoordinatorType,
+    Node,
+    TryAgain,
+    WireClient,
+    check,
+    failure_of,
+    nodes_of,
+    shown,
+)
+from ottla.model.errors import ErrorCode
+from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
+from ottla.wire.messages.list_transactions import ListTransactionsRequest
+from ottla.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+
+#: partitions in one question, so that no broker is asked for everything at once
+_PARTITIONS_MAX = 500
+_DURATION_FROM, _PATTERN_FROM = 1, 2
+
+
+class PartitionName(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    """A transactional id as its coordinator lists it."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """A transactional id as its coordinator describes it."""
+
+    transactional_id: str
+    coordinator: Node
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    #: None while no transaction is under way
+    started_ms: int | None
+    #: those that still get a marker
+    partitions: tuple[PartitionName, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """Records of one producer in one partition that no marker has ended yet."""
+
+    name: PartitionName
+    leader: Node
+    producer_id: int
+    producer_epoch: int
+    #: of the producer's last marker here; None before the first
+    coordinator_epoch: int | None
+    start_offset: int
+    #: of the producer's last record here
+    last_timestamp: int
+
+    def is_same(self, other: OpenTransaction) -> bool:
+        """Whether this is one transaction, though more records may have come to it."""
+        return (self.name, self.producer_id, self.start_offset) == (other.name, other.producer_id, other.start_offset)
+
+
+class Transactions:
+    """The transactions of one cluster."""
+
+    def __init__(self, client: WireClient) -> None:
+        self._client = client
+
+    # At the coordinators
+
+    def list(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """Those of every coordinator that pass all filters; an empty filter takes all.
+
+        :raises ValueError: if the cluster does not understand the pattern.
+        """
+        request = ListTransactionsRequest(
+            state_filters=states,
+            producer_id_filters=producer_ids,
+            duration_filter=-1 if longer_than_ms is None else longer_than_ms,
+            transactional_id_pattern=pattern,
+        )
+        version_min = _PATTERN_FROM if pattern is not None else 0 if longer_than_ms is None else _DURATION_FROM
+        return self._client.until_settled(lambda: self._list(request, version_min))
+
+    def _list(self, request: ListTransactionsRequest, version_min: int) -> list[TransactionListing]:
+        listings = []
+        for node in self._client.brokers():
+            answer = self._client.ask(node, request, version_min)
+            if answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
+                raise ValueError(f"{request.transactional_id_pattern!r} is no regular expression that the cluster knows")
+            check(answer.error_code, f"transactions of {node}")
+            listings += [
+                TransactionListing(
+                    transactional_id=row.transactional_id,
+                    producer_id=row.producer_id,
+                    state=row.transaction_state,
+                    coordinator=node,
+                )
+                for row in answer.transaction_states
+            ]
+        return sorted(listings, key=lambda listing: listing.transactional_id)
+
+    def describe(self, transactional_ids: Iterable[str]) -> dict[str, Transaction | None]:
+        """Each of these ids; None for one that its coordinator does not know."""
+        wanted = list(dict.fromkeys(transactional_ids))
+        return self._client.until_settled(lambda: self._describe(wanted))
+
+    def _describe(self, wanted: Sequence[str]) -> dict[str, Transaction | None]:
+        coordinators = self._client.coordinators(CoordinatorType.TRANSACTION, wanted)
+        described: dict[str, Transaction | None] = {}
+        for node in dict.fromkeys(coordinators.values()):
+            ids = [one for one in wanted if coordinators[one] == node]
+            answer = self._client.ask(node, DescribeTransactionsRequest(transactional_ids=ids))
+            for row in answer.transaction_states:
+                described[row.transactional_id] = None
+                if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    continue
+                check(row.error_code, f"transaction {shown(row.transactional_id)}")
+                names = (PartitionName(topic.topic, number) for topic in row.topics for number in topic.partitions)
+                described[row.transactional_id] = Transaction(
+                    transactional_id=row.transactional_id,
+                    coordinator=node,
+                    producer_id=row.producer_id,
+                    producer_epoch=row.producer_epoch,
+                    state=row.transaction_state,
+                    timeout_ms=row.transaction_timeout,
+                    started_ms=row.transaction_start_time if row.transaction_start_time >= 0 else None,
+                    partitions=tuple(sorted(names)),
+                )
+        return {one: described.get(one) for one in wanted}
+
+    # At the leaders
+
+    def partitions(self, topics: Sequence[str] | None = None) -> tuple[dict[PartitionName, Node], list[PartitionName]]:
+        """The leader of each partition of these topics, or of all, and the partitions that have none."""
+        metadata = self._client.metadata(topics)
+        nodes = nodes_of(metadata)
+        leaders: dict[PartitionName, Node] = {}
+        leaderless = []
+        for topic in metadata.topics:
+            for row in topic.partitions:
+                name = PartitionName(topic.name or "", row.partition_index)
+                if row.leader_id in nodes:
+                    leaders[name] = nodes[row.leader_id]
+                else:
+                    leaderless.append(name)
+        return leaders, sorted(leaderless)
+
+    def leader(self, name: PartitionName) -> Node:
+        leaders, leaderless = self.partitions([name.topic])
+        if name in leaderless:
+            raise TryAgain(f"{shown(str(name))} has no leader; see 'ottla topic describe {shown(name.topic)}'")
+        if name not in leaders:
+            raise NotFound(f"{shown(str(name))} does not exist; see 'ottla topic describe {shown(name.topic)}'")
+        return leaders[name]
+
+    def open(self, leaders: dict[PartitionName, Node]) -> list[OpenTransaction]:
+        """Every open transaction in these partitions. A partition that is gone by now has none."""
+        found = []
+        for node in sorted(set(leaders.values())):
+            names = sorted(name for name, leader in leaders.items() if leader == node)
+            for start in range(0, len(names), _PARTITIONS_MAX):
+                found += self._open_at(node, names[start : start + _PARTITIONS_MAX])
+        return sorted(found, key=lambda one: (one.name, one.start_offset))
+
+    def _open_at(self, node: Node, names: Iterable[PartitionName]) -> Iterator[OpenTransaction]:
+        numbers: dict[str, list[int]] = {}
+        for name in names:
+            numbers.setdefault(name.topic, []).append(name.partition)
+        topics = [TopicRequest(name=topic, partition_indexes=indexes) for topic, indexes in numbers.items()]
+        answer = self._client.ask(node, DescribeProducersRequest(topics=topics))
+        for topic in answer.topics:
+            for row in topic.partitions:
+                name = PartitionName(topic.name, row.partition_index)
+                if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    continue
+                check(row.error_code, f"producers of {shown(str(name))}", row.error_message)
+                for producer in row.active_producers:
+                    if producer.current_txn_start_offset >= 0:
+                        epoch = producer.coordinator_epoch
+                        yield OpenTransaction(
+                            name=name,
+                            leader=node,
+                            producer_id=producer.producer_id,
+                            producer_epoch=producer.producer_epoch,
+                            coordinator_epoch=epoch if epoch >= 0 else None,
+                            start_offset=producer.current_txn_start_offset,
+                            last_timestamp=producer.last_timestamp,
+                        )
+
+    # At both
+
+    def find_hanging(self, topics: Sequence[str] | None, before_ms: int) -> tuple[list[OpenTransaction], list[PartitionName]]:
+        """Transactions whose last record is older and that no coordinator will end; and partitions without a leader."""
+        return self._client.until_settled(lambda: self._find_hanging(topics, before_ms))
+
+    def _find_hanging(self, topics: Sequence[str] | None, before_ms: int) -> tuple[list[OpenTransaction], list[PartitionName]]:
+        # 1 what is open at the leaders  2 without what the coordinators wait for  3 and is open still: a marker that
+        # was written between the first look and the second has ended a transaction that never hung.
+        leaders, leaderless = self.partitions(topics)
+        old = [one for one in self.open(leaders) if one.last_timestamp < before_ms]
+        awaited = self.awaited({one.producer_id for one in old})
+        suspects = [one for one in old if (one.producer_id, one.name) not in awaited]
+        again = self.open({one.name: one.leader for one in suspects})
+        return [one for one in suspects if any(one.is_same(other) for other in again)], leaderless
+
+    def awaited(self, producer_ids: Iterable[int]) -> dict[tuple[int, PartitionName], Transaction]:
+        """The transactions in which coordinators will end what these producers have open, by producer and partition."""
+        wanted = sorted(producer_ids)
+        if not wanted:
+            return {}
+        listed = self.list(producer_ids=wanted)
+        described = self.describe(listing.transactional_id for listing in listed)
+        return {
+            (transaction.producer_id, name): transaction
+            for transaction in described.values()
+            if transaction is not None
+            for name in transaction.partitions
+        }
+
+    # Ending
+
+    def write_abort_marker(self, one: OpenTransaction) -> None:
+        """End an open transaction in its partition; the records in it are never shown as committed."""
+        marker = WritableTxnMarker(
+            producer_id=one.producer_id,
+            producer_epoch=one.producer_epoch,
+            transaction_result=False,
+            topics=[WritableTxnMarkerTopic(name=one.name.topic, partition_indexes=[one.name.partition])],
+            # A producer without any marker has no coordinator yet; epoch 0 is fenced by none.
+            coordinator_epoch=one.coordinator_epoch or 0,
+        )
+        answer = self._client.ask(one.leader, WriteTxnMarkersRequest(markers=[marker]))
+        codes = [row.error_code for result in answer.markers for topic in result.topics for row in topic.partitions]
+        if len(codes) != 1:
+            raise Failure(f"{one.leader} does not say whether it wrote the marker; look with 'ottla txn hanging'")
+        if codes[0]:
+            raise _marker_failure(codes[0], one)
+
+
+def _marker_failure(code: int, one: OpenTransaction) -> Failure:
+    subject = shown(str(one.name))
+    if code == ErrorCode.INVALID_PRODUCER_EPOCH:
+        return Failure(
+            f"{subject}: producer {one.producer_id} has a newer epoch than {one.producer_epoch} by now; it is alive and "
+            "nothing was aborted, look again with 'ottla txn hanging'"
+        )
+    if code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+        return Failure(
+            f"{subject}: a newer coordinator than that of epoch {one.coordinator_epoch or 0} has written here; nothing "
+            "was aborted, look again with 'ottla txn hanging'"
+        )
+    return failure_of(code, subject)
