@@ -147,8 +147,12 @@ class ClassicGroup:
         """The same at load and at run time, where the handler that made the record has moved the rest already."""
         self.stored = value
 
-    def resume(self, now: Moment) -> None:
-        """Build everything that is not durable from the record; every member gets a fresh session."""
+    def resume(self, now: Moment, cause: Cause | None = None) -> None:
+        """Build everything that is not durable from the record; every member gets a fresh session.
+
+        Consumers without any assignment are in the middle of a rebalance, for the cause that is given: they came from
+        the other protocol.
+        """
         stored = self.stored
         if stored is None:
             return
@@ -163,10 +167,14 @@ class ClassicGroup:
         self._journal.loaded(self.members.values(), now)
         self._find_topics()
         self._find_wake_at()
+        is_unassigned = self.protocol_type == CONSUMER and not any(each.assignment for each in stored.members)
         if len(self.members) > self._world.settings.group_max_size:
             text = f"{len(self.members)} members are more than group.max.size allows"
-            self._journal.note(Cause(kind=CauseKind.COORDINATOR_MOVED, detail=text), now)
-            self._prepare_rebalance(now, Outcome())
+            cause = Cause(kind=CauseKind.COORDINATOR_MOVED, detail=text)
+        elif not self.members or not is_unassigned:
+            return
+        self._journal.note(cause or Cause(kind=CauseKind.COORDINATOR_MOVED), now)
+        self._prepare_rebalance(now, Outcome())
 
     # -- JoinGroup ----------------------------------------------------------------------------------------------------
 
@@ -314,14 +322,6 @@ class ClassicGroup:
         member.is_from_log = False
 
     # -- the rebalance ------------------------------------------------------------------------------------------------
-
-    def force_rebalance(self, cause: Cause, now: Moment) -> Outcome:
-        """For a reason that no member gave."""
-        out = Outcome()
-        if self.state in (PREPARING, COMPLETING, STABLE):
-            self._journal.note(cause, now)
-            self._rebalance_or_complete(now, out)
-        return out
 
     def _rebalance_or_complete(self, now: Moment, out: Outcome) -> None:
         if self.state == PREPARING:

@@ -285,19 +285,16 @@ class GroupShard:
 
     def _downgrade(self, group: ConsumerGroup, now: Moment) -> Outcome:
         """Only classic members are left: they get a classic group, and a rebalance in it."""
-        records = downgrade_records(group, self._world, now)
+        records = downgrade_records(group, now)
         stored = next(
             record.value for record in records
             if isinstance(record.key, GroupMetadataKey) and isinstance(record.value, GroupMetadataValue)
         )  # fmt: skip
         classic = ClassicGroup(group.group_id, self._world)
         classic.replay(stored)
-        classic.resume(now)
-        outcome = classic.force_rebalance(Cause(kind=CauseKind.PROTOCOL_CHANGED, detail="now classic"), now)
-        outcome.replies.extend(group.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
-        outcome.records[:0] = records
+        classic.resume(now, Cause(kind=CauseKind.PROTOCOL_CHANGED, detail="now classic"))
         self.groups[group.group_id] = classic
-        return outcome
+        return Outcome(records=records, replies=group.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
 
     # -- offsets --------------------------------------------------------------------------------------------------
 

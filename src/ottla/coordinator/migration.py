@@ -39,11 +39,9 @@ from ottla.coordinator.records import (
     TopicPartitions,
 )
 from ottla.coordinator.subscription import (
-    Assignment,
     Subscription,
     decode_assignment,
     decode_subscription,
-    encode_assignment,
 )
 from ottla.model.errors import ErrorCode, Refused
 from ottla.wire import WireError
@@ -154,8 +152,11 @@ def should_downgrade(group: ConsumerGroup, world: World) -> bool:
     )
 
 
-def downgrade_records(group: ConsumerGroup, world: World, now: Moment) -> list[CoordinatorRecord]:
-    """The end of the group, and the classic one that its members, all of them classic, find themselves in."""
+def downgrade_records(group: ConsumerGroup, now: Moment) -> list[CoordinatorRecord]:
+    """The end of the group, and the classic one that its members, all of them classic, find themselves in.
+
+    Nobody has an assignment in it, so that they rebalance, also if the coordinator has to read this from its log.
+    """
     protocols = {
         member_id: member.classic_member_metadata.supported_protocols
         for member_id, member in group.members.items()
@@ -165,11 +166,12 @@ def downgrade_records(group: ConsumerGroup, world: World, now: Moment) -> list[C
     chosen = _choose_protocol(list(protocols.values()))
     value = GroupMetadataValue(
         protocol_type=PROTOCOL_TYPE,
-        generation=group.group_epoch,
+        # What they know: the epoch went up when the last of the others left, and nobody has heard of it.
+        generation=max(group.stored.current(member_id).member_epoch for member_id in protocols),
         protocol=chosen,
         leader=next(iter(protocols)),
         current_state_timestamp=now.wall_ms,
-        members=tuple(_downgraded(group, member_id, chosen, world) for member_id in protocols),
+        members=tuple(_downgraded(group, member_id, chosen) for member_id in protocols),
     )
     return [*group.tombstones(), CoordinatorRecord(GroupMetadataKey(group.group_id), value)]
 
@@ -182,14 +184,11 @@ def _choose_protocol(protocols: list[tuple[tuple[str, bytes], ...]]) -> str:
     return max(sorted(votes), key=lambda name: votes[name])
 
 
-def _downgraded(group: ConsumerGroup, member_id: str, protocol: str, world: World) -> MemberMetadata:
+def _downgraded(group: ConsumerGroup, member_id: str, protocol: str) -> MemberMetadata:
     member = group.members[member_id]
     assert member.classic_member_metadata is not None
     supported = member.classic_member_metadata.supported_protocols
     metadata = dict(supported).get(protocol, supported[0][1])
-    names = ((world.topics.topic_name(topic_id), numbers) for topic_id, numbers in group.stored.target(member_id))
-    partitions = tuple((name, numbers) for name, numbers in names if name is not None)
-    version = decode_subscription(metadata).version
     return MemberMetadata(
         member_id=member_id,
         group_instance_id=member.instance_id,
@@ -198,5 +197,5 @@ def _downgraded(group: ConsumerGroup, member_id: str, protocol: str, world: Worl
         rebalance_timeout=member.rebalance_timeout_ms,
         session_timeout=member.classic_member_metadata.session_timeout_ms,
         subscription=metadata,
-        assignment=encode_assignment(Assignment(partitions=partitions, version=version), version),
+        assignment=b"",
     )

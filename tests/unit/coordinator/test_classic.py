@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.coordinator.classic_room import DELAY_S, REBALANCE_MS, SESSION_MS, ClassicRoom, subscription
 
@@ -310,7 +312,7 @@ def test_when_no_static_member_rejoins_the_group_waits_again(room: ClassicRoom) 
     room.join(instance="i0", version=5, session_ms=1_000_000)
     room.pass_time(DELAY_S)
     room.settle(["i0-1"])
-    room.take(room.group.force_rebalance(Cause(kind=CauseKind.PROTOCOL_CHANGED), room.moment))
+    come_from_the_other_protocol(room, Cause(kind=CauseKind.PROTOCOL_CHANGED))
     room.pass_time(3 * REBALANCE_MS / 1000)
     assert (room.group.state, room.group.generation) == ("PreparingRebalance", 1)
     assert room.joined(room.join("i0-1", instance="i0", version=5)).generation_id == 2
@@ -1070,10 +1072,19 @@ def test_static_member_replaced_with_a_rebalance_is_a_cause(room: ClassicRoom) -
     assert "/10.0.0.2" in cause.detail
 
 
-def test_forced_rebalance_has_the_given_cause(room: ClassicRoom) -> None:
+def come_from_the_other_protocol(room: ClassicRoom, cause: Cause | None) -> None:
+    """The group as a downgrade leaves it: its members, without an assignment."""
+    stored = room.group.stored
+    assert stored is not None
+    room.group = ClassicGroup("g", room.world)
+    room.group.replay(replace(stored, members=tuple(replace(each, assignment=b"") for each in stored.members)))
+    room.group.resume(room.moment, cause)
+
+
+@pytest.mark.parametrize("given", [Cause(kind=CauseKind.PROTOCOL_CHANGED, detail="now classic"), None])
+def test_members_without_an_assignment_rebalance_for_the_given_cause(room: ClassicRoom, given: Cause | None) -> None:
     room.stable(1)
-    given = Cause(kind=CauseKind.PROTOCOL_CHANGED, detail="now classic")
-    room.take(room.group.force_rebalance(given, room.moment))
+    come_from_the_other_protocol(room, given)
     assert room.heartbeat("c-1") == ErrorCode.REBALANCE_IN_PROGRESS
     rest(room, "c-1")
-    assert causes(room) == [given]
+    assert causes(room)[:1] == [given or Cause(kind=CauseKind.COORDINATOR_MOVED)]
