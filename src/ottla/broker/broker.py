@@ -83,6 +83,7 @@ class Broker:
         self._store: EmbeddedStore | None = None
         self._services: Services | None = None
         self._coordination: Coordination | None = None
+        self._produce: ProduceApi | None = None
         self._fetch: FetchApi | None = None
         self._dispatchers: list[Dispatcher] = []
         self._metrics: MetricsServer | None = None
@@ -214,9 +215,9 @@ class Broker:
         """Step 6."""
         assert self._services is not None and self._store is not None
         apis = served_apis()
-        produce, self._fetch = ProduceApi(self._services), FetchApi(self._services)
+        self._produce, self._fetch = ProduceApi(self._services), FetchApi(self._services)
         for endpoint, sock in sockets:
-            dispatcher = Dispatcher(self._services, endpoint.name, apis, produce, self._fetch)
+            dispatcher = Dispatcher(self._services, endpoint.name, apis, self._produce, self._fetch)
             self._dispatchers.append(dispatcher)
             await self.server.start(sock, dispatcher.handle)
             self.endpoints.append(endpoint._replace(port=sock.getsockname()[1]))
@@ -351,6 +352,8 @@ class Broker:
         await self.server.stop(_DRAIN_S)
         for dispatcher in self._dispatchers:
             await dispatcher.stop()
+        if self._produce is not None:
+            await self._produce.stop()
         self.replicas.write_turn()
         self.replicas.compactor.stop()
         await self._threads.drain()

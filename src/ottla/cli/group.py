@@ -13,9 +13,11 @@ from ottla.cli.duration import format_duration_ms
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.group_lag import PartitionLag, measure_lag
 from ottla.cli.group_name import GROUP_NAME, shown
-from ottla.cli.group_reset import reset, seek
+from ottla.cli.group_offsets import delete_offsets
+from ottla.cli.group_reset import parse_topics, reset, seek
 from ottla.cli.group_why import why
 from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_rows
+from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import GroupState, Outcome
@@ -139,15 +141,37 @@ def describe(
 
 @command.command("delete")
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True, type=GROUP_NAME)
+@click.option("--offsets", "only_offsets", is_flag=True, help="Keep the groups; delete commits in --topic only.")
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC[:P,...]",
+    multiple=True,
+    type=TOPIC_NAME,
+    help="With --offsets: delete the commits in this topic, or in these partitions of it. Repeatable.",
+)
 @click.option("--if-exists", is_flag=True, help="A group that does not exist is fine.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
 @connection_options
 @output_option()
 def delete(
-    names: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool, connection: Connection, output: str
+    names: tuple[str, ...],
+    only_offsets: bool,
+    topics: tuple[str, ...],
+    if_exists: bool,
+    yes: bool,
+    dry_run: bool,
+    connection: Connection,
+    output: str,
 ) -> None:
-    """Delete consumer groups and their committed offsets. Their consumers must be stopped first."""
+    """Delete consumer groups and their committed offsets. Their consumers must be stopped first.
+
+    With --offsets the groups stay, and lose their commits in the topics that are named. Their consumers may go on,
+    unless they are subscribed to one of these topics.
+    """
+    if only_offsets != bool(topics):
+        raise click.UsageError("--offsets and --topic go together; without both, the whole group is deleted")
     from ottla.cli.cluster import Outcome, connect
 
     cluster = connect(connection)
@@ -155,6 +179,10 @@ def delete(
     missing = [shown(group.group_id) for group in states if not group.exists]
     if missing and not if_exists:
         raise NotFound(f"group {', '.join(missing)} does not exist; nothing was deleted, see 'ottla group list'")
+    if only_offsets:
+        found = [group.group_id for group in states if group.exists]
+        delete_offsets(cluster, found, parse_topics(topics), connection, yes=yes, dry_run=dry_run, output=output)
+        return
     for group in states:
         if group.members:
             raise Failure(

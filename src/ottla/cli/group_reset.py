@@ -365,6 +365,11 @@ def _check_scope(topics: tuple[str, ...], all_topics: bool, target: Target) -> N
 
 
 def _named_partitions(cluster: Cluster, texts: Iterable[str]) -> list[PartitionName]:
+    return _existing_partitions(cluster, parse_topics(texts))
+
+
+def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
+    """Read texts of the form TOPIC[:P,...]: the numbers of each topic, None for all of them."""
     wanted: dict[str, set[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
@@ -374,7 +379,7 @@ def _named_partitions(cluster: Cluster, texts: Iterable[str]) -> list[PartitionN
             raise click.UsageError(f"--topic {text!r} is not of the form TOPIC:0,1")
         elif (known := wanted.setdefault(topic, set())) is not None:
             known.update(map(int, numbers.split(",")))
-    return _existing_partitions(cluster, wanted)
+    return wanted
 
 
 def _partitions_in_file(cluster: Cluster, offsets: Mapping[tuple[str, int], int]) -> list[PartitionName]:

@@ -15,7 +15,7 @@ import click
 import ottla
 from ottla.cli.failure import FAILED, INTERRUPTED, USAGE
 
-_NOUNS = ("broker", "config", "consume", "doctor", "group", "log", "offsets", "perf", "produce", "topic")
+_NOUNS = ("broker", "config", "consume", "doctor", "group", "log", "offsets", "perf", "produce", "topic", "txn")
 
 
 class CommandLine(click.Group):

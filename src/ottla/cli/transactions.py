@@ -100,7 +100,7 @@ class Transactions:
 
     # At the coordinators
 
-    def list(
+    def list_ids(
         self,
         *,
         states: Sequence[str] = (),
@@ -119,14 +119,16 @@ class Transactions:
             transactional_id_pattern=pattern,
         )
         version_min = _PATTERN_FROM if pattern is not None else 0 if longer_than_ms is None else _DURATION_FROM
-        return self._client.until_settled(lambda: self._list(request, version_min))
+        return self._client.until_settled(lambda: self._list_ids(request, version_min))
 
-    def _list(self, request: ListTransactionsRequest, version_min: int) -> list[TransactionListing]:
+    def _list_ids(self, request: ListTransactionsRequest, version_min: int) -> list[TransactionListing]:
         listings = []
         for node in self._client.brokers():
             answer = self._client.ask(node, request, version_min)
             if answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
-                raise ValueError(f"{request.transactional_id_pattern!r} is no regular expression that the cluster knows")
+                raise ValueError(
+                    f"{request.transactional_id_pattern!r} is no regular expression that the cluster knows"
+                )
             check(answer.error_code, f"transactions of {node}")
             listings += [
                 TransactionListing(
@@ -170,7 +172,9 @@ class Transactions:
 
     # At the leaders
 
-    def partitions(self, topics: Sequence[str] | None = None) -> tuple[dict[PartitionName, Node], list[PartitionName]]:
+    def find_leaders(
+        self, topics: Sequence[str] | None = None
+    ) -> tuple[dict[PartitionName, Node], list[PartitionName]]:
         """The leader of each partition of these topics, or of all, and the partitions that have none."""
         metadata = self._client.metadata(topics)
         nodes = nodes_of(metadata)
@@ -185,24 +189,28 @@ class Transactions:
                     leaderless.append(name)
         return leaders, sorted(leaderless)
 
-    def leader(self, name: PartitionName) -> Node:
-        leaders, leaderless = self.partitions([name.topic])
+    def find_open_in(self, name: PartitionName) -> list[OpenTransaction]:
+        """The open transactions of one partition, which must exist."""
+        return self._client.until_settled(lambda: self.find_open({name: self._find_leader(name)}))
+
+    def _find_leader(self, name: PartitionName) -> Node:
+        leaders, leaderless = self.find_leaders([name.topic])
         if name in leaderless:
             raise TryAgain(f"{shown(str(name))} has no leader; see 'ottla topic describe {shown(name.topic)}'")
         if name not in leaders:
             raise NotFound(f"{shown(str(name))} does not exist; see 'ottla topic describe {shown(name.topic)}'")
         return leaders[name]
 
-    def open(self, leaders: dict[PartitionName, Node]) -> list[OpenTransaction]:
+    def find_open(self, leaders: dict[PartitionName, Node]) -> list[OpenTransaction]:
         """Every open transaction in these partitions. A partition that is gone by now has none."""
-        found = []
+        found: list[OpenTransaction] = []
         for node in sorted(set(leaders.values())):
             names = sorted(name for name, leader in leaders.items() if leader == node)
             for start in range(0, len(names), _PARTITIONS_MAX):
-                found += self._open_at(node, names[start : start + _PARTITIONS_MAX])
+                found += self._find_open_at(node, names[start : start + _PARTITIONS_MAX])
         return sorted(found, key=lambda one: (one.name, one.start_offset))
 
-    def _open_at(self, node: Node, names: Iterable[PartitionName]) -> Iterator[OpenTransaction]:
+    def _find_open_at(self, node: Node, names: Iterable[PartitionName]) -> Iterator[OpenTransaction]:
         numbers: dict[str, list[int]] = {}
         for name in names:
             numbers.setdefault(name.topic, []).append(name.partition)
@@ -229,18 +237,22 @@ class Transactions:
 
     # At both
 
-    def find_hanging(self, topics: Sequence[str] | None, before_ms: int) -> tuple[list[OpenTransaction], list[PartitionName]]:
+    def find_hanging(
+        self, topics: Sequence[str] | None, before_ms: int
+    ) -> tuple[list[OpenTransaction], list[PartitionName]]:
         """Transactions whose last record is older and that no coordinator will end; and partitions without a leader."""
         return self._client.until_settled(lambda: self._find_hanging(topics, before_ms))
 
-    def _find_hanging(self, topics: Sequence[str] | None, before_ms: int) -> tuple[list[OpenTransaction], list[PartitionName]]:
+    def _find_hanging(
+        self, topics: Sequence[str] | None, before_ms: int
+    ) -> tuple[list[OpenTransaction], list[PartitionName]]:
         # 1 what is open at the leaders  2 without what the coordinators wait for  3 and is open still: a marker that
         # was written between the first look and the second has ended a transaction that never hung.
-        leaders, leaderless = self.partitions(topics)
-        old = [one for one in self.open(leaders) if one.last_timestamp < before_ms]
+        leaders, leaderless = self.find_leaders(topics)
+        old = [one for one in self.find_open(leaders) if one.last_timestamp < before_ms]
         awaited = self.awaited({one.producer_id for one in old})
         suspects = [one for one in old if (one.producer_id, one.name) not in awaited]
-        again = self.open({one.name: one.leader for one in suspects})
+        again = self.find_open({one.name: one.leader for one in suspects})
         return [one for one in suspects if any(one.is_same(other) for other in again)], leaderless
 
     def awaited(self, producer_ids: Iterable[int]) -> dict[tuple[int, PartitionName], Transaction]:
@@ -248,7 +260,7 @@ class Transactions:
         wanted = sorted(producer_ids)
         if not wanted:
             return {}
-        listed = self.list(producer_ids=wanted)
+        listed = self.list_ids(producer_ids=wanted)
         described = self.describe(listing.transactional_id for listing in listed)
         return {
             (transaction.producer_id, name): transaction
@@ -281,8 +293,8 @@ def _marker_failure(code: int, one: OpenTransaction) -> Failure:
     subject = shown(str(one.name))
     if code == ErrorCode.INVALID_PRODUCER_EPOCH:
         return Failure(
-            f"{subject}: producer {one.producer_id} has a newer epoch than {one.producer_epoch} by now; it is alive and "
-            "nothing was aborted, look again with 'ottla txn hanging'"
+            f"{subject}: producer {one.producer_id} has a newer epoch than {one.producer_epoch}; nothing was aborted, "
+            "look again with 'ottla txn hanging'"
         )
     if code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
         return Failure(

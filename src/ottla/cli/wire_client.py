@@ -224,7 +224,7 @@ class _BrokerConnection:
     def _version(self, request: Message, version_min: int) -> int:
         known_min, known_max = request.VERSIONS
         served_min, served_max = self._versions.get(request.API_KEY, (0, -1))
-        version = min(known_max, served_max)
+        version: int = min(known_max, served_max)
         if version < max(known_min, served_min, version_min):
             has = f"has versions {served_min} to {served_max}" if served_max >= 0 else "does not have it"
             needed = max(known_min, version_min)

@@ -11,7 +11,13 @@ from ottla.cluster.controller import PARTITIONS_PER_CALL_MAX
 from ottla.cluster.view import PartitionView, TopicView
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.wire import ZERO_UUID
-from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 from ottla.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -35,6 +41,8 @@ _NOT_ASKED = -(1 << 31)
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 _BY_ID_FROM = 12
+#: level 2: every transaction has an epoch of its own, and partitions join it by being written to (KIP-890)
+_TRANSACTION_FEATURE = "transaction.version"
 _BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
 #: partitions in one answer of DescribeTopicPartitions, whatever is asked for
 _DESCRIBE_PARTITIONS_MAX = 2000
@@ -49,7 +57,12 @@ def api_versions(
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
         api_keys=[ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in served],
+        # Clients before v4 cannot read a feature that may also be off (KAFKA-17492).
+        supported_features=[SupportedFeatureKey(name=_TRANSACTION_FEATURE, min_version=0, max_version=2)]
+        if context.version >= 4
+        else (),
         finalized_features_epoch=0,
+        finalized_features=[FinalizedFeatureKey(name=_TRANSACTION_FEATURE, min_version_level=2, max_version_level=2)],
     )
 
 

@@ -13,16 +13,22 @@ that the page cache is enough.
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from struct import Struct
 
 from ottla.broker.services import Services
 from ottla.cluster.view import INTERNAL_TOPICS
-from ottla.coordinator.outcome import Producer
-from ottla.coordinator.transaction import produce_error
+from ottla.coordinator.outcome import Moment, Producer, Ticket
+from ottla.coordinator.transaction import TransactionShard, produce_error
+from ottla.coordinator.transaction_records import TransactionOutcome
+from ottla.env.tasks import Tasks
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, InvalidRecord, InvalidTopic, KafkaError, Refused
+from ottla.model.types import TopicPartition
 from ottla.net.connection import Connection, Slot
 from ottla.replica.partition import Partition
+from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from ottla.wire.produce import (
     FLEXIBLE_FROM,
     TOPIC_IDS_FROM,
@@ -42,13 +48,18 @@ _unpack_int32 = Struct(">i").unpack_from
 _unpack_attributes = Struct(">h").unpack_from
 _TAGS_BEHIND_BATCH = b"\0\0\0"
 
+#: from this version on a batch may be the first that its transaction says of a partition (KIP-890)
+_IMPLICIT_FROM = 12
+_PRODUCER_AT = 43
+_unpack_producer = Struct(">qh").unpack_from
+
 
 class _Shortcut:
     """What a connection remembers of its last request to a single partition."""
 
     __slots__ = (
-        "acks", "flexible", "generation", "partition", "prefix", "prefix_end", "template", "timeout_s",
-        "transactional_id", "version",
+        "acks", "begins_transactions", "flexible", "generation", "partition", "prefix", "prefix_end", "template",
+        "timeout_s", "transactional_id", "version",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +78,8 @@ class _Shortcut:
         self.template = template
         #: None outside of a transaction
         self.transactional_id = transactional_id
+        #: KIP-890: the first batch of a transaction adds the partition to it
+        self.begins_transactions = transactional_id is not None and version >= _IMPLICIT_FROM
 
 
 class _OneWriter(Slot):
@@ -152,6 +165,7 @@ class ProduceApi:
         self._replicas = services.replicas
         self._wall_ms = services.clock.wall_ms
         self._monotonic = services.clock.monotonic
+        self._tasks = Tasks()
 
     def handle(
         self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, version: int,
@@ -189,6 +203,9 @@ class ProduceApi:
             if batch_end != end or size < 0:
                 self._handle_general(connection, buffer, view, start, end, version, correlation_id)
                 return
+        if shortcut.begins_transactions and not _is_in_transaction(shortcut.partition, buffer, position, batch_end):
+            self._handle_general(connection, buffer, view, start, end, version, correlation_id)
+            return
         self._append_one(connection, shortcut, buffer, view, position, batch_end, correlation_id)
 
     def _append_one(
@@ -237,9 +254,20 @@ class ProduceApi:
 
     def _handle_general(
         self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, version: int,
-        correlation_id: int,
+        correlation_id: int, *, is_added: bool = False,
     ) -> None:  # fmt: skip
         request = parse_produce(buffer, start, end, version)
+        if version >= _IMPLICIT_FROM and request.transactional_id is not None and not is_added:
+            names = self._to_add(request, buffer, version)
+            if names:
+                # What follows on this connection must not overtake it.
+                connection.mute()
+                frame = bytes(view[start:end])
+                work = self._add_then_handle(
+                    connection, frame, version, correlation_id, request.transactional_id, names
+                )
+                self._tasks.start(work, "begin a transaction")
+                return
         shortcut = self._learn(connection, buffer, start, request, version)
         if shortcut is not None:
             data = request.topics[0][1][0]
@@ -332,6 +360,52 @@ class ProduceApi:
         append_time = now_ms if partition.log.settings.log_append_time else -1
         return PartitionResult(data.partition, 0, base, append_time, partition.log.log_start_offset), end_offset
 
+    def _to_add(self, request: ProduceRequest, buffer: bytearray, version: int) -> dict[Producer, list[TopicPartition]]:
+        """Partitions in which a batch of this request would be the first of its transaction."""
+        names: dict[Producer, list[TopicPartition]] = {}
+        for key, partitions in request.topics:
+            for data in partitions:
+                try:
+                    partition = self._find(key, data, request, version)
+                except KafkaError:
+                    continue
+                if _is_in_transaction(partition, buffer, data.start, data.end):
+                    continue
+                if read_header(buffer, data.start).attributes & TRANSACTIONAL:
+                    producer = Producer(*_unpack_producer(buffer, data.start + _PRODUCER_AT))
+                    names.setdefault(producer, []).append(partition.name)
+        return names
+
+    async def _add_then_handle(
+        self, connection: Connection, frame: bytes, version: int, correlation_id: int, transactional_id: str,
+        names: dict[Producer, list[TopicPartition]],
+    ) -> None:  # fmt: skip
+        """Wait until the coordinator has stored that the transaction is there, too; then do what was asked for.
+
+        Whether that went well shows when the batch is checked: the coordinator knows the partition, or it does not.
+        """
+        transactions = self._services.transactions
+        try:
+            for producer, partitions in names.items():
+                answer = transactions.run(
+                    transactional_id,
+                    partial(_add_partitions, transactional_id, producer, partitions),
+                    lambda code: AddPartitionsToTxnResponse(error_code=code),
+                )
+                if isinstance(answer, asyncio.Future):
+                    await answer
+            if not connection.closing:
+                connection.touch()  # this is no turn of the server's yet
+                buffer = bytearray(frame)
+                self._handle_general(
+                    connection, buffer, memoryview(buffer), 0, len(buffer), version, correlation_id, is_added=True
+                )
+        finally:
+            connection.unmute()
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
     def _check_transaction(
         self, partition: Partition, transactional_id: str, buffer: bytearray, start: int, end: int, version: int
     ) -> None:
@@ -341,8 +415,7 @@ class ProduceApi:
         header = read_header(buffer, start)
         if not header.attributes & TRANSACTIONAL:
             return
-        entry = partition.log.producers.entries.get(header.producer_id)
-        if entry is not None and entry.txn_first_offset >= 0 and entry.epoch == header.producer_epoch:
+        if _is_in_transaction(partition, buffer, start, end):
             return
         producer = Producer(header.producer_id, header.producer_epoch)
         try:
@@ -353,6 +426,22 @@ class ProduceApi:
             code = error.code
         if code:
             raise Refused(produce_error(code, version), "the transaction does not expect this batch")
+
+
+def _is_in_transaction(partition: Partition, buffer: bytearray, start: int, end: int) -> bool:
+    """Whether this batch goes on with a transaction that its partition knows; any other is looked at closely."""
+    if end - start < HEADER_BYTES:
+        return True
+    producer_id, epoch = _unpack_producer(buffer, start + _PRODUCER_AT)
+    entry = partition.log.producers.entries.get(producer_id)
+    return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
+
+
+def _add_partitions(
+    transactional_id: str, producer: Producer, partitions: list[TopicPartition], shard: TransactionShard,
+    ticket: Ticket, now: Moment,
+) -> TransactionOutcome:  # fmt: skip
+    return shard.add_partitions_of(transactional_id, producer, partitions, False, ticket, now)
 
 
 _NOWHERE: dict[int, Partition] = {}

@@ -1,0 +1,160 @@
+"""`ottla group delete --offsets`: a group forgets what it has committed in some topics and keeps the rest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from ottla.cli.connection import Connection
+from ottla.cli.failure import Failure, NotFound
+from ottla.cli.group_name import shown
+from ottla.cli.output import NAME, TABLE, print_rows
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import Cluster, PartitionName
+    from ottla.cli.wire_client import WireClient
+
+
+class Commit(NamedTuple):
+    """What one group has committed in one partition."""
+
+    group: str
+    name: PartitionName
+    offset: int
+
+    def __str__(self) -> str:
+        return shown(f"offset {self.offset} of group {self.group} in {self.name.topic}-{self.name.partition}")
+
+
+def delete_offsets(
+    cluster: Cluster,
+    groups: Sequence[str],
+    wanted: Mapping[str, set[int] | None],
+    connection: Connection,
+    *,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Delete the commits of these groups in the partitions of each topic with these numbers, or in all."""
+    from ottla.cli.wire_client import WireClient
+
+    # Opened first, because it says no to what it cannot do, and only then is anybody asked anything.
+    with WireClient(connection) as client:
+        commits = [commit for group in groups for commit in _find_commits(cluster, group, wanted)]
+        if dry_run:
+            _report(commits, {}, "would delete", output)
+            return
+        if commits and not yes:
+            _ask_before_deletion(commits)
+        failures = {}
+        for group in groups:
+            names = [commit.name for commit in commits if commit.group == group]
+            for name, failure in _delete(client, group, names).items():
+                failures[group, name] = failure
+    _report(commits, failures, "deleted", output)
+
+
+def _find_commits(cluster: Cluster, group: str, wanted: Mapping[str, set[int] | None]) -> list[Commit]:
+    """What there is to delete; somebody who names a partition without a commit may have named the wrong one."""
+    committed = cluster.committed_offsets(group)
+    found = []
+    for topic, numbers in wanted.items():
+        there = [name for name in committed if name.topic == topic and (numbers is None or name.partition in numbers)]
+        missing = sorted((numbers or set()) - {name.partition for name in there})
+        if missing or not there:
+            where = f"{topic}-{missing[0]}" if missing else topic
+            raise NotFound(
+                f"group {shown(group)} has no committed offset in {shown(where)}; nothing was deleted, see "
+                f"'ottla group describe {shown(group)} --offsets'"
+            )
+        found += [Commit(group, name, committed[name]) for name in there]
+    return found
+
+
+def _delete(client: WireClient, group: str, names: Sequence[PartitionName]) -> dict[PartitionName, Failure]:
+    """Returns the partitions that were refused."""
+    from ottla.cli.cluster import PartitionName
+    from ottla.cli.wire_client import CoordinatorType, check
+    from ottla.model.errors import ErrorCode
+    from ottla.wire.messages.offset_delete import (
+        OffsetDeleteRequest,
+        OffsetDeleteRequestPartition,
+        OffsetDeleteRequestTopic,
+        OffsetDeleteResponse,
+    )
+
+    topics = [
+        OffsetDeleteRequestTopic(
+            name=topic,
+            partitions=[OffsetDeleteRequestPartition(partition_index=n.partition) for n in names if n.topic == topic],
+        )
+        for topic in dict.fromkeys(name.topic for name in names)
+    ]
+
+    def ask() -> OffsetDeleteResponse:
+        node = client.coordinators(CoordinatorType.GROUP, [group])[group]
+        answer: OffsetDeleteResponse = client.ask(node, OffsetDeleteRequest(group_id=group, topics=topics))
+        if answer.error_code == ErrorCode.NON_EMPTY_GROUP:
+            raise Failure(f"group {shown(group)} has active members; stop its consumers, then try again")
+        check(answer.error_code, f"group {shown(group)}")
+        return answer
+
+    return {
+        PartitionName(topic.name, row.partition_index): _refusal(row.error_code, group, topic.name, row.partition_index)
+        for topic in client.until_settled(ask).topics
+        for row in topic.partitions
+        if row.error_code
+    }
+
+
+def _refusal(code: int, group: str, topic: str, partition: int) -> Failure:
+    from ottla.cli.wire_client import failure_of
+    from ottla.model.errors import ErrorCode
+
+    where = shown(f"{topic}-{partition}")
+    if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
+        return Failure(
+            f"{where}: consumers of group {shown(group)} are subscribed to the topic; stop them, then try again, "
+            f"'ottla group describe {shown(group)} --members' shows them"
+        )
+    return failure_of(code, where)
+
+
+def _ask_before_deletion(commits: Sequence[Commit]) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("deleting offsets needs --yes when nobody can be asked")
+    more = f" and {len(commits) - 3} more" if len(commits) > 3 else ""
+    click.confirm(f"Delete {', '.join(map(str, commits[:3]))}{more}?", abort=True, err=True)
+
+
+def _report(
+    commits: Iterable[Commit], failures: Mapping[tuple[str, PartitionName], Failure], done: str, output: str
+) -> None:
+    """Print what was done, one failure per line, and leave with the first failure's exit code."""
+    succeeded = [commit for commit in commits if (commit.group, commit.name) not in failures]
+    if output == TABLE:
+        for commit in succeeded:
+            click.echo(f"{done} {commit}")
+    elif output == NAME:
+        for commit in succeeded:
+            click.echo(shown(f"{commit.name.topic}-{commit.name.partition}"))
+    else:
+        rows = [
+            {
+                "consumer_group_id": commit.group,
+                "topic_name": commit.name.topic,
+                "partition_id": commit.name.partition,
+                "current_offset": commit.offset,
+                "result": done,
+            }
+            for commit in succeeded
+        ]
+        print_rows(rows, (), output)
+    for failure in failures.values():
+        failure.show()
+    if failures:
+        sys.exit(next(iter(failures.values())).exit_code)

@@ -1,0 +1,437 @@
+"""`ottla txn`: see transactions, find those that hang, and end them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from ottla.cli.connection import Connection, connection_options, make_connection
+from ottla.cli.duration import format_duration_ms, parse_duration_ms
+from ottla.cli.failure import Failure, NotFound, NotHealthy
+from ottla.cli.output import NAME, TABLE, Column, escape_controls, format_table, output_option, print_rows
+from ottla.cli.topic_name import TOPIC_NAME
+
+if TYPE_CHECKING:
+    from ottla.cli.transactions import OpenTransaction, PartitionName, Transaction, Transactions
+
+_STATES = (
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Empty",
+    "PrepareEpochFence",
+    "Dead",
+)
+#: in these a transaction has begun and not ended; in the others its age means nothing
+_UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+_INT64_MAX, _INT32_MAX, _INT16_MAX = (1 << 63) - 1, (1 << 31) - 1, (1 << 15) - 1
+#: a completion that takes longer is worse than none
+_COMPLETION_S = 1.0
+
+_LIST_COLUMNS = (
+    Column("TRANSACTIONAL-ID", "transactional_id"),
+    Column("PRODUCER-ID", "producer_id"),
+    Column("STATE", "state"),
+    Column("COORDINATOR", "coordinator_id"),
+)
+_PARTITION_COLUMNS = (Column("TOPIC", "topic_name"), Column("PARTITIONS", "partitions"))
+_OPEN_COLUMNS = (
+    Column("TOPIC", "topic_name"),
+    Column("PARTITION", "partition_id"),
+    Column("PRODUCER-ID", "producer_id"),
+    Column("PRODUCER-EPOCH", "producer_epoch"),
+    Column("COORDINATOR-EPOCH", "coordinator_epoch"),
+    Column("START-OFFSET", "start_offset"),
+    Column("LAST-RECORD", "last_record"),
+    Column("AGE", "age"),
+)
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg]
+    """A span of time, in milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_duration_ms(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class TransactionalIdType(click.ParamType):  # type: ignore[type-arg]
+    """Any id; the cluster judges it."""
+
+    name = "transactional id"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            properties = ctx.params.get("properties") or {}
+            connection = make_connection(ctx.params.get("bootstrap_server"), properties, {}, _COMPLETION_S)
+            with _transactions(connection) as transactions:
+                found = transactions.list_ids()
+        except click.ClickException:
+            return []
+        ids = [listing.transactional_id for listing in found]
+        return [CompletionItem(one) for one in ids if one.startswith(incomplete)]
+
+
+@click.group("txn")
+def command() -> None:
+    """List and describe transactions, find those that hang, and abort them."""
+
+
+@command.command("list")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(_STATES, case_sensitive=False),
+    multiple=True,
+    help="Those in this state only. Repeatable.",
+)
+@click.option(
+    "--producer-id",
+    "producer_ids",
+    metavar="ID",
+    type=click.IntRange(0, _INT64_MAX),
+    multiple=True,
+    help="Those of this producer only. Repeatable.",
+)
+@click.option(
+    "--longer-than",
+    "longer_than_ms",
+    metavar="DURATION",
+    type=DurationType(),
+    help="Those whose transaction is under way for longer, such as 10m or 1h30m.",
+)
+@click.option("--pattern", metavar="REGEX", help="Those whose whole id matches this RE2 regular expression.")
+@connection_options
+@output_option()
+def list_transactions(
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    longer_than_ms: int | None,
+    pattern: str | None,
+    connection: Connection,
+    output: str,
+) -> None:
+    """List transactional ids and the state of each. All filters must hold."""
+    if longer_than_ms is not None and not states:
+        # To a broker, an id without a transaction has one since 1970.
+        states = _UNDER_WAY
+    with _transactions(connection) as transactions:
+        try:
+            found = transactions.list_ids(
+                states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
+            )
+        except ValueError as error:
+            raise click.BadParameter(_shown(str(error)), param_hint="'--pattern'") from None
+    rows = [
+        {
+            "transactional_id": listing.transactional_id,
+            "producer_id": listing.producer_id,
+            "state": listing.state,
+            "coordinator_id": listing.coordinator.broker_id,
+        }
+        for listing in found
+    ]
+    _print_named(rows, _LIST_COLUMNS, output, "transactional_id")
+
+
+@command.command("describe")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TransactionalIdType())
+@connection_options
+@output_option()
+def describe(ids: tuple[str, ...], connection: Connection, output: str) -> None:
+    """Describe transactional ids: producer, state, age, and the partitions that still get a marker."""
+    with _transactions(connection) as transactions:
+        found = transactions.describe(ids)
+    now_ms = _now_ms()
+    rows = [_description(one, now_ms) for one in found.values() if one is not None]
+    if output == TABLE:
+        click.echo("\n\n".join(map(_format_description, rows)), nl=bool(rows))
+    else:
+        _print_named(rows, (), output, "transactional_id")
+    missing = [
+        NotFound(f"transactional id {_shown(one)} does not exist; see 'ottla txn list'")
+        for one, transaction in found.items()
+        if transaction is None
+    ]
+    for failure in missing:
+        failure.show()
+    if missing:
+        sys.exit(missing[0].exit_code)
+
+
+@command.command("hanging")
+@click.option(
+    "--older-than",
+    "older_than_ms",
+    metavar="DURATION",
+    type=DurationType(),
+    default="15m",
+    show_default=True,
+    help="Those whose last record is older; the brokers' transaction.max.timeout.ms is a good limit.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC",
+    multiple=True,
+    type=TOPIC_NAME,
+    help="Look in this topic only. Repeatable.  [default: all topics]",
+)
+@connection_options
+@output_option()
+def hanging(older_than_ms: int, topics: tuple[str, ...], connection: Connection, output: str) -> None:
+    """Find transactions that are open in a partition and that no coordinator will end.
+
+    Readers of committed records stop before such a transaction for good. 'ottla txn abort' ends it.
+    """
+    now_ms = _now_ms()
+    with _transactions(connection) as transactions:
+        wanted = list(dict.fromkeys(topics)) or None
+        found, leaderless = transactions.find_hanging(wanted, now_ms - older_than_ms)
+    _print_open([_open_row(one, now_ms) for one in found], output)
+    if leaderless:
+        more = f" and {len(leaderless) - 1} more" if len(leaderless) > 1 else ""
+        raise NotHealthy(
+            f"{_shown(str(leaderless[0]))}{more} could not be looked at: no leader; see 'ottla topic describe'"
+        )
+
+
+@command.command("abort")
+@click.option("--topic", metavar="TOPIC", required=True, type=TOPIC_NAME, help="The topic it is open in.")
+@click.option(
+    "--partition",
+    metavar="N",
+    required=True,
+    type=click.IntRange(0, _INT32_MAX),
+    help="The partition it is open in.",
+)
+@click.option(
+    "--start-offset", metavar="N", type=click.IntRange(0, _INT64_MAX), help="The first offset of the transaction."
+)
+@click.option(
+    "--producer-id",
+    metavar="ID",
+    type=click.IntRange(0, _INT64_MAX),
+    help="The producer of the transaction, instead of --start-offset.",
+)
+@click.option(
+    "--producer-epoch",
+    metavar="N",
+    type=click.IntRange(0, _INT16_MAX),
+    help="With --producer-id: the epoch to abort with.  [default: the one the partition knows]",
+)
+@click.option(
+    "--coordinator-epoch",
+    metavar="N",
+    type=click.IntRange(-1, _INT32_MAX),
+    help="With --producer-id: the coordinator epoch to abort with.  [default: the one the partition knows]",
+)
+@click.option("--force", is_flag=True, help="Abort even what a coordinator knows and will end by itself.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be aborted; abort nothing.")
+@connection_options
+@output_option()
+def abort(
+    topic: str,
+    partition: int,
+    start_offset: int | None,
+    producer_id: int | None,
+    producer_epoch: int | None,
+    coordinator_epoch: int | None,
+    force: bool,
+    yes: bool,
+    dry_run: bool,
+    connection: Connection,
+    output: str,
+) -> None:
+    """Abort one transaction in one partition: its records are never shown as committed.
+
+    For a transaction that hangs, as 'ottla txn hanging' finds it. One that a coordinator still knows ends by itself,
+    at the latest by its timeout; to abort it here as well would tear it apart, so that needs --force.
+    """
+    _check_choice(start_offset, producer_id, producer_epoch, coordinator_epoch)
+    from ottla.cli.transactions import PartitionName
+
+    name = PartitionName(topic, partition)
+    with _transactions(connection) as transactions:
+        found = _find_one(transactions, name, start_offset, producer_id)
+        if producer_epoch is not None:
+            found = replace(found, producer_epoch=producer_epoch)
+        if coordinator_epoch is not None:
+            found = replace(found, coordinator_epoch=coordinator_epoch if coordinator_epoch >= 0 else None)
+        if not force:
+            _refuse_awaited(transactions, found)
+        if not dry_run:
+            if not yes:
+                _ask_before_abortion(found)
+            transactions.write_abort_marker(found)
+    _report(found, "would abort" if dry_run else "aborted", output)
+
+
+@contextmanager
+def _transactions(connection: Connection) -> Iterator[Transactions]:
+    from ottla.cli.transactions import Transactions
+    from ottla.cli.wire_client import WireClient
+
+    with WireClient(connection) as client:
+        yield Transactions(client)
+
+
+def _check_choice(
+    start_offset: int | None, producer_id: int | None, producer_epoch: int | None, coordinator_epoch: int | None
+) -> None:
+    if (start_offset is None) == (producer_id is None):
+        raise click.UsageError("name the transaction by either --start-offset or --producer-id")
+    if producer_id is None and (producer_epoch is not None or coordinator_epoch is not None):
+        raise click.UsageError("--producer-epoch and --coordinator-epoch go with --producer-id")
+
+
+def _find_one(
+    transactions: Transactions, name: PartitionName, start_offset: int | None, producer_id: int | None
+) -> OpenTransaction:
+    everything = transactions.find_open_in(name)
+    for one in everything:
+        if one.start_offset == start_offset or one.producer_id == producer_id:
+            return one
+    asked = f"that starts at offset {start_offset}" if producer_id is None else f"of producer {producer_id}"
+    others = ", ".join(f"producer {one.producer_id} from offset {one.start_offset}" for one in everything[:3])
+    more = f" and {len(everything) - 3} more" if len(everything) > 3 else ""
+    raise NotFound(
+        f"{_shown(str(name))} has no open transaction {asked}, nothing was aborted; open there: "
+        f"{others or 'none'}{more}"
+    )
+
+
+def _refuse_awaited(transactions: Transactions, found: OpenTransaction) -> None:
+    known = transactions.awaited([found.producer_id]).get((found.producer_id, found.name))
+    if known is not None:
+        raise Failure(
+            f"the transaction does not hang: its coordinator knows it as {_shown(known.transactional_id)}, "
+            f"{known.state}, and will end it; nothing was aborted, see "
+            f"'ottla txn describe {_shown(known.transactional_id)}', or add --force"
+        )
+
+
+def _ask_before_abortion(found: OpenTransaction) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("aborting a transaction needs --yes when nobody can be asked")
+    click.confirm(f"Abort {_sentence(found)}? Its records are lost to readers of committed ones.", abort=True, err=True)
+
+
+def _report(found: OpenTransaction, done: str, output: str) -> None:
+    if output == TABLE:
+        click.echo(f"{done} {_sentence(found)}")
+    else:
+        _print_open([{**_open_row(found, _now_ms()), "result": done}], output)
+
+
+def _sentence(found: OpenTransaction) -> str:
+    return (
+        f"the transaction of producer {found.producer_id}, epoch {found.producer_epoch}, in {_shown(str(found.name))} "
+        f"from offset {found.start_offset} (coordinator epoch {found.coordinator_epoch or 0})"
+    )
+
+
+def _description(one: Transaction, now_ms: int) -> dict[str, Any]:
+    started = one.started_ms if one.state in _UNDER_WAY else None
+    deadline = started + one.timeout_ms if started is not None and one.state == "Ongoing" else None
+    node = one.coordinator
+    return {
+        "transactional_id": one.transactional_id,
+        "coordinator": {"broker_id": node.broker_id, "host": node.host, "port": node.port},
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "state": one.state,
+        "timeout_ms": one.timeout_ms,
+        "started_ms": started,
+        "age_ms": None if started is None else max(now_ms - started, 0),
+        # Negative when it is overdue: the coordinator looks for such transactions now and then only.
+        "time_left_ms": None if deadline is None else deadline - now_ms,
+        "partitions": [{"topic_name": name.topic, "partition_id": name.partition} for name in one.partitions],
+    }
+
+
+def _format_description(row: dict[str, Any]) -> str:
+    node = row["coordinator"]
+    pairs = {
+        "TRANSACTIONAL ID": _shown(row["transactional_id"]),
+        "COORDINATOR": f"{node['broker_id']} ({_shown(node['host'])}:{node['port']})",
+        "PRODUCER ID": row["producer_id"],
+        "PRODUCER EPOCH": row["producer_epoch"],
+        "STATE": _shown(row["state"]),
+        "TIMEOUT": format_duration_ms(row["timeout_ms"]),
+    }
+    if row["started_ms"] is not None:
+        pairs["STARTED"] = f"{_local_time(row['started_ms'])} ({format_duration_ms(row['age_ms'])} ago)"
+    left_ms = row["time_left_ms"]
+    if left_ms is not None:
+        late = f"none, overdue by {format_duration_ms(-left_ms)}"
+        pairs["TIME LEFT"] = format_duration_ms(left_ms) if left_ms >= 0 else late
+    numbers: dict[str, list[int]] = {}
+    for one in row["partitions"]:
+        numbers.setdefault(one["topic_name"], []).append(one["partition_id"])
+    summary = "\n".join(f"{key:<16}  {value}" for key, value in pairs.items())
+    topics = [{"topic_name": topic, "partitions": indexes} for topic, indexes in numbers.items()]
+    return f"{summary}\n\n{format_table(_PARTITION_COLUMNS, topics) if topics else 'no partitions'}"
+
+
+def _open_row(one: OpenTransaction, now_ms: int) -> dict[str, Any]:
+    return {
+        "topic_name": one.name.topic,
+        "partition_id": one.name.partition,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "coordinator_epoch": one.coordinator_epoch,
+        "start_offset": one.start_offset,
+        "last_timestamp": one.last_timestamp,
+        "age_ms": max(now_ms - one.last_timestamp, 0),
+    }
+
+
+def _print_open(rows: Sequence[dict[str, Any]], output: str) -> None:
+    if output == TABLE:
+        rows = [
+            {**row, "last_record": _local_time(row["last_timestamp"]), "age": format_duration_ms(row["age_ms"])}
+            for row in rows
+        ]
+    elif output == NAME:
+        rows = [{"name": f"{row['topic_name']}-{row['partition_id']}"} for row in rows]
+    _print_named(rows, _OPEN_COLUMNS, output, "name")
+
+
+def _print_named(rows: Sequence[dict[str, Any]], columns: Sequence[Column], output: str, name_field: str) -> None:
+    if output == NAME:
+        # A name with a newline in it must not pass for two names in a pipe.
+        rows = [{name_field: _shown(row[name_field])} for row in rows]
+    print_rows(rows, columns, output, name_field)
+
+
+def _shown(text: str) -> str:
+    return escape_controls(text, keep="")
+
+
+def _local_time(time_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        # A producer may date its records as it likes, beyond every calendar too.
+        return str(time_ms)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

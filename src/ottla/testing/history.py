@@ -1,0 +1,483 @@
+"""What transactional clients saw of a broker, and what it proves.
+
+    recorder = Recorder()                       # or Recorder(path) in a process that may be killed
+    recorder.init("p1", "my-transactions"), recorder.initialized("p1")
+    txn = recorder.begin("p1")
+    recorder.send(txn, Place("t", 0), "value-1"), recorder.sent(txn, "value-1", offset=0)
+    recorder.end(txn, commit=True), recorder.ended(txn, Outcome.OK)
+    recorder.read("reader", Place("t", 0), [(0, "value-1")]), recorder.final("reader")
+    assert check(History.of(recorder.events)) == {}
+
+Every event is noted on the side where it proves most: a question (init, send, end) before it is asked, an answer
+(initialized, sent, ended, read) after it came. Values are unique, so a record tells who sent it. All readers read
+committed records only. One producer name is one life of a producer: a new one gets a new name.
+
+An outcome is OK when the broker said so, FAILED when it is certain that nothing happened or will, and UNKNOWN
+otherwise: a time-out, a lost connection, PRODUCER_FENCED in answer to a commit. Then both are right, but one of them.
+
+``check`` names what may never be seen:
+
+    inconsistent-offsets   one offset held two values, in the eyes of a reader or of an acknowledgement
+    duplicate              one value stands at two offsets
+    lost-write             its commit was answered, or it was read by anybody, but it is not there; later records are
+    unseen                 the same, and nothing behind it was read either
+    torn-transaction       a part of a transaction is there and another part is not
+    torn-offsets           a group's committed offset is not that of the last transaction that is visible
+    aborted-read           a record whose abort was asked for, or answered, or that was refused
+    open-read              a record that was read before its commit was asked for, or that never was
+    phantom                a value that nobody sent
+    nonmonotonic-send      a producer's later record stands before an earlier one
+    nonmonotonic-poll      a reader went back
+    poll-skip              a reader was led past a committed record
+    zombie-write           a record of a fenced producer stands behind one of the producer that fenced it
+    zombie-commit          a fenced producer began to commit, and it worked
+    precommitted-read      a transaction read its own record
+    cycle                  transactions that read from each other in a circle (G1c)
+    hanging-transaction    at the end, with nobody at work, committed records end before the log does
+
+Writes of transactions may interleave, a reader may see the records of one partition before those of another, and
+offsets have gaps where markers and aborted records stand: none of this is an anomaly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
+from math import inf
+from typing import Any, NamedTuple
+
+Event = dict[str, Any]
+Anomalies = dict[str, list[str]]
+
+
+class Place(NamedTuple):
+    """A partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+# -- recording ------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Notes events; threads may share one. With a path, every event is in that file when its call returns."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.events: list[Event] = []
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._descriptor = None if path is None else os.open(path, flags, 0o644)
+        self._numbers = itertools.count()
+
+    def note(self, event: str, **fields: Any) -> None:
+        """One event, with the clock that all processes of a machine share."""
+        line = {"event": event, "t": time.monotonic(), **fields}
+        if self._descriptor is None:
+            self.events.append(line)
+        else:
+            os.write(self._descriptor, json.dumps(line).encode() + b"\n")
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    # -- producers ------------------------------------------------------------------------------------------------
+
+    def init(self, producer: str, transactional_id: str) -> None:
+        self.note("init", producer=producer, transactional_id=transactional_id)
+
+    def initialized(self, producer: str) -> None:
+        """The broker answered: from here on every earlier producer with this transactional id is fenced."""
+        self.note("initialized", producer=producer)
+
+    def begin(self, producer: str) -> str:
+        """The name of a new transaction."""
+        txn = f"{producer}/{next(self._numbers)}"
+        self.note("begin", producer=producer, txn=txn)
+        return txn
+
+    def send(self, txn: str, place: Place, value: str) -> None:
+        self.note("send", txn=txn, place=place, value=value)
+
+    def sent(self, txn: str, value: str, *, offset: int | None = None, outcome: Outcome = Outcome.OK) -> None:
+        self.note("sent", txn=txn, value=value, offset=offset, outcome=outcome)
+
+    def offsets(self, txn: str, group: str, place: Place, offset: int) -> None:
+        """The transaction shall commit an offset of a group."""
+        self.note("offsets", txn=txn, group=group, place=place, offset=offset)
+
+    def end(self, txn: str, *, commit: bool) -> None:
+        self.note("end", txn=txn, commit=commit)
+
+    def ended(self, txn: str, outcome: Outcome, error: str = "") -> None:
+        self.note("ended", txn=txn, outcome=outcome, error=error)
+
+    # -- readers --------------------------------------------------------------------------------------------------
+
+    def assigned(self, reader: str, place: Place, offset: int) -> None:
+        """The reader goes on from here."""
+        self.note("assigned", reader=reader, place=place, offset=offset)
+
+    def read(self, reader: str, place: Place, records: Sequence[tuple[int, str]], txn: str | None = None) -> None:
+        self.note("read", reader=reader, place=place, records=records, txn=txn)
+
+    def final(self, reader: str) -> None:
+        """This reader has read every partition from the start to the end, after all else was over."""
+        self.note("final", reader=reader)
+
+    def log_end(self, place: Place, last_stable: int, high_watermark: int) -> None:
+        """What the broker says when all is over."""
+        self.note("log_end", place=place, last_stable=last_stable, high_watermark=high_watermark)
+
+    def committed(self, group: str, place: Place, offset: int) -> None:
+        """A group's committed offset when all is over; -1 for none."""
+        self.note("committed", group=group, place=place, offset=offset)
+
+
+def read_events(path: str | os.PathLike[str]) -> list[Event]:
+    """The events of a file; a last line that was cut by a kill does not count."""
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+# -- the history ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Producer:
+    """One life of a producer."""
+
+    name: str
+    transactional_id: str
+    init_at: float
+    initialized_at: float = inf
+
+
+@dataclass(slots=True)
+class Send:
+    txn: Transaction
+    place: Place
+    value: str
+    outcome: Outcome = Outcome.UNKNOWN
+    offset: int | None = None
+
+
+@dataclass(slots=True)
+class Transaction:
+    name: str
+    producer: str
+    sends: list[Send] = field(default_factory=list)
+    commit_at: float = inf
+    abort_at: float = inf
+    is_committed: bool = False
+    is_aborted: bool = False
+    asked: bool | None = None
+
+    def ended(self, outcome: Outcome) -> None:
+        self.is_committed |= self.asked is True and outcome is Outcome.OK
+        self.is_aborted |= self.asked is False and outcome is Outcome.OK
+
+
+class Read(NamedTuple):
+    t: float
+    offset: int
+    value: str
+
+
+@dataclass(slots=True)
+class Stretch:
+    """What a reader was given of a partition since it was put at an offset."""
+
+    reader: str
+    place: Place
+    start: int
+    reads: list[Read] = field(default_factory=list)
+
+
+class Offsets(NamedTuple):
+    t: float
+    txn: Transaction
+    offset: int
+
+
+@dataclass(slots=True)
+class History:
+    """Events in order, put together."""
+
+    producers: dict[str, Producer] = field(default_factory=dict)
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    sends: dict[str, Send] = field(default_factory=dict)
+    stretches: list[Stretch] = field(default_factory=list)
+    #: what was read inside transactions: by whom, and the value
+    read_within: list[tuple[str, str]] = field(default_factory=list)
+    final_reader: str = ""
+    log_ends: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    offsets: dict[tuple[str, Place], list[Offsets]] = field(default_factory=lambda: defaultdict(list))
+    committed: dict[tuple[str, Place], int] = field(default_factory=dict)
+    #: the stretch that a reader is in
+    _current: dict[tuple[str, Place], Stretch] = field(default_factory=dict)
+
+    @staticmethod
+    def of(*parts: Iterable[Event]) -> History:
+        """A history of the events of one or several recorders."""
+        history = History()
+        for event in sorted(itertools.chain(*parts), key=lambda each: each["t"]):
+            if "place" in event:
+                event = {**event, "place": Place(*event["place"])}
+            getattr(history, f"_on_{event['event']}")(event)
+        return history
+
+    def _on_init(self, event: Event) -> None:
+        name = event["producer"]
+        assert name not in self.producers, f"{name} is the name of two producers"
+        self.producers[name] = Producer(name, event["transactional_id"], event["t"])
+
+    def _on_initialized(self, event: Event) -> None:
+        self.producers[event["producer"]].initialized_at = event["t"]
+
+    def _on_begin(self, event: Event) -> None:
+        self.transactions[event["txn"]] = Transaction(event["txn"], event["producer"])
+
+    def _on_send(self, event: Event) -> None:
+        txn = self.transactions[event["txn"]]
+        value = event["value"]
+        assert value not in self.sends, f"{value} was sent twice: values must be unique"
+        self.sends[value] = Send(txn, event["place"], value)
+        txn.sends.append(self.sends[value])
+
+    def _on_sent(self, event: Event) -> None:
+        send = self.sends[event["value"]]
+        send.outcome, send.offset = Outcome(event["outcome"]), event["offset"]
+
+    def _on_offsets(self, event: Event) -> None:
+        txn = self.transactions[event["txn"]]
+        self.offsets[event["group"], event["place"]].append(Offsets(event["t"], txn, event["offset"]))
+
+    def _on_end(self, event: Event) -> None:
+        txn = self.transactions[event["txn"]]
+        txn.asked = event["commit"]
+        if txn.asked:
+            txn.commit_at = min(txn.commit_at, event["t"])
+        else:
+            txn.abort_at = min(txn.abort_at, event["t"])
+
+    def _on_ended(self, event: Event) -> None:
+        self.transactions[event["txn"]].ended(Outcome(event["outcome"]))
+
+    def _on_assigned(self, event: Event) -> None:
+        stretch = Stretch(event["reader"], event["place"], event["offset"])
+        self._current[stretch.reader, stretch.place] = stretch
+        self.stretches.append(stretch)
+
+    def _on_read(self, event: Event) -> None:
+        key = event["reader"], event["place"]
+        if key not in self._current:
+            self._on_assigned({**event, "offset": 0})
+        self._current[key].reads += [Read(event["t"], offset, value) for offset, value in event["records"]]
+        if event.get("txn") is not None:
+            self.read_within += [(event["txn"], value) for _, value in event["records"]]
+
+    def _on_final(self, event: Event) -> None:
+        self.final_reader = event["reader"]
+
+    def _on_log_end(self, event: Event) -> None:
+        self.log_ends[event["place"]] = event["last_stable"], event["high_watermark"]
+
+    def _on_committed(self, event: Event) -> None:
+        self.committed[event["group"], event["place"]] = event["offset"]
+
+
+# -- the checker ----------------------------------------------------------------------------------------------------
+
+
+def check(history: History) -> Anomalies:
+    """Every anomaly by name, each with a line for a person; empty when the broker kept its word."""
+    assert history.final_reader, "nothing is proven before everything was read"
+    return _Checker(history).run()
+
+
+class _Checker:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._found: Anomalies = defaultdict(list)
+        #: the log as the final reader saw it: by partition, offset and value in order
+        self._final: dict[Place, list[tuple[int, str]]] = defaultdict(list)
+        for stretch in history.stretches:
+            if stretch.reader == history.final_reader:
+                self._final[stretch.place] += [(read.offset, read.value) for read in stretch.reads]
+        for records in self._final.values():
+            records.sort()
+        self._offset_of = {value: offset for records in self._final.values() for offset, value in records}
+        self._read_by_anybody = {read.value for stretch in history.stretches for read in stretch.reads}
+
+    def run(self) -> Anomalies:
+        self._check_offsets()
+        self._check_values()
+        self._check_presence()
+        self._check_group_offsets()
+        self._check_send_order()
+        self._check_read_order()
+        self._check_zombies()
+        self._check_cycles()
+        for place, (last_stable, high_watermark) in self._history.log_ends.items():
+            if last_stable != high_watermark:
+                self._say("hanging-transaction", f"{place}: committed to {last_stable} of {high_watermark}")
+        return dict(self._found)
+
+    def _say(self, name: str, line: str) -> None:
+        self._found[name].append(line)
+
+    def _is_visible(self, txn: Transaction) -> bool:
+        return any(send.value in self._offset_of for send in txn.sends)
+
+    def _check_offsets(self) -> None:
+        values: dict[tuple[Place, int], str] = {}
+        offsets: dict[str, tuple[Place, int]] = {}
+
+        def note(place: Place, offset: int, value: str, witness: str) -> None:
+            other = values.setdefault((place, offset), value)
+            if other != value:
+                self._say("inconsistent-offsets", f"{place} offset {offset}: {other} and {value} ({witness})")
+            elsewhere = offsets.setdefault(value, (place, offset))
+            if elsewhere != (place, offset):
+                self._say("duplicate", f"{value}: {elsewhere} and {(place, offset)} ({witness})")
+
+        for stretch in self._history.stretches:
+            for read in stretch.reads:
+                note(stretch.place, read.offset, read.value, stretch.reader)
+        for send in self._history.sends.values():
+            if send.offset is not None and send.offset >= 0:
+                note(send.place, send.offset, send.value, f"acknowledged to {send.txn.producer}")
+
+    def _check_values(self) -> None:
+        for stretch in self._history.stretches:
+            for read in stretch.reads:
+                line = f"{stretch.place} offset {read.offset}: {read.value} ({stretch.reader})"
+                send = self._history.sends.get(read.value)
+                if send is None or send.place != stretch.place:
+                    self._say("phantom", line)
+                    continue
+                txn = send.txn
+                if txn.is_aborted or send.outcome is Outcome.FAILED or (txn.commit_at == inf and txn.abort_at < inf):
+                    self._say("aborted-read", f"{line} of {txn.name}")
+                elif read.t < txn.commit_at:
+                    self._say("open-read", f"{line} of {txn.name}")
+
+    def _check_presence(self) -> None:
+        end = {place: records[-1][0] for place, records in self._final.items() if records}
+        for txn in self._history.transactions.values():
+            read = [send for send in txn.sends if send.value in self._read_by_anybody]
+            if not txn.is_committed and not read:
+                continue
+            missing = [
+                send for send in txn.sends if send.outcome is not Outcome.FAILED and send.value not in self._offset_of
+            ]
+            if missing and read:
+                there = len(txn.sends) - len(missing)
+                self._say("torn-transaction", f"{txn.name}: {there} of {len(txn.sends)} are there")
+            for send in missing:
+                if txn.is_committed or send.value in self._read_by_anybody:
+                    is_behind = (send.offset if send.offset is not None else -1) > end.get(send.place, -1)
+                    name = "unseen" if is_behind else "lost-write"
+                    self._say(name, f"{send.place} {send.value} of {txn.name}: was at offset {send.offset}")
+
+    def _check_group_offsets(self) -> None:
+        producers = self._history.producers
+        for key, committed in self._history.committed.items():
+            by_age = sorted(
+                self._history.offsets.get(key, []),
+                key=lambda each: (producers[each.txn.producer].initialized_at, each.t),
+            )
+            visible = [each for each in by_age if each.txn.is_committed or self._is_visible(each.txn)]
+            expected = visible[-1].offset if visible else -1
+            if committed != expected:
+                last = visible[-1].txn.name if visible else "nobody"
+                self._say("torn-offsets", f"{key[0]} {key[1]}: {committed}, but {last} committed {expected}")
+
+    def _check_send_order(self) -> None:
+        last: dict[tuple[str, Place], Send] = {}
+        for send in self._history.sends.values():
+            if send.value not in self._offset_of:
+                continue
+            key = send.txn.producer, send.place
+            before = last.get(key)
+            if before is not None and self._offset_of[send.value] < self._offset_of[before.value]:
+                self._say("nonmonotonic-send", f"{send.place} {send.value} stands before {before.value}")
+            last[key] = send
+
+    def _check_read_order(self) -> None:
+        for stretch in self._history.stretches:
+            offsets = [offset for offset, _ in self._final[stretch.place]]
+            following = stretch.start
+            for read in stretch.reads:
+                if read.offset < following:
+                    line = f"{stretch.reader} {stretch.place}: offset {read.offset} after {following - 1}"
+                    self._say("nonmonotonic-poll", line)
+                else:
+                    first = bisect_left(offsets, following)
+                    if first < len(offsets) and offsets[first] < read.offset:
+                        line = f"{stretch.reader} {stretch.place}: {read.offset} where {offsets[first]} was due"
+                        self._say("poll-skip", line)
+                following = read.offset + 1
+
+    def _check_zombies(self) -> None:
+        by_id: dict[str, list[Producer]] = defaultdict(list)
+        for producer in self._history.producers.values():
+            by_id[producer.transactional_id].append(producer)
+        transactions: dict[str, list[Transaction]] = defaultdict(list)
+        for txn in self._history.transactions.values():
+            transactions[txn.producer].append(txn)
+        for producers in by_id.values():
+            for old, new in itertools.permutations(producers, 2):
+                # Two that initialized at the same time may have come in either order.
+                if old.initialized_at < new.init_at and new.initialized_at < inf:
+                    self._check_zombie(old, new, transactions)
+
+    def _check_zombie(self, old: Producer, new: Producer, transactions: dict[str, list[Transaction]]) -> None:
+        first: dict[Place, int] = {}
+        for send in itertools.chain(*(txn.sends for txn in transactions[new.name])):
+            offset = self._offset_of.get(send.value)
+            if offset is not None:
+                first[send.place] = min(offset, first.get(send.place, offset))
+        for txn in transactions[old.name]:
+            if not txn.sends:
+                continue
+            if new.initialized_at < txn.commit_at < inf and (txn.is_committed or self._is_visible(txn)):
+                self._say("zombie-commit", f"{txn.name} was committed after {new.name} had fenced it")
+            for send in txn.sends:
+                if self._offset_of.get(send.value, -1) > first.get(send.place, inf):
+                    self._say("zombie-write", f"{send.place} {send.value} stands behind a record of {new.name}")
+
+    def _check_cycles(self) -> None:
+        edges: dict[str, set[str]] = defaultdict(set)
+        for reader, value in self._history.read_within:
+            send = self._history.sends.get(value)
+            if send is None:
+                continue
+            if send.txn.name == reader:
+                self._say("precommitted-read", f"{reader} read {value} of its own")
+            else:
+                edges[reader].add(send.txn.name)
+        try:
+            TopologicalSorter(edges).prepare()
+        except CycleError as error:
+            self._say("cycle", " <- ".join(error.args[1]))
