@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ottla.testing.raw import RawClient, batch_of, produce_request
@@ -150,13 +150,10 @@ def producers_of(places: Places) -> DescribeProducersRequest:
     )
 
 
-def list_offsets(topic: str, timestamps: Iterable[int], isolation: int = READ_COMMITTED) -> ListOffsetsRequest:
-    """One answer for each timestamp, so the topic is named as often."""
-    rows = [
-        ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
-        for timestamp in timestamps
-    ]
-    return ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=rows)
+def list_offsets(topic: str, timestamp: int, isolation: int = READ_COMMITTED) -> ListOffsetsRequest:
+    row = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topics = [ListOffsetsTopic(name=topic, partitions=[row])]
+    return ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics)
 
 
 # -- steps that many tests begin with ---------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ TRANSACTIONAL_APIS = frozenset(
 _SIZE = Struct(">i")
 _FRAME_BYTES_MAX = 100 << 20
 _START_S_MAX = 10.0
+_LINGER_S = 0.2
 _GONE = (ConnectionError, asyncio.IncompleteReadError, OSError)
 
 
@@ -92,6 +93,8 @@ class FaultProxy:
         self.faults: Faults | None = None
         #: every fault so far
         self.happened: list[Happened] = []
+        #: requests that are still to arrive, late or once more
+        self.under_way = 0
         self.address = ""
         self.rng = random.Random(seed)
         self._port = port
@@ -215,10 +218,14 @@ class _Link:
         delay_s = self._proxy.draw_delay_s()
         self._client_is_gone = True
         self._client.close()
-        await asyncio.sleep(delay_s)
-        await self._send(frame)
-        # Until the broker has answered this the connection stays: a broker may drop requests of one that ended.
-        await asyncio.sleep(delay_s)
+        self._proxy.under_way += 1
+        try:
+            await asyncio.sleep(delay_s)
+            await self._send(frame)
+            # The connection outlives the request for a while: a broker may forget those of one that has ended.
+            await asyncio.sleep(_LINGER_S)
+        finally:
+            self._proxy.under_way -= 1
         raise _Cut
 
     def _repeat(self, frame: bytes, correlation_id: int) -> None:
@@ -226,9 +233,14 @@ class _Link:
         delay_s = 0.0 if self._proxy.rng.random() < 0.5 else self._proxy.draw_delay_s()
 
         async def send_again() -> None:
-            with suppress(*_GONE):
+            self._proxy.under_way += 1
+            try:
                 await asyncio.sleep(delay_s)
                 await self._send(frame)
+            except _GONE:
+                pass  # the connection ended before the time of this request came
+            finally:
+                self._proxy.under_way -= 1
 
         task = asyncio.ensure_future(send_again())
         self._repeats.add(task)

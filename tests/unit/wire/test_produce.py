@@ -34,7 +34,7 @@ def meaning(request: ProduceRequest, version: int) -> Any:
     for topic in request.topic_data:
         key = topic.topic_id if version >= 13 else topic.name.encode()
         topics.append((key, [(part.index, part.records) for part in topic.partition_data]))
-    return request.transactional_id is not None, request.acks, request.timeout, topics
+    return request.transactional_id, request.acks, request.timeout, topics
 
 
 def parsed(frame: bytes, version: int, behind: bytes = b"") -> Any:
@@ -45,7 +45,7 @@ def parsed(frame: bytes, version: int, behind: bytes = b"") -> Any:
         (key, [(part.partition, buffer[part.start : part.end] if part.start >= 0 else None) for part in partitions])
         for key, partitions in request.topics
     ]
-    return request.transactional, request.acks, request.timeout_ms, topics
+    return request.transactional_id, request.acks, request.timeout_ms, topics
 
 
 @every_version
