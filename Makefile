@@ -6,7 +6,7 @@ DATA ?= ./data
 LISTENER ?= PLAINTEXT://127.0.0.1:9092
 METRICS ?= 127.0.0.1:9464
 
-.PHONY: run test test-fast check format docs bench crash groups clean
+.PHONY: run test test-fast check format docs bench crash groups transactions clean
 
 run: $(VENV)/.run
 	@echo "Starting a broker on $(LISTENER), data in $(DATA). Stop it with Ctrl-C."
@@ -53,6 +53,11 @@ crash: $(VENV)/.dev
 groups: $(VENV)/.dev
 	$(BIN)/pytest tests/groups/test_members_storm.py --changes $(or $(CHANGES),100) \
 	  $(if $(SEED),--storm-seed $(SEED)) $(if $(AGAINST),--against $(AGAINST)) -s
+
+# Exactly-once under kills and on a bad network: KILLS=100 RECORDS=1000000 RUNS=200 SEED=1, all of them optional.
+transactions: $(VENV)/.dev
+	$(BIN)/pytest tests/transactions --txn-kills $(or $(KILLS),100) --txn-records $(or $(RECORDS),1000000) \
+	  --txn-runs $(or $(RUNS),200) $(if $(SEED),--txn-seed $(SEED)) -s
 
 clean:
 	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis

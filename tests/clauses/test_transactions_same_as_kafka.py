@@ -13,7 +13,7 @@ import pytest
 from benchmarks.kafka_server import ApacheKafka, available
 from tests.clauses.conftest import await_coordinator
 from tests.clauses.transaction_requests import await_transactions
-from tests.clauses.transaction_scripts import TRANSACTION_SCRIPTS, Script, TransactionWire
+from tests.clauses.transaction_scripts import NEWER_SCRIPTS, TRANSACTION_SCRIPTS, Script, TransactionWire
 
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient
@@ -25,7 +25,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
 }  # fmt: skip
-_UNSAFE_DOWNGRADE = 3
+_UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
 
 Sides = tuple[str, str]
 
@@ -39,7 +39,7 @@ def sides() -> Iterator[Sides]:
     try:
         kafka.start()
         with BrokerProcess.start(settings=SETTINGS) as broker:
-            without_version_2(kafka.bootstrap)
+            set_version(kafka.bootstrap, 0)
             for address in (broker.bootstrap, kafka.bootstrap):
                 with RawClient(address, timeout_s=60) as client:
                     await_transactions(client)
@@ -50,8 +50,9 @@ def sides() -> Iterator[Sides]:
         kafka.stop()
 
 
-def without_version_2(address: str) -> None:
-    change = FeatureUpdateKey(feature="transaction.version", max_version_level=0, upgrade_type=_UNSAFE_DOWNGRADE)
+def set_version(address: str, level: int) -> None:
+    kind = _UPGRADE if level else _UNSAFE_DOWNGRADE
+    change = FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=kind)
     with RawClient(address, timeout_s=60) as client:
         answer = client.ask(UpdateFeaturesRequest(feature_updates=[change]), 1)
         assert answer.error_code == 0, answer
@@ -69,6 +70,23 @@ def play(address: str, script: Script) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("script", TRANSACTION_SCRIPTS, ids=lambda script: script.__name__)
 def test_transactions_are_answered_like_kafka_answers_them(sides: Sides, script: Script) -> None:
+    compare(sides, script)
+
+
+@pytest.fixture(scope="module")
+def newer_sides(sides: Sides) -> Sides:
+    """From here on Kafka has version 2; those above must be over by now."""
+    set_version(sides[1], 2)
+    return sides
+
+
+@pytest.mark.parametrize("script", NEWER_SCRIPTS, ids=lambda script: script.__name__)
+def test_newer_clients_are_answered_like_kafka_answers_them(newer_sides: Sides, script: Script) -> None:
+    """Some use the newer versions without a look at transaction.version."""
+    compare(newer_sides, script)
+
+
+def compare(sides: Sides, script: Script) -> None:
     mine, kafkas = (play(address, script) for address in sides)
     differing = [
         f"{label}\n    Ottla {answer}\n    Kafka {other}"

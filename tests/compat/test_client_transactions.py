@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import gc
 import itertools
@@ -29,6 +30,7 @@ _CLIENTS = {
 _END = b"end"
 #: PRODUCER_FENCED, and as what it is known: INVALID_PRODUCER_EPOCH, librdkafka's own _FENCED
 _FENCED = {90, 47, -144}
+_ILLEGAL_GENERATION = 22
 _numbers = itertools.count()
 
 every_client = pytest.mark.parametrize("client", _CLIENTS, indirect=True)
@@ -113,7 +115,7 @@ def test_aborted_records_are_there_for_those_who_want_them(
     for found in _read_by_all(broker, topic, read_committed=True):
         assert found == dict.fromkeys(range(3), committed)
     for found in _read_by_all(broker, topic, read_committed=False):
-        assert found == dict.fromkeys(range(3), [*aborted, *committed, *aborted])
+        assert found == {partition: [*aborted, *committed, *aborted] for partition in range(3)}
 
 
 @every_client
@@ -157,7 +159,7 @@ def test_transactions_of_many_topics_and_partitions_are_whole(
     for name, partitions in topics.items():
         _mark_ends(writer, name, partitions)
         found = _read(ConfluentTransactions(broker.bootstrap), name, partitions, read_committed=True)
-        assert found == dict.fromkeys(range(partitions), [b"0", b"2"])
+        assert found == {partition: [b"0", b"2"] for partition in range(partitions)}
 
 
 @every_client
@@ -229,7 +231,7 @@ def test_consume_transform_produce_does_each_record_once(
             assert taken[0].offset == done, "it goes on at what was committed"
             producer.begin()
             producer.send(Place(output, 0), *(b"done " + (each.value or b"") for each in taken))
-            producer.send_offsets({Place(topic, 0): taken[-1].offset + 1}, member, group)
+            producer.send_offsets({Place(topic, 0): taken[-1].offset + 1}, producer.standing(member), group)
             if attempt % 2:
                 producer.commit()
                 done = taken[-1].offset + 1
@@ -246,36 +248,36 @@ def test_consume_transform_produce_does_each_record_once(
 
 
 @pytest.mark.parametrize("client", ["confluent", "kafka-python"], indirect=True)
-def test_member_that_was_replaced_cannot_commit_in_a_transaction(
+def test_member_of_an_older_generation_cannot_commit_in_a_transaction(
     client: Any, transactional: Begin, writer: Confluent, topic: str, group: str
 ) -> None:
-    """Its generation is over; aiokafka does not say which it has."""
+    """aiokafka does not say which generation it has."""
     writer.produce(topic, [Record(value=b"x")])
-    first = client.member(group)
-    first.subscribe(topic)
-    _take(first, 1)
-    second = client.member(group)
-    second.subscribe(topic)
+    first, second = client.member(group), client.member(group)
     producer = transactional()
-    producer.begin()
-    # As an application that hangs: what it knows of its group is what it was.
-    stale = client.member(group)
     try:
+        first.subscribe(topic)
+        _take(first, 1)
+        before = producer.standing(first)
+        second.subscribe(topic)
         deadline = time.monotonic() + DEADLINE_S
         while not (second.assignment() and first.assignment()):
             assert time.monotonic() < deadline
             first.poll()
             second.poll()
-        first.close()
-        deadline = time.monotonic() + DEADLINE_S
-        while len(second.assignment()) < 3:
-            assert time.monotonic() < deadline
-            second.poll()
-        producer.send_offsets({Place(topic, 0): 1}, second, group)
+        producer.begin()
+        producer.send(Place(topic, 1), b"done")
+        with pytest.raises(Refused) as refused:
+            producer.send_offsets({Place(topic, 0): 1}, before, group)
+        producer.abort()
+        assert refused.value.code == _ILLEGAL_GENERATION
+        assert client.group_offsets(group) == {}
+        producer.begin()
+        producer.send_offsets({Place(topic, 0): 1}, producer.standing(first), group)
         producer.commit()
         assert client.group_offsets(group) == {Place(topic, 0): 1}
     finally:
-        for member in (second, stale):
+        for member in (first, second):
             member.close()
 
 
@@ -292,7 +294,8 @@ def test_second_owner_of_the_id_fences_the_first(
     owner = transactional()
     owner.begin()
     owner.send(Place(topic, 0), b"of the owner")
-    with pytest.raises(Refused) as refused:
+    # It learns of it when it asks for anything, and that is not the same for all clients.
+    with pytest.raises(Refused) as refused:  # noqa: PT012
         zombie.send(Place(topic, 1), b"late")
         zombie.commit()
     assert refused.value.code in _FENCED, refused.value
@@ -344,7 +347,7 @@ def test_open_transaction_goes_on_after_a_restart(
     _mark_ends(Confluent(broker.bootstrap), topic)
     wanted = {0: [b"before"], 1: [b"before", b"after"], 2: [b"after"]}
     if result == "abort":
-        wanted = dict.fromkeys(range(3), [])
+        wanted = {partition: [] for partition in range(3)}
     for found in _read_by_all(broker, topic, read_committed=True):
         assert found == wanted
     gc.collect()
@@ -364,14 +367,14 @@ def test_offsets_of_an_open_transaction_survive_a_restart(
         producer = transactional()
         producer.begin()
         producer.send(Place(topic, 1), b"done")
-        producer.send_offsets({Place(topic, 0): 3}, member, group)
-        getattr(broker, how)()
-        broker.launch()
-        producer.send_offsets({Place(topic, 0): 5}, member, group)
-        producer.commit()
+        producer.send_offsets({Place(topic, 0): 3}, producer.standing(member), group)
     finally:
         member.close()
-    assert _CLIENTS["confluent"](broker.bootstrap).group_offsets(group) == {Place(topic, 0): 5}
+    getattr(broker, how)()
+    broker.launch()
+    # librdkafka 2.16 would hang if it sent more offsets now, also at Kafka.
+    producer.commit()
+    assert _CLIENTS["confluent"](broker.bootstrap).group_offsets(group) == {Place(topic, 0): 3}
     gc.collect()
 
 
@@ -381,15 +384,16 @@ def test_nothing_is_half_visible_when_the_broker_is_killed_again_and_again(
     client: Any, broker: BrokerProcess, topic: str, unused_name: str
 ) -> None:
     """A producer that counts up in three partitions at once; what it could not commit it says again."""
-    kills = 4
+    committed: list[bytes] = []
+    doubtful: set[bytes] = set()
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(_count_up, client, unused_name, topic, 60)
-        for _ in range(kills):
-            time.sleep(0.4)
-            if not ended.done():
-                broker.kill()
-                broker.launch()
-        committed, doubtful = ended.result(2 * DEADLINE_S)
+        ended = pool.submit(_count_up, client, unused_name, topic, 60, committed, doubtful)
+        for kill in range(4):
+            while len(committed) < 10 * kill + 5 and not ended.done():
+                concurrent.futures.wait([ended], 0.01)
+            broker.kill()
+            broker.launch()
+        ended.result(2 * DEADLINE_S)
     _mark_ends(Confluent(broker.bootstrap), topic)
     found = _read(ConfluentTransactions(broker.bootstrap), topic, 3, read_committed=True)
     assert found[0] == found[1] == found[2], "a transaction is half visible"
@@ -398,10 +402,10 @@ def test_nothing_is_half_visible_when_the_broker_is_killed_again_and_again(
     gc.collect()
 
 
-def _count_up(client: Any, transactional_id: str, topic: str, count: int) -> tuple[list[bytes], set[bytes]]:
-    """What was committed, and of what that is not known."""
-    committed: list[bytes] = []
-    doubtful: set[bytes] = set()
+def _count_up(
+    client: Any, transactional_id: str, topic: str, count: int, committed: list[bytes], doubtful: set[bytes]
+) -> None:
+    """Fills in what was committed, and of what that is not known."""
     producer = None
     number, deadline = 0, time.monotonic() + 1.5 * DEADLINE_S
     while number < count:
@@ -428,7 +432,6 @@ def _count_up(client: Any, transactional_id: str, topic: str, count: int) -> tup
             producer = None
     if producer is not None:
         producer.close()
-    return committed, doubtful
 
 
 # -- what the tests share ----------------------------------------------------------------------------------------------

@@ -26,12 +26,10 @@ with warnings.catch_warnings():
     from kafka import TopicPartition as KafkaPythonPartition
     from kafka.structs import OffsetAndMetadata
 
-CALL_S_MAX = 20.0
+CALL_S_MAX = 10.0
 _CLOSE_S_MAX = 5.0
-#: errors of one request reach a client as retries; what is left is told by the exceptions
-QUIET = logging.getLogger("clients of transactions")
-QUIET.propagate = False
-QUIET.addHandler(logging.NullHandler())
+#: librdkafka tells of every lost connection; what counts is told by the exceptions
+LOG_LEVEL = 0
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
@@ -65,7 +63,7 @@ class TransactionalClient(Protocol):
 class Confluent:
     def __init__(self, bootstrap: str, transactional_id: str, client_id: str, timeout_ms: int) -> None:
         self.results: dict[str, int | None] = {}
-        self._producer = Producer(confluent_settings(bootstrap, transactional_id, client_id, timeout_ms), logger=QUIET)
+        self._producer = Producer(confluent_settings(bootstrap, transactional_id, client_id, timeout_ms))
         self._bootstrap = bootstrap
         self._consumers: dict[str, Consumer] = {}
         try:
@@ -88,8 +86,8 @@ class Confluent:
 
     def offsets(self, group: str, place: Place, offset: int) -> None:
         if group not in self._consumers:
-            settings = {"bootstrap.servers": self._bootstrap, "group.id": group, "client.id": "metadata"}
-            self._consumers[group] = Consumer(settings, logger=QUIET)
+            settings = {"bootstrap.servers": self._bootstrap, "group.id": group, "log_level": LOG_LEVEL}
+            self._consumers[group] = Consumer(settings)
         rows = [TopicPartition(place.topic, place.partition, offset)]
         metadata = self._consumers[group].consumer_group_metadata()
         self._call(self._producer.send_offsets_to_transaction, rows, metadata, CALL_S_MAX)
@@ -111,6 +109,10 @@ class Confluent:
             consumer.close()
         self._producer.purge()
         self._serve()
+        # Threads and connections end with the last reference. confluent-kafka 2.16 keeps fatal errors for ever, and
+        # with their frames this object, but then no longer these two.
+        self._consumers.clear()
+        del self._producer
 
     def _serve(self) -> None:
         """Delivery reports are called; a fatal error, which is raised here again, is known by then."""
@@ -122,16 +124,21 @@ class Confluent:
         try:
             return function(*arguments)
         except KafkaException as error:
-            raise Failed(error, again=error.args[0].retriable()) from None
-        except BufferError as error:
-            raise Failed(error) from None
+            failed = Failed(error, again=error.args[0].retriable())
+            error.__traceback__ = None  # see ``close``
+        except (BufferError, SystemError) as error:
+            # confluent-kafka 2.16 now and then forgets to say what the fatal error was.
+            failed = Failed(error)
+        raise failed
 
 
 def confluent_settings(bootstrap: str, transactional_id: str, client_id: str, timeout_ms: int) -> dict[str, Any]:
     return {
         "bootstrap.servers": bootstrap, "transactional.id": transactional_id, "client.id": client_id, "linger.ms": 1,
-        "transaction.timeout.ms": timeout_ms, "message.timeout.ms": timeout_ms, "socket.timeout.ms": min(timeout_ms, 10_000),
+        "transaction.timeout.ms": timeout_ms, "message.timeout.ms": timeout_ms,
+        "socket.timeout.ms": min(timeout_ms, 10_000),
         "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 300, "retry.backoff.ms": 20,
+        "log_level": LOG_LEVEL,
         # With its default librdkafka 2.16 forgets a lone broker whose connection was lost, and offsets that it was
         # about to send there wait for ever.
         "metadata.recovery.strategy": "none",
@@ -153,7 +160,7 @@ class Aiokafka:
         async def make() -> AIOKafkaProducer:
             return AIOKafkaProducer(
                 bootstrap_servers=bootstrap, transactional_id=transactional_id, client_id=client_id,
-                transaction_timeout_ms=timeout_ms, request_timeout_ms=10_000, retry_backoff_ms=20,
+                transaction_timeout_ms=timeout_ms, request_timeout_ms=8000, retry_backoff_ms=20,
             )  # fmt: skip
 
         self._producer = self._loop.run_until_complete(make())
@@ -214,9 +221,9 @@ class KafkaPython:
         def make() -> None:
             self._producer = KafkaProducer(
                 bootstrap_servers=bootstrap, transactional_id=transactional_id, client_id=client_id,
-                transaction_timeout_ms=timeout_ms, request_timeout_ms=10_000, retry_backoff_ms=20,
+                transaction_timeout_ms=timeout_ms, request_timeout_ms=8000, retry_backoff_ms=20,
                 reconnect_backoff_ms=20, reconnect_backoff_max_ms=300, max_block_ms=int(CALL_S_MAX * 1000),
-                delivery_timeout_ms=20_000,
+                delivery_timeout_ms=9000,
             )  # fmt: skip
 
         _within(make)

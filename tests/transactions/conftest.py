@@ -1,0 +1,73 @@
+"""How long campaigns over transactions are, their seeds, and a place for their figures."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from txn_campaign import Campaign
+
+#: what `make test` has time for
+_KILLS = 5
+_RECORDS = 5000
+_RUNS = 5
+_FIGURES = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("transactions", "campaigns over transactions")
+    group.addoption("--txn-kills", type=int, default=_KILLS, help="how often clients and the broker are killed")
+    group.addoption("--txn-records", type=int, default=_RECORDS, help="how many records are copied")
+    group.addoption("--txn-runs", type=int, default=_RUNS, help="how many runs of mixed clients")
+    group.addoption("--txn-seed", type=int, default=None, help="repeat the draws of an earlier campaign")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_FIGURES] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kills, records, runs = _sizes(config)
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(240 + 15 * kills + 60 * runs + records // 1000))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if figures := config.stash.get(_FIGURES, []):
+        terminalreporter.section("transactions")
+        for line in figures:
+            terminalreporter.write_line(line)
+
+
+def _sizes(config: pytest.Config) -> tuple[int, int, int]:
+    # The options are unknown when pytest was started on a directory above this one.
+    return (
+        config.getoption("--txn-kills", _KILLS),
+        config.getoption("--txn-records", _RECORDS),
+        config.getoption("--txn-runs", _RUNS),
+    )
+
+
+@pytest.fixture
+def campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Campaign]:
+    """The campaign that a test plays; its processes end with it."""
+    config = request.config
+    seed = config.getoption("--txn-seed", None)
+    kills, records, runs = _sizes(config)
+    made = Campaign(
+        name=request.node.name.removeprefix("test_"),
+        seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
+        kills=kills,
+        records=records,
+        runs=runs,
+        figures=config.stash[_FIGURES],
+        directory=tmp_path,
+    )
+    print(f"\n{made.name}: --txn-seed {made.seed}")
+    try:
+        yield made
+    finally:
+        made.close()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from clients import LIBRARIES, QUIET, Confluent, Failed, TransactionalClient
+from clients import LIBRARIES, LOG_LEVEL, Confluent, Failed, TransactionalClient
 from confluent_kafka import Consumer, TopicPartition
 from reading import Tail, await_stable, create_topic, record_final, wait_until
 
@@ -25,7 +26,7 @@ from ottla.testing.proxy import Fault, FaultProxy, Faults
 
 _PARTITIONS = 3
 _TRANSACTIONS = 10
-_LIVES_MAX = 8
+_CONNECT_S_MAX = 40.0
 _RUN_S_MAX = 90.0
 _LONG_MS = 60_000
 _SHORT_MS = 1500
@@ -155,8 +156,8 @@ class _Worker:
         self._recorder.committed(self._group, self._places[0], self._committed())
 
     def _committed(self) -> int:
-        settings = {"bootstrap.servers": self._bootstrap, "group.id": self._group, "client.id": "last"}
-        consumer = Consumer({**settings, "isolation.level": "read_committed"}, logger=QUIET)
+        settings = {"bootstrap.servers": self._bootstrap, "group.id": self._group, "log_level": LOG_LEVEL}
+        consumer = Consumer({**settings, "isolation.level": "read_committed"})
         place = self._places[0]
         (row,) = consumer.committed([TopicPartition(place.topic, place.partition)], 20)
         consumer.close()
@@ -167,13 +168,15 @@ class _Worker:
 
     def _connect(self) -> tuple[str, TransactionalClient]:
         last: Failed | None = None
-        for _ in range(_LIVES_MAX):
+        deadline = time.monotonic() + _CONNECT_S_MAX
+        while time.monotonic() < deadline:
             name = self._name()
             self._recorder.init(name, self.name)
             try:
                 made = LIBRARIES[self.name](self._bootstrap, self.name, f"mixed-{name}", self._run.timeout_ms)
             except Failed as failed:
                 last = failed
+                self._pause.wait(0.1)
                 continue
             self._recorder.initialized(name)
             return name, made

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-from clients import QUIET
+from clients import LOG_LEVEL
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.testing.history import Place, Recorder
-from ottla.testing.raw import Closed, RawClient
+from ottla.testing.raw import RawClient
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 READ_S_MAX = 60.0
@@ -22,7 +22,7 @@ _BATCH = 500
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> list[Place]:
-    admin = AdminClient({"bootstrap.servers": bootstrap}, logger=QUIET)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": LOG_LEVEL})
     (future,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
     future.result(READ_S_MAX)
     return [Place(topic, number) for number in range(partitions)]
@@ -81,8 +81,9 @@ def committed_consumer(bootstrap: str, places: Iterable[Place], group: str = "re
         "bootstrap.servers": bootstrap, "group.id": group, "client.id": group, "isolation.level": "read_committed",
         "enable.auto.commit": False, "auto.offset.reset": "error", "enable.partition.eof": True,
         "fetch.wait.max.ms": 50, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 300,
+        "log_level": LOG_LEVEL,
     }  # fmt: skip
-    consumer = Consumer(settings, logger=QUIET)
+    consumer = Consumer(settings)
     consumer.assign([TopicPartition(place.topic, place.partition, 0) for place in places])
     return consumer
 
@@ -163,9 +164,3 @@ def record_final(bootstrap: str, places: list[Place], recorder: Recorder) -> Non
     for place, records in read_to_end(bootstrap, places).items():
         recorder.read("final", place, [(offset, value.decode()) for offset, value in records])
     recorder.final("final")
-
-
-__all__ = [
-    "Closed", "Poller", "Tail", "await_stable", "committed_consumer", "create_topic", "high_watermarks",
-    "last_stable_offsets", "read_to_end", "record_final", "wait_until",
-]  # fmt: skip

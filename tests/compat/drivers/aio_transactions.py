@@ -8,10 +8,13 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, ProducerFenced
 
 from drivers import DEADLINE_S, Place, Refused
 from drivers.aio_groups import AiokafkaGroups, AiokafkaMember
+
+#: its error does not say so
+_PRODUCER_FENCED = 90
 
 T = TypeVar("T")
 
@@ -46,6 +49,8 @@ class AiokafkaTransactional:
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         try:
             return asyncio.run_coroutine_threadsafe(call, self._loop).result(DEADLINE_S)
+        except ProducerFenced as error:
+            raise Refused(_PRODUCER_FENCED, repr(error)) from None
         except KafkaError as error:
             raise Refused(getattr(error, "errno", -1), repr(error)) from None
 
@@ -61,8 +66,11 @@ class AiokafkaTransactional:
 
         self._run(send_all())
 
-    def send_offsets(self, offsets: Mapping[Place, int], member: AiokafkaMember, group: str) -> None:
+    @staticmethod
+    def standing(member: AiokafkaMember) -> None:
         """It names the group alone: who commits is not checked."""
+
+    def send_offsets(self, offsets: Mapping[Place, int], standing: None, group: str) -> None:
         positions = {TopicPartition(*place): offset for place, offset in offsets.items()}
         self._run(self._producer.send_offsets_to_transaction(positions, group))
 

@@ -52,16 +52,21 @@ class ConfluentTransactional:
                 place.topic, value, partition=place.partition,
                 on_delivery=lambda error, _: failures.append(error) if error else None,
             )  # fmt: skip
-        unsent = self._producer.flush(DEADLINE_S)
+        with _refusals():
+            unsent = self._producer.flush(DEADLINE_S)
         if failures:
             raise Refused(failures[0].code(), failures[0].str())
         assert not unsent
 
-    def send_offsets(self, offsets: Mapping[Place, int], member: ConfluentMember, group: str) -> None:
+    @staticmethod
+    def standing(member: ConfluentMember) -> Any:
+        """What the member is to its group at this moment."""
+        return member._consumer.consumer_group_metadata()
+
+    def send_offsets(self, offsets: Mapping[Place, int], standing: Any, group: str) -> None:
         positions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-        metadata = member._consumer.consumer_group_metadata()
         with _refusals():
-            self._producer.send_offsets_to_transaction(positions, metadata, DEADLINE_S)
+            self._producer.send_offsets_to_transaction(positions, standing, DEADLINE_S)
 
     def commit(self) -> None:
         with _refusals():
@@ -72,8 +77,8 @@ class ConfluentTransactional:
             self._producer.abort_transaction(DEADLINE_S)
 
     def close(self) -> None:
-        """Nothing is open after the end."""
-        self._producer.flush(1)
+        with _refusals():
+            self._producer.flush(1)
 
 
 @contextmanager
@@ -82,3 +87,9 @@ def _refusals() -> Iterator[None]:
         yield
     except KafkaException as error:
         raise Refused(error.args[0].code(), error.args[0].str()) from None
+    except SystemError as error:
+        # A fatal error comes with whatever is called next, and may be raised within a callback.
+        fatal = error.__cause__
+        if not isinstance(fatal, KafkaException):
+            raise
+        raise Refused(fatal.args[0].code(), fatal.args[0].str()) from None

@@ -65,6 +65,11 @@ class FranzGo:
         found: dict[str, Any] = json.loads(self._run("group", topic, group, protocol))
         return found
 
+    def copy_in_transactions(self, source: str, target: str, name: str) -> dict[str, Any]:
+        """What was copied, who was fenced, and what the admin client found; see transaction.go."""
+        found: dict[str, Any] = json.loads(self._run("transaction", source, target, name))
+        return found
+
     def _run(self, verb: str, *arguments: str, stdin: str = "") -> str:
         command = [str(self._command), verb, self._bootstrap, *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=2 * DEADLINE_S)

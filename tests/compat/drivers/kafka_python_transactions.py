@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka.errors import CommitFailedError
 
-from drivers import DEADLINE_S, Place
+from drivers import DEADLINE_S, Place, Refused
 from drivers.kafka_python import refusals
 from drivers.kafka_python_groups import KafkaPythonGroups, KafkaPythonMember
+
+_ILLEGAL_GENERATION = 22
 
 
 class KafkaPythonTransactions(KafkaPythonGroups):
@@ -45,10 +48,18 @@ class KafkaPythonTransactional:
             for future in futures:
                 future.get(DEADLINE_S)
 
-    def send_offsets(self, offsets: Mapping[Place, int], member: KafkaPythonMember, group: str) -> None:
+    @staticmethod
+    def standing(member: KafkaPythonMember) -> Any:
+        """What the member is to its group at this moment."""
+        return member._consumer.group_metadata()
+
+    def send_offsets(self, offsets: Mapping[Place, int], standing: Any, group: str) -> None:
         positions = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
-        with refusals():
-            self._producer.send_offsets_to_transaction(positions, member._consumer.group_metadata())
+        try:
+            with refusals():
+                self._producer.send_offsets_to_transaction(positions, standing)
+        except CommitFailedError as error:
+            raise Refused(_ILLEGAL_GENERATION, str(error)) from None
 
     def commit(self) -> None:
         with refusals():

@@ -99,6 +99,10 @@ class KafkaJs:
         found["calls"] = [_answer(each) for each in found["calls"]]
         return found
 
+    def transact(self, transactional_id: str, *steps: dict[str, Any]) -> None:
+        """Transactions of one producer, one after another; see client.js for what a step is."""
+        self._run({"do": "transact", "producer": {"transactionalId": transactional_id}, "steps": steps})
+
     def administer(self, *calls: tuple[Any, ...]) -> list[Any]:
         """Calls methods of the admin client; each gives its result, or the Refused that it raised."""
         answers = self._run({"do": "admin", "calls": calls})

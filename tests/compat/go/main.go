@@ -1,10 +1,11 @@
 // franz-go as a command: produce and consume one partition without a group, and a walk through its admin client.
-// Groups are in group.go.
+// Groups are in group.go, transactions in transaction.go.
 //
 //	franz produce BOOTSTRAP TOPIC PARTITION CODEC ACKS IDEMPOTENT BATCH_BYTES_MAX < records    JSON, one per line
 //	franz consume BOOTSTRAP TOPIC PARTITION OFFSET COUNT                                       JSON, one per line
 //	franz admin   BOOTSTRAP TOPIC                                                              one JSON object
 //	franz group   BOOTSTRAP TOPIC GROUP classic|consumer                                       one JSON object
+//	franz transaction BOOTSTRAP FROM_TOPIC TO_TOPIC NAME                                       one JSON object
 //
 // Keys, values and header values are base64 or null, as encoding/json writes a []byte.
 package main
@@ -53,6 +54,8 @@ func main() {
 		err = admin(ctx, arguments)
 	case "group":
 		err = group(ctx, arguments)
+	case "transaction":
+		err = transaction(ctx, arguments)
 	default:
 		err = fmt.Errorf("unknown command %q", command)
 	}

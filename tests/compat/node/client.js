@@ -1,6 +1,8 @@
 // kafkajs as a command: reads one JSON object from standard input, calls the client, writes one JSON object.
 //
 //   {"bootstrap": ..., "do": "produce", "producer": {...}, "send": {...}}      arguments of producer() and send()
+//   {"bootstrap": ..., "do": "transact", "producer": {...}, "steps": [{"sends": [{...}], "offsets": {...}, "end": ...}]}
+//       transactions one after another: "end" is commit or abort, "offsets" are the arguments of sendOffsets
 //   {"bootstrap": ..., "do": "admin", "calls": [["createTopics", {...}], ...]} methods of the admin client, in order
 //   {"bootstrap": ..., "do": "consume", "members": [{...}, ...], "subscribe": {...}, "run": {...}, "count": ...}
 //       consumers of a group, by the arguments of consumer(): each must be given partitions, and together they must
@@ -49,6 +51,22 @@ const produce = async (kafka, { producer: settings, send }) => {
   await producer.connect()
   try {
     return { result: await producer.send(send) }
+  } finally {
+    await producer.disconnect()
+  }
+}
+
+const transact = async (kafka, { producer: settings, steps }) => {
+  const producer = kafka.producer({ maxInFlightRequests: 1, idempotent: true, ...settings })
+  await producer.connect()
+  try {
+    for (const { sends, offsets, end } of steps) {
+      const transaction = await producer.transaction()
+      for (const send of sends) await transaction.send(send)
+      if (offsets) await transaction.sendOffsets(offsets)
+      await transaction[end]()
+    }
+    return { result: null }
   } finally {
     await producer.disconnect()
   }
@@ -125,7 +143,7 @@ const main = async () => {
   for await (const chunk of process.stdin) chunks.push(chunk)
   const task = JSON.parse(Buffer.concat(chunks).toString(), revive)
   const kafka = new Kafka({ brokers: [task.bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 2 } })
-  const act = { produce, consume, admin: administer }[task.do]
+  const act = { produce, transact, consume, admin: administer }[task.do]
   const answer = await act(kafka, task).catch(explain)
   process.stdout.write(JSON.stringify(answer, replace))
 }
