@@ -457,6 +457,25 @@ def test_recovery_knows_transactions_that_began_in_segments_it_does_not_read() -
     assert opened.first_unstable_offset == stable_end(log) == 1
 
 
+def test_recovery_without_the_snapshot_of_a_segment_reads_from_an_older_one_on() -> None:
+    disk = new_disk()
+    settings = topic(segment_bytes=200, max_message_bytes=200)
+    log = open_at(disk, settings)
+    client = Client(log, 1)
+    client.send(b"x")
+    for _ in range(3):
+        write(log, batch(size=100))
+    client.abort()
+    log.write_pending()
+    for segment in log.segments[:-1]:
+        segment.write_indexes()
+    sync(log)
+    for name in disk.listdir(FOLDER):
+        if name.endswith(".snapshot"):
+            disk.remove(f"{FOLDER}/{name}")
+    assert open_at(disk, settings, recovery_point=log.recovery_point).aborted_transactions(0, 99) == [(1, 0)]
+
+
 def test_recovery_of_a_segment_does_not_rest_on_a_snapshot_from_its_middle() -> None:
     """The snapshot of a clean stop knows who is open there, not who was aborted before."""
     disk, settings = new_disk(), topic()
