@@ -147,14 +147,6 @@ class History:
         batches = [each for each in self.sent if each.base < end and each.base not in aborted]
         return [record for each in batches for record in each.records if record.offset >= start]
 
-    def forget_deleted_beginnings(self, log: Log) -> None:
-        """Of a transaction whose batches went with the log's start only a snapshot knew; a crash may take it too."""
-        for pid, first in self.open_transactions().items():
-            began = log.producers.open.get(pid, log.log_end_offset)
-            gone = [each for each in self.sent if each.pid == pid and first <= each.base < began]
-            assert all(each.next <= log.segments[0].base_offset for each in gone)
-            self.sent = [each for each in self.sent if each not in gone]
-
     def check(self, log: Log, *, compacts: bool) -> None:
         """Raise AssertionError unless the log knows its open transactions and readers see what was committed."""
         known = log.producers.open
