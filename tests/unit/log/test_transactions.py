@@ -488,6 +488,33 @@ def test_recovery_of_a_segment_does_not_rest_on_a_snapshot_from_its_middle() -> 
     assert opened.first_unstable_offset == 2
 
 
+def test_segment_whose_end_is_the_recovery_point_of_its_time_has_its_index_after_a_crash() -> None:
+    """Noted while it was active, the recovery point must not say that its indexes are on disk."""
+    disk, settings = new_disk(), topic()
+    log = two_aborted(disk, settings)
+    sync(log)
+    point = log.recovery_point
+    log.roll()
+    write(log, batch())
+    opened = open_at(disk, settings, recovery_point=point)
+    assert [segment.base_offset for segment in opened.segments] == [0, 5]
+    assert opened.aborted_transactions(0, 99) == [(5, 0), (5, 3)]
+
+
+def test_dropped_segment_that_a_crash_brings_back_has_its_index() -> None:
+    disk, settings = new_disk(), topic()
+    log = two_aborted(disk, settings)
+    end_txn(log, 6, commit=True)
+    log.write_pending()
+    sync(log)
+    assert log.advance_log_start(log.log_end_offset)
+    write(log, batch())
+    sync(log)
+    opened = open_at(disk, settings, recovery_point=log.recovery_point)
+    assert opened.log_start_offset == 0
+    assert values(opened)[:1] == [b"y"]
+
+
 def test_truncated_log_forgets_aborted_transactions_behind_the_cut_for_good() -> None:
     disk, settings = new_disk(), topic()
     log = two_aborted(disk, settings)
