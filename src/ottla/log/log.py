@@ -114,6 +114,8 @@ class Log:
         self._epochs_synced = epochs_synced
         #: sealed segments whose indexes could not be written for want of room
         self.unfinished: list[Segment] = []
+        #: dropped segments without indexes, whose files a crash could still bring back
+        self.leaving: list[Segment] = []
         #: the partition was deleted: its folder has another name, and its files are no longer ours
         self.gone = False
 
@@ -124,7 +126,7 @@ class Log:
         self.log_end_offset = log_end_offset
         #: everything below is in the file
         self.written_end_offset = log_end_offset
-        #: everything below survives a power cut; also Kafka's recovery point
+        #: everything below survives a power cut
         self.synced_end_offset = log_end_offset
         #: everything below was compacted once; its newest value per key is the only one there
         self.first_dirty_offset = 0
@@ -447,6 +449,7 @@ class Log:
         dropped, self.segments = self.segments[:keep], self.segments[keep:]
         for segment in dropped:
             segment.dropped = True
+        self.leaving += [segment for segment in dropped if segment.indexed_bytes != segment.size_bytes]
         self._hints.clear()
         self.epochs.truncate_from_start(offset)
         self._epochs_synced = False
@@ -647,11 +650,15 @@ class Log:
 
     @property
     def recovery_point(self) -> int:
-        """After a crash the segments before the one that holds this offset need not be read, nor their indexes made."""
-        for segment in self.segments[:-1]:
+        """After a crash the segments before the one that holds this offset need not be read, nor their indexes made.
+
+        Never within the active segment, which is read from its start anyway: once it is sealed, its end would say that
+        it need not be, before its indexes are there.
+        """
+        for segment in (*self.leaving, *self.segments[:-1]):
             if segment.indexed_bytes != segment.size_bytes:
                 return min(segment.base_offset, self.synced_end_offset)
-        return self.synced_end_offset
+        return min(self.synced_end_offset, self.active.base_offset)
 
     def sync_sealed(self, segment: Segment) -> None:
         """Put on disk all that recovery will not look at again once the recovery point has passed. In a thread."""

@@ -304,11 +304,19 @@ class LogStore:
                 self._disk.fsync_dir(of.directory)
                 for segment in dropped:
                     segment.delete_files()
+                # Before the recovery point passes them: they have no indexes, should they come back.
+                self._disk.fsync_dir(of.directory)
+
+        def done(error: OSError | None) -> None:
+            if error is None:
+                of.leaving = [segment for segment in of.leaving if segment not in dropped]
+            elif not of.gone:
+                _report(error, "remove segments from", first)
 
         # The segments are kept until then, so that their files close after their names are gone.
         first, last = dropped[0].path(".log"), dropped[-1].path(".log")
         log.info("segments deleted first=%s last=%s count=%d", first, last, len(dropped))
-        self._threads.submit(work, lambda error: None if of.gone else _report(error, "remove segments from", first))
+        self._threads.submit(work, done)
 
     # -- small files ----------------------------------------------------------------------------------------------
 

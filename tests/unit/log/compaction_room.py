@@ -86,7 +86,10 @@ class CompactionRoom:
 
     def begin(self, now_ms: int = NOW) -> bool:
         self.settle()
-        plan = plan_compaction(self.log, self.log.written_end_offset, now_ms)
+        log = self.log
+        log.note_high_watermark(log.written_end_offset)
+        unstable = log.first_unstable_offset
+        plan = plan_compaction(log, log.written_end_offset if unstable is None else unstable, now_ms)
         return plan is not None and self.compactor.start([plan], now_ms, self.broker_settings)
 
     def compact(self, now_ms: int = NOW) -> bool:

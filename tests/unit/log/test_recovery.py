@@ -505,7 +505,7 @@ def test_epochs_that_recovery_learnt_stay_learnt() -> None:
     put(disk, f"{FOLDER}/{EPOCHS}", b"0\n1\n0 0\n")
     booted = killed(disk)
     point = open_at(booted, SMALL).recovery_point
-    assert point == 24
+    assert point == 18
     for seed in range(10):
         log = open_at(booted.crash(Random(seed), "power"), SMALL, recovery_point=point)
         assert (log.epochs.epochs, log.epochs.starts) == ([0, 5, 10], [0, 10, 20])

@@ -457,6 +457,25 @@ def test_recovery_knows_transactions_that_began_in_segments_it_does_not_read() -
     assert opened.first_unstable_offset == stable_end(log) == 1
 
 
+def test_recovery_without_the_snapshot_of_a_segment_reads_from_an_older_one_on() -> None:
+    disk = new_disk()
+    settings = topic(segment_bytes=200, max_message_bytes=200)
+    log = open_at(disk, settings)
+    client = Client(log, 1)
+    client.send(b"x")
+    for _ in range(3):
+        write(log, batch(size=100))
+    client.abort()
+    log.write_pending()
+    for segment in log.segments[:-1]:
+        segment.write_indexes()
+    sync(log)
+    for name in disk.listdir(FOLDER):
+        if name.endswith(".snapshot"):
+            disk.remove(f"{FOLDER}/{name}")
+    assert open_at(disk, settings, recovery_point=log.recovery_point).aborted_transactions(0, 99) == [(1, 0)]
+
+
 def test_recovery_of_a_segment_does_not_rest_on_a_snapshot_from_its_middle() -> None:
     """The snapshot of a clean stop knows who is open there, not who was aborted before."""
     disk, settings = new_disk(), topic()
@@ -467,6 +486,33 @@ def test_recovery_of_a_segment_does_not_rest_on_a_snapshot_from_its_middle() -> 
     opened = open_at(disk, settings, recovery_point=log.recovery_point)
     assert opened.aborted_transactions(0, 99) == [(5, 0), (5, 3)]
     assert opened.first_unstable_offset == 2
+
+
+def test_segment_whose_end_is_the_recovery_point_of_its_time_has_its_index_after_a_crash() -> None:
+    """Noted while it was active, the recovery point must not say that its indexes are on disk."""
+    disk, settings = new_disk(), topic()
+    log = two_aborted(disk, settings)
+    sync(log)
+    point = log.recovery_point
+    log.roll()
+    write(log, batch())
+    opened = open_at(disk, settings, recovery_point=point)
+    assert [segment.base_offset for segment in opened.segments] == [0, 5]
+    assert opened.aborted_transactions(0, 99) == [(5, 0), (5, 3)]
+
+
+def test_dropped_segment_that_a_crash_brings_back_has_its_index() -> None:
+    disk, settings = new_disk(), topic()
+    log = two_aborted(disk, settings)
+    end_txn(log, 6, commit=True)
+    log.write_pending()
+    sync(log)
+    assert log.advance_log_start(log.log_end_offset)
+    write(log, batch())
+    sync(log)
+    opened = open_at(disk, settings, recovery_point=log.recovery_point)
+    assert opened.log_start_offset == 0
+    assert values(opened)[:1] == [b"y"]
 
 
 def test_truncated_log_forgets_aborted_transactions_behind_the_cut_for_good() -> None:

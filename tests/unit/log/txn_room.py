@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tests.unit.log.log_room import NOW, append, batch, split
 
 from ottla.log.log import Log
@@ -93,3 +95,73 @@ def read_committed(
 
 def values(log: Log, end: int | None = None) -> list[bytes | None]:
     return [record.value for record in read_committed(log, end)]
+
+
+@dataclass(slots=True)
+class Sent:
+    """A batch, or a marker when it has no records."""
+
+    base: int
+    next: int
+    pid: int
+    records: list[Record]
+    commit: bool = False
+
+
+class History:
+    """All that was ever sent to a log, and what a reader of committed records must therefore see."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+
+    def cut(self, end: int) -> None:
+        self.sent = [each for each in self.sent if each.next <= end]
+
+    def open_transactions(self, end: int = 1 << 60) -> dict[int, int]:
+        """First offset of the transaction of each producer that is open at ``end``."""
+        began: dict[int, int] = {}
+        for each in self.sent:
+            if each.next > end:
+                break
+            if each.pid >= 0 and each.records:
+                began.setdefault(each.pid, each.base)
+            elif each.pid >= 0:
+                began.pop(each.pid, None)
+        return began
+
+    def stable_end(self, log: Log) -> int:
+        end = log.written_end_offset
+        return max(min(self.open_transactions(end).values(), default=end), log.log_start_offset)
+
+    def visible(self, log: Log) -> list[Record]:
+        """From the log's start on."""
+        aborted: set[int] = set()
+        undecided: dict[int, list[int]] = {}
+        for each in self.sent:
+            if each.pid >= 0 and each.records:
+                undecided.setdefault(each.pid, []).append(each.base)
+            elif each.pid >= 0:
+                decided = undecided.pop(each.pid, [])
+                aborted |= set() if each.commit else set(decided)
+        end, start = self.stable_end(log), log.log_start_offset
+        batches = [each for each in self.sent if each.base < end and each.base not in aborted]
+        return [record for each in batches for record in each.records if record.offset >= start]
+
+    def check(self, log: Log, *, compacts: bool) -> None:
+        """Raise AssertionError unless the log knows its open transactions and readers see what was committed."""
+        known = log.producers.open
+        assert known.keys() == self.open_transactions().keys()
+        assert list(known.values()) == sorted(known.values())
+        assert stable_end(log) == self.stable_end(log)
+        expected = self.visible(log)
+        for size in (1, 400, 1 << 20):
+            found = read_committed(log, size_bytes_max=size)
+            if not compacts:
+                assert found == expected
+                continue
+            assert all(record in expected for record in found)
+            assert [record.offset for record in found] == sorted({record.offset for record in found})
+            seen = {record.key: record for record in found}
+            for key, record in {record.key: record for record in expected}.items():
+                # A deletion goes when its time is over; what it deleted does not come back.
+                assert seen.get(key) == record or (record.value is None and key not in seen), record

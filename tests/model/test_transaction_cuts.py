@@ -1,0 +1,243 @@
+"""The machine stops after every single change that a life with transactions makes to the disk.
+
+A reader of committed records then sees all that was committed and nothing that was aborted or is open, transactions
+that were open go on, and can be ended; on a compacted topic also after the next passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.unit.log.compaction_room import CompactionRoom, compacted
+from tests.unit.log.log_room import NAME, NOW, append, sync, topic
+from tests.unit.log.store_room import disk_with
+from tests.unit.log.txn_room import History, Sent, append_txn
+
+from ottla.log.records import Record, build_batch
+from ottla.model.settings import TopicSettings
+from ottla.testing.disk import DiskCut, Keep, MemoryDisk
+
+RETENTION_MS = 60_000
+SEEDS = 1
+
+
+def settings_of(policy: str) -> TopicSettings:
+    make = compacted if policy == "compact" else topic
+    return make(
+        cleanup_policy=policy, segment_bytes=700, max_message_bytes=700, delete_retention_ms=RETENTION_MS,
+        index_interval_bytes=100,
+    )  # fmt: skip
+
+
+class Life:
+    """A room through its script, and what has been promised so far."""
+
+    def __init__(self, path: Path, disk: MemoryDisk, policy: str) -> None:
+        self.policy = policy
+        self.room = CompactionRoom(path, settings_of(policy), disk)
+        self.history = History()
+        self.minutes = 0
+        self.written = 0
+        self.synced = 0
+
+    @property
+    def now_ms(self) -> int:
+        return NOW + self.minutes * 60_000
+
+    def run(self, script: list[Callable[[Life], None]]) -> None:
+        for step in script:
+            step(self)
+            self.remember()
+
+    def remember(self) -> None:
+        log = self.room.log
+        self.written, self.synced = log.written_end_offset, log.synced_end_offset
+
+
+Step = Callable[[Life], None]
+
+
+def send(pid: int = -1, key: bytes = b"k", value: bytes | None = b"v", size: int = 0) -> Step:
+    def step(life: Life) -> None:
+        log = life.room.log
+        base = log.log_end_offset
+        text = None if value is None else value + b"." * size
+        record = Record(base, life.now_ms, key, text, [("n", b"%d" % base)], 0)
+        entry = log.producers.entries.get(pid)
+        data = build_batch(
+            [record], producer_id=pid, producer_epoch=0 if pid >= 0 else -1, transactional=pid >= 0,
+            base_sequence=-1 if pid < 0 else entry.next_sequence if entry is not None else 0,
+        )  # fmt: skip
+        # The batch may be in the file before this returns.
+        life.history.sent.append(Sent(base, base + 1, pid, [record]))
+        (append if pid < 0 else append_txn)(log, data, life.now_ms)
+
+    return step
+
+
+def end(pid: int, *, commit: bool) -> Step:
+    def step(life: Life) -> None:
+        base = life.room.log.log_end_offset
+        life.history.sent.append(Sent(base, base + 1, pid, [], commit))
+        life.room.log.append_marker(pid, 0, commit=commit, coordinator_epoch=1, now_ms=life.now_ms)
+
+    return step
+
+
+def commit(pid: int) -> Step:
+    return end(pid, commit=True)
+
+
+def abort(pid: int) -> Step:
+    return end(pid, commit=False)
+
+
+def write(life: Life) -> None:
+    life.room.log.write_pending()
+
+
+def flush(life: Life) -> None:
+    sync(life.room.log)
+
+
+def roll(life: Life) -> None:
+    life.room.roll()
+
+
+def run_threads(life: Life) -> None:
+    life.room.threads.run()
+
+
+def checkpoint(life: Life) -> None:
+    life.room.room.store.write_checkpoints({}, sync=False)
+
+
+def compact(life: Life) -> None:
+    if life.policy == "compact":
+        life.room.compact(life.now_ms)
+
+
+def drop_start(life: Life) -> None:
+    if life.policy == "delete":
+        store = life.room.room.store
+        store.advance_log_start(life.room.log, life.room.log.segments[1].base_offset)
+
+
+def let_time_pass(life: Life) -> None:
+    life.minutes += 2
+
+
+def forget(life: Life) -> None:
+    life.room.log.expire_producers(1 << 60)
+
+
+def restart(life: Life) -> None:
+    life.room.restart()
+
+
+SCRIPT = [
+    send(key=b"a"), send(1, b"a"), send(2, b"b"), write, abort(1), flush, send(1, b"c", size=300), write, roll,
+    commit(2), send(key=b"d", size=300), write, run_threads, checkpoint, send(3, b"a"), write, commit(1), roll,
+    send(2, b"b"), abort(2), write, flush, run_threads, compact, send(1, b"a", size=100), write, roll, abort(3),
+    abort(1), write, flush, run_threads, compact, restart, send(2, b"e"), write, checkpoint, roll,
+    send(key=b"c", value=None), abort(2), send(1, b"c"), write, flush, run_threads, let_time_pass, compact, forget,
+    commit(1), send(3, b"f", size=300), write, roll, run_threads, drop_start, run_threads, abort(3), write, roll,
+    run_threads, flush, compact, let_time_pass, send(2, b"g"), write, roll, run_threads, restart, commit(2), roll,
+    send(key=b"h"), write, flush, run_threads, checkpoint, compact, let_time_pass, send(1, b"i"), roll, compact,
+    send(3, b"i"), commit(1), write, forget, roll, run_threads, let_time_pass, compact, send(key=b"z"), write, flush,
+]  # fmt: skip
+
+
+def lives(path: Path, policy: str, every: int = 1) -> Iterator[tuple[int, Life]]:
+    """The life, cut after no change, after one, after two, and so on to its end; or every so many."""
+    changes = 0
+    while True:
+        life = Life(path, disk_with(path), policy)
+        life.room.disk.cut_after(changes, seed=changes)
+        try:
+            life.run(SCRIPT)
+        except DiskCut:
+            life.room.abandon()
+            yield changes, life
+            changes += every
+        else:
+            life.room.abandon()
+            assert changes > 200, "the script is shorter than it should be"
+            return
+
+
+def check(life: Life, disk: MemoryDisk, promised: int) -> None:
+    room = life.room.crash(disk)
+    try:
+        log = room.log
+        assert log.log_end_offset >= promised
+        history = History()
+        history.sent = list(life.history.sent)
+        history.cut(log.log_end_offset)
+        history.check(log, compacts=life.policy == "compact")
+        again = Life.__new__(Life)
+        again.policy, again.room, again.history, again.minutes = life.policy, room, history, life.minutes
+        for number, pid in enumerate(history.open_transactions()):
+            end(pid, commit=bool(number % 2))(again)
+        again.run([send(key=b"after"), write, roll, send(key=b"the crash"), write])
+        for _ in range(3):
+            again.run([compact, let_time_pass, send(key=b"later"), write, roll])
+            history.check(log, compacts=life.policy == "compact")
+    finally:
+        room.abandon()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_readers_see_what_was_committed_wherever_the_machine_stops(tmp_path: Path, policy: str) -> None:
+    for changes, life in lives(tmp_path, policy):
+        kinds: list[tuple[Keep, int]] = [("process", 0), *(("power", seed) for seed in range(SEEDS))]
+        for keep, seed in kinds:
+            promised = life.written if keep == "process" else life.synced
+            try:
+                check(life, life.room.disk.crash(Random(1000 * changes + seed), keep), promised)
+            except BaseException as error:
+                error.add_note(f"cut after {changes} changes, keep={keep}, seed={seed}")
+                raise
+
+
+def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
+    finished = 0
+    for changes, life in lives(tmp_path, "compact"):
+        crashed = life.room.disk.crash(Random(changes), "process")
+        folder = f"{tmp_path}/{NAME}"
+        if not crashed.exists(folder) or not any(name.endswith(".swap") for name in crashed.listdir(folder)):
+            continue
+        finished += 1
+        if finished % 4:
+            continue
+        again = 0
+        while True:
+            disk = crashed.crash(Random(0), "process")
+            disk.cut_after(again, seed=again)
+            try:
+                life.room.crash(disk).abandon()
+            except DiskCut:
+                check(life, disk.crash(Random(again), "power"), life.synced)
+                again += 1
+            else:
+                break
+    assert finished > 40
+
+
+def test_recovery_can_be_cut_everywhere_too(tmp_path: Path) -> None:
+    for changes, life in lives(tmp_path, "delete", every=40):
+        crashed = life.room.disk.crash(Random(changes), "power")
+        again = 0
+        while True:
+            disk = crashed.crash(Random(0), "process")
+            disk.cut_after(again, seed=again)
+            try:
+                life.room.crash(disk).abandon()
+            except DiskCut:
+                check(life, disk.crash(Random(again), "power"), life.synced)
+                again += 1
+            else:
+                break
