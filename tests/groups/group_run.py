@@ -302,6 +302,8 @@ class GroupRun:
         with suppress(KafkaException, TimeoutError):
             (future,) = self.admin.describe_consumer_groups([self.group], request_timeout=_ASK_S_MAX).values()
             return future.result(_ASK_S_MAX)
+        # A client that met a broker on its way down may go on failing: the next question is another's.
+        self.admin = AdminClient(_admin_settings(self.bootstrap))
         return None
 
     def owners(self) -> dict[Place, list[str]]:

@@ -281,7 +281,12 @@ class KafkaPython:
         work = self._work
         self._consumer.subscribe(self._topics, listener=_kafka_python_listener(self, work))
         while not work.stopping:
-            found = self._consumer.poll(timeout_ms=int(_POLL_S * 1000), max_records=_POLL_RECORDS_MAX)
+            try:
+                found = self._consumer.poll(timeout_ms=int(_POLL_S * 1000), max_records=_POLL_RECORDS_MAX)
+            except KafkaConnectionError:
+                # It does not wait for a broker that went away in the middle of a rebalance; an application has to.
+                time.sleep(_POLL_S)
+                continue
             for place, records in found.items():
                 for record in records:
                     work.take((place.topic, place.partition), record.offset, record.key)
