@@ -254,13 +254,13 @@ class TransactionMachine(RuleBasedStateMachine):
     # -- the coordinator ----------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.room.deliveries)
-    @rule(pick=PICK, doubt=st.integers(0, 5), is_broken=st.booleans())
-    def deliver(self, pick: int, doubt: int, is_broken: bool) -> None:
+    @rule(pick=PICK, is_broken=st.booleans())
+    def deliver(self, pick: int, is_broken: bool) -> None:
         delivery = self.room.deliveries.pop(pick % len(self.room.deliveries))
         name = delivery.transactional_id
         assert self.outcomes[self.open[name]] == delivery.commit
         self.room.log_is_broken = is_broken
-        self.room.deliver_one(delivery, is_doubtful=doubt == 0)
+        self.room.deliver_one(delivery)
         self.room.log_is_broken = False
         assert (self.room.state(name) in PREPARED) == is_broken
         self.made.append(delivery)
@@ -380,7 +380,7 @@ def test_long_storm(seed: int) -> None:
             machine.work(pick if dice < 0.3 else 0, chance.randrange(10), chance.choice(FATES))
         elif dice < 0.75:
             if machine.room.deliveries:
-                machine.deliver(pick, pick, chance.random() < 0.1)
+                machine.deliver(pick, chance.random() < 0.1)
         elif dice < 0.85:
             if machine.flying:
                 machine.arrive(pick, chance.random() < 0.2)

@@ -42,6 +42,10 @@ class GroupRuntime(ShardRuntime[GroupShard]):
                 self._on_rebalance(rebalance)
 
     @property
+    def partitions_at_creation(self) -> int:
+        return self.world.settings.offsets_topic_num_partitions
+
+    @property
     def compression_codec(self) -> int:
         return self.world.settings.offsets_topic_compression_codec
 

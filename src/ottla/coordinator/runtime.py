@@ -33,7 +33,7 @@ from ottla.wire import Message, WireError
 log = logging.getLogger(__name__)
 
 #: the shard is not there yet, or no longer; clients look for the coordinator again and come back
-_RETRIABLE = {
+RETRIABLE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -182,7 +182,7 @@ class _Commit:
                 ticket.answer(message)
             self._runtime.on_durable(self._outcome)
             return
-        self._runtime.refuse(self._outcome.replies, _RETRIABLE.get(ErrorCode(error_code), ErrorCode.NOT_COORDINATOR))
+        self._runtime.refuse(self._outcome.replies, RETRIABLE.get(ErrorCode(error_code), ErrorCode.NOT_COORDINATOR))
         if error_code != ErrorCode.REQUEST_TIMED_OUT:
             self._runtime.reload(self._hosted)
 
@@ -225,6 +225,11 @@ class ShardRuntime(ABC, Generic[S]):
     @abstractmethod
     def producer_of(self, outcome: Decided) -> Producer | None:
         """Whose transaction the records of an outcome belong to."""
+
+    @property
+    @abstractmethod
+    def partitions_at_creation(self) -> int:
+        """How many partitions the topic will have if it is not there yet."""
 
     def on_appended(self, outcome: Decided) -> None:
         """The outcome is decided and its records are in the log."""
@@ -290,9 +295,8 @@ class ShardRuntime(ABC, Generic[S]):
         return any(not hosted.loaded for hosted in self._shards.values())
 
     def partition_for(self, name: str) -> int:
-        """Kafka's choice: Java's hash of the name, without its sign."""
-        count = len(self._shards)
-        return (java_hash(name) & 0x7FFFFFFF) % count if count else 0
+        """Kafka's choice: Java's hash of the name, without its sign. The same before the topic is there and after."""
+        return (java_hash(name) & 0x7FFFFFFF) % (len(self._shards) or self.partitions_at_creation)
 
     def _host_of(self, name: str) -> _Hosted[S]:
         hosted = self._shards.get(self.partition_for(name))
@@ -369,7 +373,7 @@ class ShardRuntime(ABC, Generic[S]):
         self, hosted: _Hosted[S], names: Iterable[str], outcome: Decided, error: KafkaError, now: Moment
     ) -> None:
         too_large = isinstance(error, MessageTooLarge | RecordListTooLarge)
-        code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else _RETRIABLE.get(error.code, ErrorCode.NOT_COORDINATOR)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else RETRIABLE.get(error.code, ErrorCode.NOT_COORDINATOR)
         for name in names:
             log.warning("a change was not stored topic=%s name=%r error=%s", self.topic, name, error)
             if not hosted.shard.changes_soft_state(outcome.records):

@@ -15,8 +15,8 @@ get a new epoch with every transaction, so that the epoch says which transaction
 for many: here the order in which the client sent its requests decides. A client has one connection to its coordinator
 at a time and a connection keeps the order, so that a request from an older connection than the newest one seen, or with
 an earlier correlation id on the same, was sent before it. Such a request changes nothing. If that is ever wrong about a
-client, it is told to retry until its transaction times out and it is fenced. Where markers may have been sent twice,
-``delivered`` fences an old client for the same reason.
+client, it is told to retry until its transaction times out and it is fenced. For the same reason a marker is written
+only while its delivery is the one that the shard waits for (``awaits``).
 
 Rules and codes are those of Kafka 4.3 (TransactionCoordinator, TransactionMetadata), except where a fenced producer
 could disturb the current one.
@@ -61,15 +61,12 @@ EPOCH_LAST_OF_CLIENTS: Final = 32766
 _EPOCH_MAX: Final = 32767
 #: transactions with an epoch each
 _VERSION_2: Final = 2
-#: from these versions on a request or its client speaks that protocol
+#: from this version on its client speaks that protocol
 _END_TXN_V2_FROM: Final = 5
-_PRODUCE_V2_FROM: Final = 12
 #: clients before these versions know a fenced producer only as INVALID_PRODUCER_EPOCH
 _INIT_FENCED_FROM: Final = 4
 _ADD_FENCED_FROM: Final = 2
 _END_FENCED_FROM: Final = 2
-#: Produce before this version does not know TRANSACTION_ABORTABLE
-_PRODUCE_ABORTABLE_FROM: Final = 11
 
 _ONGOING: Final = TransactionState.ONGOING
 #: the outcome is settled, markers are missing; Kafka never writes the last one but has a number for it
@@ -99,7 +96,6 @@ class _Soft:
     #: handed out and not yet followed by its Complete; one delivery is told from another by its identity
     delivery: Delivery | None = None
     is_delivered: bool = False
-    is_doubtful: bool = False
     #: the epoch that was replaced by the current one at the request of its owner, who may not have got the answer and
     #: ask again; _NOBODY when the owner was fenced; None when this is not known
     last_epoch: int | None = None
@@ -309,7 +305,7 @@ class TransactionShard:
         return outcome
 
     def verify(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> ErrorCode:
-        """Whether this producer may write to the partition now. For Produce see ``produce_error``."""
+        """Whether this producer may write to the partition now. For Produce see ``write_error``."""
         try:
             value = self._value(transactional_id)
             _check_producer(value, producer)
@@ -318,24 +314,6 @@ class TransactionShard:
         if value.state in _PREPARED:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         return ErrorCode.NONE if partition in value.partitions else ErrorCode.TRANSACTION_ABORTABLE
-
-    def verify_or_add(
-        self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition], client: Client,
-        ticket: Ticket, now: Moment,
-    ) -> TransactionOutcome:  # fmt: skip
-        """Before a Produce of ``client.version``: v12 adds its partitions, older ones have had to. Codes of Produce.
-
-        The reply is one of ``add_partitions_of``.
-        """
-        outcome = TransactionOutcome()
-        if client.version < _PRODUCE_V2_FROM:
-            codes = {name: self.verify(transactional_id, producer, name) for name in partitions}
-        else:
-            outcome, codes = self._add_checked(transactional_id, producer, partitions, now, None)
-        for name, code in codes.items():
-            codes[name] = produce_error(code, client.version)
-        outcome.replies.append((ticket, _result(transactional_id, codes)))
-        return outcome
 
     def add_offsets(
         self, request: AddOffsetsToTxnRequest, offsets_partition: TopicPartition, client: Client, ticket: Ticket,
@@ -486,31 +464,28 @@ class TransactionShard:
             return TransactionOutcome(records=[TransactionRecord(TransactionLogKey(transactional_id), prepared)])
         soft = self._soft_of(transactional_id)
         soft.delivery = self._delivery(transactional_id, prepared)
-        soft.is_delivered = soft.is_doubtful = False
+        soft.is_delivered = False
         return TransactionOutcome(
             records=[TransactionRecord(TransactionLogKey(transactional_id), prepared)], deliveries=[soft.delivery]
         )
 
-    def delivered(self, delivery: Delivery, now: Moment, *, is_doubtful: bool = False) -> TransactionOutcome:
-        """All markers of this very delivery are durable. Of any other, one that is over: nothing happens.
-
-        ``is_doubtful``: a marker was sent more than once, and a copy that was given up may still arrive. Where the
-        client uses one epoch for many transactions, that copy could end its next one; so that client is fenced.
+    def awaits(self, delivery: Delivery) -> bool:
+        """Whether this very delivery is under way. One of an earlier life of the shard could end a later transaction
+        of a client that uses one epoch for many: its markers must not be written any more.
         """
         soft = self._soft.get(delivery.transactional_id)
-        if soft is None or soft.delivery is not delivery:
+        return soft is not None and soft.delivery is delivery
+
+    def delivered(self, delivery: Delivery, now: Moment) -> TransactionOutcome:
+        """All markers of this very delivery are durable. Of any other, one that is over: nothing happens."""
+        if not self.awaits(delivery):
             return TransactionOutcome()
-        soft.is_delivered = True
-        soft.is_doubtful |= is_doubtful
+        self._soft_of(delivery.transactional_id).is_delivered = True
         return self._completion(delivery.transactional_id, now)
 
     def _completion(self, transactional_id: str, now: Moment) -> TransactionOutcome:
         prepared = self.values[transactional_id]
         completed = _completed(prepared, now)
-        soft = self._soft_of(transactional_id)
-        if soft.is_doubtful and prepared.client_transaction_version < _VERSION_2:
-            completed = replace(completed, producer_epoch=min(completed.producer_epoch + 1, _EPOCH_MAX))
-            soft.last_epoch = _NOBODY
         return TransactionOutcome(records=[TransactionRecord(TransactionLogKey(transactional_id), completed)])
 
     def _delivery(self, transactional_id: str, prepared: TransactionLogValue) -> Delivery:
@@ -631,13 +606,16 @@ class TransactionShard:
         soft.newest = (producer, client.connection, client.correlation_id)
 
 
-def produce_error(code: ErrorCode, version: int) -> ErrorCode:
-    """What a Produce of this version is told when the coordinator refused its partition."""
+def write_error(code: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:
+    """What a client is told whose write the coordinator does not expect in this transaction.
+
+    ``adds``: the request, by its version, adds what it writes to by itself.
+    """
     if code == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code == ErrorCode.TRANSACTION_ABORTABLE and version < _PRODUCE_ABORTABLE_FROM:
+    if code == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
         return ErrorCode.INVALID_TXN_STATE
-    if code == ErrorCode.CONCURRENT_TRANSACTIONS and version >= _PRODUCE_V2_FROM:
+    if code == ErrorCode.CONCURRENT_TRANSACTIONS and adds:
         return code
     # Old clients retry what they know, and this does not make them look for a new leader first.
     return ErrorCode.NOT_ENOUGH_REPLICAS if code in _COORDINATOR_TROUBLE else code

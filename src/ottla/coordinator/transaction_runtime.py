@@ -64,10 +64,20 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def producer_of(self, outcome: Decided) -> Producer | None:
         return None
 
+    @property
+    def partitions_at_creation(self) -> int:
+        return self.world.settings.transaction_state_log_num_partitions
+
     def on_durable(self, outcome: Decided) -> None:
         if isinstance(outcome, TransactionOutcome):
             for delivery in outcome.deliveries:
-                self._markers.deliver(delivery, self._delivered)
+                self._markers.deliver(delivery, self._is_awaited, self._delivered)
+
+    def _is_awaited(self, delivery: Delivery) -> bool:
+        try:
+            return self.shard(delivery.transactional_id).awaits(delivery)
+        except KafkaError:
+            return False  # the shard is loaded again, and hands out a delivery of its own
 
     def _delivered(self, delivery: Delivery) -> None:
         self.run(
@@ -100,8 +110,11 @@ class MarkerWriter:
         self._on_written = on_written
         self.written = 0
 
-    def deliver(self, delivery: Delivery, done: Callable[[Delivery], None]) -> None:
-        progress = _Progress(self, delivery, done)
+    def deliver(
+        self, delivery: Delivery, is_awaited: Callable[[Delivery], bool], done: Callable[[Delivery], None]
+    ) -> None:  # fmt: skip
+        """``is_awaited`` is asked before a marker is tried again, ``done`` is told when all are durable."""
+        progress = _Progress(delivery, is_awaited, done)
         for name in delivery.partitions:
             self.write(progress, name)
         progress.maybe_done()
@@ -163,14 +176,20 @@ class MarkerWriter:
 class _Progress:
     """The partitions of a delivery that still lack their marker."""
 
-    __slots__ = ("_done", "_is_done", "_left", "_writer", "delivery")
+    __slots__ = ("_done", "_is_awaited", "_is_done", "_left", "delivery")
 
-    def __init__(self, writer: MarkerWriter, delivery: Delivery, done: Callable[[Delivery], None]) -> None:
-        self._writer = writer
+    def __init__(
+        self, delivery: Delivery, is_awaited: Callable[[Delivery], bool], done: Callable[[Delivery], None]
+    ) -> None:  # fmt: skip
+        self._is_awaited = is_awaited
         self._done = done
         self._left = dict.fromkeys(delivery.partitions)
         self._is_done = False
         self.delivery = delivery
+
+    @property
+    def is_awaited(self) -> bool:
+        return self._is_awaited(self.delivery)
 
     def settled(self, name: TopicPartition) -> None:
         self._left.pop(name, None)
@@ -224,7 +243,8 @@ class _Again:
         self.timer_bucket: dict[Expiring, None] | None = None
 
     def expire(self) -> None:
-        self._writer.write(self._progress, self._name)
+        if self._progress.is_awaited:
+            self._writer.write(self._progress, self._name)
 
 
 def _nobody_asked(code: int) -> Message:

@@ -18,7 +18,7 @@ from tests.unit.coordinator.transaction_room import (
 )
 
 from ottla.coordinator.outcome import Producer
-from ottla.coordinator.transaction import EPOCH_LAST_OF_CLIENTS, produce_error, unknown_state_filters
+from ottla.coordinator.transaction import EPOCH_LAST_OF_CLIENTS, unknown_state_filters, write_error
 from ottla.coordinator.transaction_records import (
     TransactionLogKey,
     TransactionLogValue,
@@ -349,26 +349,27 @@ def test_new_clients_add_by_writing(room: TransactionRoom) -> None:
 
 def test_old_clients_do_not(room: TransactionRoom) -> None:
     producer = room.begin()
-    assert room.produce(producer, T0, version=11) == {T0: ErrorCode.TRANSACTION_ABORTABLE}
-    assert room.produce(producer, T0, version=10) == {T0: BAD_STATE}
+    assert room.shard.verify("x", producer, T0) == ErrorCode.TRANSACTION_ABORTABLE
     assert room.state() == EMPTY
 
 
 @pytest.mark.parametrize(
-    ("code", "version", "told"),
+    ("code", "knows_abortable", "adds", "told"),
     [
-        (FENCED, 12, OLD_FENCED),
-        (MAPPING, 9, MAPPING),
-        (CONCURRENT, 11, ErrorCode.NOT_ENOUGH_REPLICAS),
-        (CONCURRENT, 12, CONCURRENT),
-        (ErrorCode.NOT_COORDINATOR, 12, ErrorCode.NOT_ENOUGH_REPLICAS),
-        (ErrorCode.TRANSACTION_ABORTABLE, 10, BAD_STATE),
-        (ErrorCode.TRANSACTION_ABORTABLE, 11, ErrorCode.TRANSACTION_ABORTABLE),
-        (NONE, 3, NONE),
+        (FENCED, True, True, OLD_FENCED),
+        (MAPPING, False, False, MAPPING),
+        (CONCURRENT, True, False, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (CONCURRENT, True, True, CONCURRENT),
+        (ErrorCode.NOT_COORDINATOR, True, True, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ErrorCode.TRANSACTION_ABORTABLE, False, False, BAD_STATE),
+        (ErrorCode.TRANSACTION_ABORTABLE, True, False, ErrorCode.TRANSACTION_ABORTABLE),
+        (NONE, False, False, NONE),
     ],
 )
-def test_produce_is_told_what_its_version_knows(code: ErrorCode, version: int, told: ErrorCode) -> None:
-    assert produce_error(code, version) == told
+def test_write_is_told_what_its_version_knows(
+    code: ErrorCode, knows_abortable: bool, adds: bool, told: ErrorCode
+) -> None:
+    assert write_error(code, knows_abortable=knows_abortable, adds=adds) == told
 
 
 # -- EndTxn with one epoch for many transactions ----------------------------------------------------------------------
@@ -483,23 +484,18 @@ def test_next_producer_may_have_an_older_connection(room: TransactionRoom) -> No
     assert room.add(producer, sent=(3, 1)) == {T0: NONE}
 
 
-def test_doubtful_markers_fence_an_old_client(room: TransactionRoom) -> None:
-    """A copy of a marker could end its next transaction, which has the same epoch."""
+def test_delivery_of_an_earlier_life_is_not_awaited(room: TransactionRoom) -> None:
+    """A marker that it tried again could end the client's next transaction, which has the same epoch."""
     producer = room.begin()
     room.add(producer)
     room.end(producer)
-    room.deliver_one(room.deliveries.pop(), is_doubtful=True)
-    assert room.owner() == Producer(producer.producer_id, producer.epoch + 1)
-    assert room.add(producer) == {T0: FENCED}
-    assert room.init(expected=producer).error_code == FENCED
-
-
-def test_doubtful_markers_are_nothing_to_a_new_client(room: TransactionRoom) -> None:
-    producer = room.begin()
-    room.produce(producer)
-    answer = room.end(producer, version=5)
-    room.deliver_one(room.deliveries.pop(), is_doubtful=True)
-    assert room.owner() == Producer(answer.producer_id, answer.producer_epoch)
+    (earlier,) = room.deliveries
+    assert room.shard.awaits(earlier)
+    room.restart()
+    (current,) = room.deliveries
+    assert (room.shard.awaits(earlier), room.shard.awaits(current)) == (False, True)
+    room.deliver()
+    assert not room.shard.awaits(current)
 
 
 # -- EndTxn with an epoch for every transaction -----------------------------------------------------------------------
@@ -724,7 +720,7 @@ def test_new_client_learns_by_its_abort_that_it_was_too_late(room: TransactionRo
     room.produce(producer)
     room.pass_time(TIMEOUT_MS + 1)
     room.deliver()
-    assert room.produce(producer) == {T0: OLD_FENCED}
+    assert room.produce(producer) == {T0: FENCED}
     assert room.end(producer, commit=True, version=5).error_code == BAD_STATE
     answer = room.end(producer, commit=False, version=5)
     assert (answer.error_code, answer.producer_epoch) == (NONE, 1)

@@ -97,10 +97,9 @@ class TransactionRoom:
         while self.deliveries:
             self.deliver_one(self.deliveries.pop(0))
 
-    def deliver_one(self, delivery: Delivery, *, is_doubtful: bool = False) -> None:
+    def deliver_one(self, delivery: Delivery) -> None:
         with suppress(NotStored):
-            outcome = self.shard.delivered(delivery, self.moment, is_doubtful=is_doubtful)
-            self.take(delivery.transactional_id, outcome)
+            self.take(delivery.transactional_id, self.shard.delivered(delivery, self.moment))
 
     def pass_time(self, milliseconds: int) -> None:
         self.now_ms += milliseconds
@@ -146,11 +145,11 @@ class TransactionRoom:
         )
         return codes_of(reply.results_by_topic_v3_and_below)
 
-    def produce(self, producer: Producer, *partitions: TopicPartition, name: str = "x", version: int = 12) -> Codes:
-        """What the coordinator says to a Produce of this version."""
-        client = Client("c", "/10.0.0.1", version)
-        names = partitions or (T0,)
-        outcome = self.shard.verify_or_add(name, producer, names, client, next(self._tickets), self.moment)
+    def produce(self, producer: Producer, *partitions: TopicPartition, name: str = "x") -> Codes:
+        """What the coordinator says to a Produce that adds its partitions by itself."""
+        outcome = self.shard.add_partitions_of(
+            name, producer, partitions or (T0,), False, next(self._tickets), self.moment
+        )  # fmt: skip
         reply = self.take(name, outcome)
         assert isinstance(reply, AddPartitionsToTxnResponse)
         (result,) = reply.results_by_transaction

@@ -20,7 +20,7 @@ from struct import Struct
 from ottla.broker.services import Services
 from ottla.cluster.view import INTERNAL_TOPICS
 from ottla.coordinator.outcome import Moment, Producer, Ticket
-from ottla.coordinator.transaction import TransactionShard, produce_error
+from ottla.coordinator.transaction import TransactionShard, write_error
 from ottla.coordinator.transaction_records import TransactionOutcome
 from ottla.env.tasks import Tasks
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
@@ -50,6 +50,8 @@ _TAGS_BEHIND_BATCH = b"\0\0\0"
 
 #: from this version on a batch may be the first that its transaction says of a partition (KIP-890)
 _IMPLICIT_FROM = 12
+#: TRANSACTION_ABORTABLE is known from here on
+_ABORTABLE_FROM = 11
 _PRODUCER_AT = 43
 _unpack_producer = Struct(">qh").unpack_from
 
@@ -278,11 +280,14 @@ class ProduceApi:
         slot = connection.reserve(_PRODUCE) if request.acks else None
         whole = _ManyWriter(slot, correlation_id, version, topics, deadline) if slot is not None else None
         failed = False
+        at_odds = _at_odds(request, buffer)
         for number, (key, partitions) in enumerate(request.topics):
             results: list[PartitionResult] = []
             topics.append((key, results))
             for place, data in enumerate(partitions):
                 try:
+                    if at_odds is not None:
+                        raise at_odds
                     partition = self._find(key, data, request, version)
                     result, end_offset = self._append(partition, buffer, view, data, request, version)
                 except KafkaError as error:
@@ -425,7 +430,26 @@ class ProduceApi:
         except KafkaError as error:
             code = error.code
         if code:
-            raise Refused(produce_error(code, version), "the transaction does not expect this batch")
+            told = write_error(code, knows_abortable=version >= _ABORTABLE_FROM, adds=version >= _IMPLICIT_FROM)
+            raise Refused(told, "the transaction does not expect this batch")
+
+
+def _at_odds(request: ProduceRequest, buffer: bytearray) -> Refused | None:
+    """Why nothing of a request is written: one batch cannot belong to the transaction that the request is for."""
+    producer_ids: set[int] = set()
+    for _, partitions in request.topics:
+        for data in partitions:
+            if data.start >= 0 and data.end - data.start >= HEADER_BYTES:
+                header = read_header(buffer, data.start)
+                if header.attributes & TRANSACTIONAL:
+                    producer_ids.add(header.producer_id)
+    if producer_ids and request.transactional_id is None:
+        return Refused(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch needs a transactional id"
+        )
+    if len(producer_ids) > 1:
+        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the batches of a transaction are of one producer id")
+    return None
 
 
 def _is_in_transaction(partition: Partition, buffer: bytearray, start: int, end: int) -> bool:

@@ -13,7 +13,8 @@ from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.services import RequestContext, Services
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.outcome import Producer
-from ottla.coordinator.transaction import produce_error, unknown_state_filters
+from ottla.coordinator.runtime import RETRIABLE
+from ottla.coordinator.transaction import unknown_state_filters, write_error
 from ottla.coordinator.transaction_records import Delivery
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.model.errors import ErrorCode, KafkaError
@@ -56,6 +57,8 @@ Answer = Message | Awaitable[Message]
 _BATCH_FROM = 4
 #: clients before this version look for another coordinator when they are told that one is loading
 _LOADING_KNOWN_FROM = 2
+#: TxnOffsetCommit knows TRANSACTION_ABORTABLE from here on
+_ABORTABLE_FROM = 4
 #: TxnOffsetCommit adds the group's partition to the transaction by itself from here on
 _IMPLICIT_FROM = 5
 
@@ -184,6 +187,8 @@ def txn_offset_commit(services: Services, request: TxnOffsetCommitRequest, conte
             for topic in request.topics
         ])  # fmt: skip
 
+    if not request.group_id:
+        return refuse(ErrorCode.INVALID_GROUP_ID)
     return _commit_verified(services, request, context, refuse)
 
 
@@ -201,7 +206,9 @@ async def _commit_verified(
     checked: Any = await _finished(_add_one(services, transaction))
     code = checked.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code
     if code:
-        return refuse(produce_error(ErrorCode(code), context.version))  # type: ignore[no-any-return]
+        adds = context.version >= _IMPLICIT_FROM
+        code = write_error(ErrorCode(code), knows_abortable=context.version >= _ABORTABLE_FROM, adds=adds)
+        return refuse(RETRIABLE.get(code, code))  # type: ignore[no-any-return]
     return await _finished(
         services.groups.run(
             request.group_id,
@@ -231,7 +238,10 @@ async def _write_marker(services: Services, marker: WritableTxnMarker) -> Writab
                 coordinator_epoch=marker.coordinator_epoch, commit=marker.transaction_result,
                 partitions=(TopicPartition(topic.name, number),),
             )  # fmt: skip
-            code = await services.markers.write_once(delivery)
+            if marker.producer_id < 0:
+                code: int = ErrorCode.UNKNOWN_SERVER_ERROR  # nobody has it; Kafka has no better code either
+            else:
+                code = await services.markers.write_once(delivery)
             rows.append(WritableTxnMarkerPartitionResult(partition_index=number, error_code=code))
         topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=rows))
     return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
