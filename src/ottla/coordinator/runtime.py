@@ -185,6 +185,8 @@ class _Commit:
         self._runtime.refuse(self._outcome.replies, RETRIABLE.get(ErrorCode(error_code), ErrorCode.NOT_COORDINATOR))
         if error_code != ErrorCode.REQUEST_TIMED_OUT:
             self._runtime.reload(self._hosted)
+        elif self._runtime.leads_to_more(self._outcome):
+            self._runtime.wait_for_disk(self._hosted, self._outcome)
 
 
 class ShardRuntime(ABC, Generic[S]):
@@ -233,6 +235,10 @@ class ShardRuntime(ABC, Generic[S]):
 
     def on_appended(self, outcome: Decided) -> None:
         """The outcome is decided and its records are in the log."""
+
+    def leads_to_more(self, outcome: Decided) -> bool:
+        """Whether ``on_durable`` must be called, however late the disk is and although nobody waits for a reply."""
+        return False
 
     def on_durable(self, outcome: Decided) -> None:
         """They are on disk, and the replies have left."""
@@ -359,9 +365,16 @@ class ShardRuntime(ABC, Generic[S]):
             hosted.shard.replay(record, producer)
 
     def _reply(self, hosted: _Hosted[S], outcome: Decided) -> None:
+        self._commit(hosted, _Commit(self, hosted, outcome, self._clock.monotonic() + self.commit_timeout_ms / 1000))
+
+    def wait_for_disk(self, hosted: _Hosted[S], outcome: Decided) -> None:
+        """Whoever asked was told that it takes too long. What was decided is decided all the same."""
+        outcome.replies.clear()
+        self._commit(hosted, _Commit(self, hosted, outcome, NEVER))
+
+    def _commit(self, hosted: _Hosted[S], commit: _Commit) -> None:
         partition = hosted.partition
         its_log = partition.log
-        commit = _Commit(self, hosted, outcome, self._clock.monotonic() + self.commit_timeout_ms / 1000)
         if its_log.flush_acks_all:
             self._replicas.wait_synced(partition, hosted.end_offset, commit)
         elif its_log.written_end_offset < hosted.end_offset:

@@ -24,6 +24,7 @@ could disturb the current one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -32,6 +33,7 @@ from ottla.coordinator.outcome import Client, Moment, Producer, Ticket, World
 from ottla.coordinator.regex import matching_topics
 from ottla.coordinator.transaction_records import (
     Delivery,
+    Ending,
     TransactionLogKey,
     TransactionLogValue,
     TransactionOutcome,
@@ -75,6 +77,8 @@ _PREPARED: Final = (
     TransactionState.PREPARE_ABORT,
     TransactionState.PREPARE_EPOCH_FENCE,
 )
+#: begun, and not over for readers of every partition
+_UNDER_WAY: Final = (_ONGOING, *_PREPARED)
 _NAMES: Final = {
     TransactionState.EMPTY: "Empty",
     TransactionState.ONGOING: "Ongoing",
@@ -459,15 +463,14 @@ class TransactionShard:
 
     def _settled(self, transactional_id: str, prepared: TransactionLogValue, now: Moment) -> TransactionOutcome:
         """The outcome is decided. Without partitions there is nothing to wait for."""
+        ending = Ending.COMMITTED if prepared.state == TransactionState.PREPARE_COMMIT else Ending.ABORTED
+        key = TransactionLogKey(transactional_id)
         if not prepared.partitions:
-            prepared = _completed(prepared, now)
-            return TransactionOutcome(records=[TransactionRecord(TransactionLogKey(transactional_id), prepared)])
+            return TransactionOutcome(records=[TransactionRecord(key, _completed(prepared, now))], ending=ending)
         soft = self._soft_of(transactional_id)
         soft.delivery = self._delivery(transactional_id, prepared)
         soft.is_delivered = False
-        return TransactionOutcome(
-            records=[TransactionRecord(TransactionLogKey(transactional_id), prepared)], deliveries=[soft.delivery]
-        )
+        return TransactionOutcome(records=[TransactionRecord(key, prepared)], deliveries=[soft.delivery], ending=ending)
 
     def awaits(self, delivery: Delivery) -> bool:
         """Whether this very delivery is under way. One of an earlier life of the shard could end a later transaction
@@ -513,7 +516,9 @@ class TransactionShard:
                     # A client of KIP-890 may ask to abort what was aborted already, and learns its new epoch.
                     is_new = value.client_transaction_version >= _VERSION_2
                     last_epoch = value.producer_epoch if is_new else _NOBODY
-                    outcomes.append((transactional_id, self._fence(transactional_id, value, now, last_epoch)))
+                    outcome = self._fence(transactional_id, value, now, last_epoch)
+                    outcome.ending = Ending.TIMED_OUT
+                    outcomes.append((transactional_id, outcome))
             elif value.state in _PREPARED:
                 if self._soft_of(transactional_id).is_delivered:
                     outcomes.append((transactional_id, self._completion(transactional_id, now)))
@@ -578,6 +583,12 @@ class TransactionShard:
                     )
                 )
         return listed
+
+    def census(self) -> tuple[Counter[str], int | None]:
+        """Ids by the name of their state, and when the oldest transaction that is under way began."""
+        counts = Counter(_NAMES[value.state] for value in self.values.values())
+        oldest_ms = min((value.start_ms for value in self.values.values() if value.state in _UNDER_WAY), default=None)
+        return counts, oldest_ms
 
     # -- parts ----------------------------------------------------------------------------------------------------
 

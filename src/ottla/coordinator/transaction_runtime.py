@@ -19,6 +19,7 @@ from ottla.coordinator.runtime import Decided, ShardRuntime
 from ottla.coordinator.transaction import TransactionShard
 from ottla.coordinator.transaction_records import (
     Delivery,
+    Ending,
     TransactionOutcome,
     TransactionRecord,
     decode_transaction,
@@ -51,6 +52,8 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def __init__(self, *, markers: MarkerWriter, **parts: Any) -> None:
         super().__init__(**parts)
         self._markers = markers
+        #: transactions whose outcome became durable here, each once
+        self.ended = dict.fromkeys(Ending, 0)
 
     def make_shard(self, partition: Partition) -> TransactionShard:
         return TransactionShard(self.world, partition.leader_epoch)
@@ -68,8 +71,13 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def partitions_at_creation(self) -> int:
         return self.world.settings.transaction_state_log_num_partitions
 
+    def leads_to_more(self, outcome: Decided) -> bool:
+        return isinstance(outcome, TransactionOutcome) and bool(outcome.deliveries)
+
     def on_durable(self, outcome: Decided) -> None:
         if isinstance(outcome, TransactionOutcome):
+            if outcome.ending is not None:
+                self.ended[outcome.ending] += 1
             for delivery in outcome.deliveries:
                 self._markers.deliver(delivery, self._is_awaited, self._delivered)
 
@@ -108,12 +116,13 @@ class MarkerWriter:
         self._begin_turn = begin_turn
         #: told of every marker that is in a log: partition, producer id, whether it commits, the offset behind it
         self._on_written = on_written
+        #: those that had to be written again count again
         self.written = 0
 
     def deliver(
         self, delivery: Delivery, is_awaited: Callable[[Delivery], bool], done: Callable[[Delivery], None]
     ) -> None:  # fmt: skip
-        """``is_awaited`` is asked before a marker is tried again, ``done`` is told when all are durable."""
+        """``is_awaited`` is asked before a marker is written, ``done`` is told when all are durable."""
         progress = _Progress(delivery, is_awaited, done)
         for name in delivery.partitions:
             self.write(progress, name)
@@ -121,6 +130,8 @@ class MarkerWriter:
 
     def write(self, progress: _Progress, name: TopicPartition) -> None:
         """One marker. A partition that no longer exists needs none."""
+        if not progress.is_awaited:
+            return
         delivery = progress.delivery
         partition = self._replicas.find(name.topic, name.partition)
         if partition is None:
@@ -161,6 +172,7 @@ class MarkerWriter:
             )  # fmt: skip
         except KafkaError as error:
             return error.code
+        self.written += 1
         self._on_written(partition, delivery.producer.producer_id, delivery.commit, end)
         waiter = _Once(asyncio.get_running_loop(), self._clock.monotonic() + _MARKER_S)
         if partition.log.flush_acks_all:
@@ -243,8 +255,7 @@ class _Again:
         self.timer_bucket: dict[Expiring, None] | None = None
 
     def expire(self) -> None:
-        if self._progress.is_awaited:
-            self._writer.write(self._progress, self._name)
+        self._writer.write(self._progress, self._name)
 
 
 def _nobody_asked(code: int) -> Message:
