@@ -472,6 +472,11 @@ class TransactionShard:
         soft.is_delivered = False
         return TransactionOutcome(records=[TransactionRecord(key, prepared)], deliveries=[soft.delivery], ending=ending)
 
+    def is_settling(self, transactional_id: str) -> bool:
+        """Whether a transaction has its outcome and waits for its markers: its owner may not begin another yet."""
+        value = self.values.get(transactional_id)
+        return value is not None and value.state in _PREPARED
+
     def awaits(self, delivery: Delivery) -> bool:
         """Whether this very delivery is under way. One of an earlier life of the shard could end a later transaction
         of a client that uses one epoch for many: its markers must not be written any more.

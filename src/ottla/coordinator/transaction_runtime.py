@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 TRANSACTION_TOPIC = "__transaction_state"
 #: how soon a marker that could not be written is tried again
 _AGAIN_S = 0.1
+#: how long the next transaction of an id waits for the markers of the last, before its client is told to come back
+_SETTLE_S = 1.0
 #: how long a marker may wait for the disk before that counts as not written
 _MARKER_S = 30.0
 #: somebody newer ended the transaction, or owns the producer id: there is nothing left to end
@@ -52,6 +54,8 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def __init__(self, *, markers: MarkerWriter, **parts: Any) -> None:
         super().__init__(**parts)
         self._markers = markers
+        #: who waits until the transaction of an id has all its markers
+        self._settling: dict[str, list[asyncio.Future[None]]] = {}
         #: transactions whose outcome became durable here, each once
         self.ended = dict.fromkeys(Ending, 0)
 
@@ -88,11 +92,32 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
             return False  # the shard is loaded again, and hands out a delivery of its own
 
     def _delivered(self, delivery: Delivery) -> None:
-        self.run(
-            delivery.transactional_id,
-            lambda shard, _, now: shard.delivered(delivery, now),
-            _nobody_asked,
-        )
+        transactional_id = delivery.transactional_id
+        self.run(transactional_id, lambda shard, _, now: shard.delivered(delivery, now), _nobody_asked)
+        for waiter in self._settling.pop(transactional_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def is_settling(self, transactional_id: str) -> bool:
+        try:
+            return self.shard(transactional_id).is_settling(transactional_id)
+        except KafkaError:
+            return False
+
+    async def settled(self, transactional_id: str) -> None:
+        """Wait until the transaction of this id has its markers, but not for long.
+
+        Kafka tells the client CONCURRENT_TRANSACTIONS, and then it backs off for many times what the markers take.
+        """
+        waiter = self._loop.create_future()
+        self._settling.setdefault(transactional_id, []).append(waiter)
+        await asyncio.wait([waiter], timeout=_SETTLE_S)
+        if not waiter.done():
+            waiters = self._settling.get(transactional_id, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters:
+                self._settling.pop(transactional_id, None)
 
     def expire(self) -> None:
         """Transactions that took too long are aborted, ids that nobody uses are forgotten."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.unit.coordinator.classic_room import DictTopics
-from tests.unit.coordinator.test_runtime import COMPACT, HandDrivenWheel
+from tests.unit.coordinator.test_runtime import HandDrivenWheel
 from tests.unit.replica.test_replica_manager import ManagerRoom
 
 from ottla.coordinator.outcome import Client, World
 from ottla.coordinator.transaction_records import TransactionState
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.model.errors import ErrorCode
-from ottla.model.settings import BrokerSettings
+from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest
@@ -27,10 +28,12 @@ PRODUCER_ID = 7
 class TransactionRuntimeRoom(ManagerRoom):
     """A runtime on one partition of ``__transaction_state``, and a topic to write to."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, config: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(path)
-        self.state = self.add(name=TRANSACTION_TOPIC, settings=COMPACT)
-        self.orders = self.add(name="orders")
+        settings = BrokerSettings()
+        compact = TopicSettings.resolve({"cleanup.policy": "compact", **config}, settings)
+        self.state = self.add(name=TRANSACTION_TOPIC, settings=compact)
+        self.orders = self.add(name="orders", settings=TopicSettings.resolve(config, settings))
         topics = DictTopics()
         topics.create("orders", 1)
         self.wheel: Any = HandDrivenWheel()
@@ -38,7 +41,7 @@ class TransactionRuntimeRoom(ManagerRoom):
         self.markers = MarkerWriter(on_written=lambda *_: None, **parts)
         self.runtime = TransactionRuntime(
             markers=self.markers, loop=asyncio.get_running_loop(),
-            world=World(settings=BrokerSettings(), topics=topics, new_uuid=lambda: ""), **parts,
+            world=World(settings=settings, topics=topics, new_uuid=lambda: ""), **parts,
         )  # fmt: skip
         self.runtime.serve({0: self.state})
 
@@ -124,5 +127,21 @@ def test_marker_of_a_shard_that_was_loaded_again_is_not_tried_any_more(tmp_path:
             timer.expire()
         room.turn_disk()
         assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+
+    asyncio.run(run())
+
+
+def test_transaction_ends_in_one_turn_where_the_page_cache_is_enough(tmp_path: Path) -> None:
+    """Nobody may come for a long time: what follows from a write must not wait for the next request."""
+
+    async def run() -> None:
+        room = TransactionRuntimeRoom(tmp_path, {"flush.acks.all": "false"})
+        room.begin()
+        answer = room.commit()
+        room.manager.write_turn()
+        assert answer.result().error_code == ErrorCode.NONE
+        assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+        assert room.state.log.written_end_offset == room.state.log.log_end_offset
+        assert room.orders.log.written_end_offset == room.orders.log.log_end_offset
 
     asyncio.run(run())
