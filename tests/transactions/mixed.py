@@ -35,7 +35,7 @@ from txn_campaign import VERIFY, check_log, free_port, kill_and_launch
 
 from ottla.testing import BrokerProcess
 from ottla.testing.history import Anomalies, History, Outcome, Place, Recorder, check, read_events
-from ottla.testing.proxy import TXN_OFFSET_COMMIT, Fault, FaultProxy, Faults
+from ottla.testing.proxy import Fault, FaultProxy, Faults
 
 _PARTITIONS = 3
 #: every client has so many, and goes on while another has not yet
@@ -47,9 +47,6 @@ _LONG_MS = 60_000
 _SHORT_MS = 1500
 _ERROR_KIND = re.compile(r"(?:KafkaError\{code=)?(\w+)")
 _HISTORY = "history.jsonl"
-#: Clients before KIP-890 commit offsets of many transactions with one epoch: nothing in a request tells which one it
-#: belongs to, and one that arrives in a later transaction is taken for a part of it (test_transactions_offsets.py).
-_SPARED = ((Fault.ARRIVE_LATE, TXN_OFFSET_COMMIT), (Fault.DUPLICATE, TXN_OFFSET_COMMIT))
 
 
 class MixedRun:
@@ -120,7 +117,7 @@ class MixedRun:
         kinds = tuple(self.rng.sample(list(Fault), self.rng.randint(1, len(Fault))))
         return Faults(
             rate=self.rng.uniform(0.03, 0.25), kinds=kinds, delay_s_max=self.rng.choice((0.05, 0.3, 1.0)),
-            spared=_SPARED, client_prefix="mixed-",
+            client_prefix="mixed-",
         )  # fmt: skip
 
     def _run(self, workers: list[_Worker], broker: BrokerProcess) -> None:

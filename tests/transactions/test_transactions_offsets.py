@@ -44,7 +44,6 @@ def test_the_first_group_of_a_broker_can_commit_in_a_transaction(
         client.end(commit=True)
 
 
-@pytest.mark.xfail(reason="TxnOffsetCommit of one epoch does not say which transaction is meant", strict=True)
 def test_offsets_that_arrive_late_are_not_committed_with_a_later_transaction(
     fresh_ottla_broker: BrokerProcess,
 ) -> None:

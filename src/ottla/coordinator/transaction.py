@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ottla.coordinator.outcome import Client, Moment, Producer, Ticket, World
@@ -89,6 +89,10 @@ _NAMES: Final = {
     TransactionState.DEAD: "Dead",
     TransactionState.PREPARE_EPOCH_FENCE: "PrepareEpochFence",
 }
+#: a group cannot have this name
+_NO_GROUP: Final = ""
+#: groups of one id whose order is remembered
+_ORDERS_MAX: Final = 32
 #: no epoch: nobody's request can be the retry of one that was served
 _NOBODY: Final = -1
 
@@ -103,8 +107,9 @@ class _Soft:
     #: the epoch that was replaced by the current one at the request of its owner, who may not have got the answer and
     #: ask again; _NOBODY when the owner was fenced; None when this is not known
     last_epoch: int | None = None
-    #: the newest request of an old client: whose it was, its connection and its correlation id
-    newest: tuple[Producer, int, int] | None = None
+    #: the newest request of an old client: whose it was, its connection and its correlation id. By the group whose
+    #: offsets it commits, as clients have a connection to each of their coordinators; _NO_GROUP for all other requests
+    newest: dict[str, tuple[Producer, int, int]] = field(default_factory=dict)
 
 
 class TransactionShard:
@@ -606,20 +611,28 @@ class TransactionShard:
     def _soft_of(self, transactional_id: str) -> _Soft:
         return self._soft.setdefault(transactional_id, _Soft())
 
-    def _check_order(self, transactional_id: str, producer: Producer, client: Client) -> None:
+    def check_order_of_offsets(self, transactional_id: str, producer: Producer, group: str, client: Client) -> None:
+        """Refuse offsets that an old client committed before others of the same group; they were verified before."""
+        self._check_order(transactional_id, producer, client, group)
+
+    def _check_order(
+        self, transactional_id: str, producer: Producer, client: Client, group: str = _NO_GROUP
+    ) -> None:  # fmt: skip
         """Refuse a request that its client sent before one that was served."""
         if not client.connection:
             return
-        soft = self._soft_of(transactional_id)
-        if soft.newest is not None:
-            whose, connection, correlation_id = soft.newest
+        newest = self._soft_of(transactional_id).newest
+        if group in newest:
+            whose, connection, correlation_id = newest[group]
             # Correlation ids may wrap, and a client may always send the same.
             is_earlier = (client.correlation_id - correlation_id) & 0xFFFFFFFF > 0x7FFFFFFF
             if whose == producer and (
                 client.connection < connection or (client.connection == connection and is_earlier)
             ):  # fmt: skip
                 raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-        soft.newest = (producer, client.connection, client.correlation_id)
+        elif len(newest) >= _ORDERS_MAX:
+            del newest[next(name for name in newest if name != _NO_GROUP)]
+        newest[group] = (producer, client.connection, client.correlation_id)
 
 
 def write_error(code: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:

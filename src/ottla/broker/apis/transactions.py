@@ -228,6 +228,14 @@ async def _commit_verified(
         adds = context.version >= _IMPLICIT_FROM
         code = write_error(ErrorCode(code), knows_abortable=context.version >= _ABORTABLE_FROM, adds=adds)
         return refuse(RETRIABLE.get(code, code))  # type: ignore[no-any-return]
+    if context.version < _IMPLICIT_FROM:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        try:
+            services.transactions.shard(request.transactional_id).check_order_of_offsets(
+                request.transactional_id, producer, request.group_id, context.client
+            )
+        except KafkaError:
+            return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # type: ignore[no-any-return]
     return await _finished(
         services.groups.run(
             request.group_id,
