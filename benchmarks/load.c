@@ -2,6 +2,8 @@
  *
  *   load produce  sends one prepared record batch again and again (Produce v9), N connections x D in flight
  *   load consume  walks a log forward with large fetches (Fetch v11) and starts over at its end, never waiting
+ *   load idempotent    the same with producer ids and sequences; every connection writes to all partitions in turn
+ *   load transactions  the same in transactions; latencies are those of EndTxn alone
  *   load e2e      sends records at a fixed rate and reads them back; latency runs from the moment a record was due
  *
  * One thread, one epoll, no allocation while measuring. The result is one JSON object on stdout.
@@ -14,6 +16,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/tcp.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,9 +30,12 @@
 #include <unistd.h>
 
 enum { HEAD_MAX = 512, IOV_MAX_USED = 64, EVENTS_MAX = 256, CLIENT_ID_LENGTH = 4, BATCH_HEADER = 61 };
+enum { PARTITIONS_MAX = 64, ATTRIBUTE_TRANSACTIONAL = 0x10, ATTRIBUTE_CONTROL = 0x20 };
+enum { COORDINATOR_LOADING = 14, COORDINATOR_NOT_AVAILABLE = 15, NOT_COORDINATOR = 16, CONCURRENT_TRANSACTIONS = 51 };
 enum { E2E_RECORDS_MAX = 1000, E2E_FETCH_WAIT_MS = 500 };
 
 static const uint64_t SECOND = 1000000000ull;
+static const uint64_t AGAIN_NS = 1000000;
 static const double DRAIN_SECONDS = 30.0;
 
 /* ---- Settings, from the command line ---- */
@@ -37,11 +43,12 @@ static const double DRAIN_SECONDS = 30.0;
 static struct {
     const char *mode, *host, *topic, *batch_path;
     int port, partitions, connections, depth, acks, records_per_batch, record_bytes;
+    int transaction_version, batches_per_transaction, abort_every, isolation;
     int64_t fetch_bytes, bytes_max;
     double seconds, warmup, rate;
 } opt = { .host = "127.0.0.1", .topic = "load", .partitions = 1, .connections = 1, .depth = 1, .acks = 1,
           .records_per_batch = 1, .record_bytes = 100, .fetch_bytes = 1 << 20, .bytes_max = INT64_MAX,
-          .seconds = 1.0, .warmup = 0.0, .rate = 10000.0 };
+          .transaction_version = 2, .batches_per_transaction = 1, .seconds = 1.0, .warmup = 0.0, .rate = 10000.0 };
 
 /* ---- State ---- */
 
@@ -54,6 +61,7 @@ struct slot {                 /* one request in flight */
 struct conn {
     int fd, partition, wants_write;
     int64_t offset;           /* consume: next offset to ask for */
+    int in_transaction;
     uint64_t queued, sent, answered;
     size_t sent_bytes;        /* of the request that is being written */
     struct slot *slots;       /* ring of opt.depth; request n lives in slot n % depth */
@@ -65,9 +73,11 @@ static struct conn *conns;
 static int epoll_fd;
 static uint8_t *body;         /* the batch and the three empty tag sections after it, shared by all requests */
 static size_t body_length;
+static uint8_t batch_header[BATCH_HEADER];
 
 static uint64_t requests, records, bytes, requests_all, records_all, began, stop_at, measure_from;
-static int stopping;
+static uint64_t transactions, markers_all, refused;
+static int stopping, is_transactional;
 static uint32_t *latencies;   /* in units of 100 ns */
 static size_t latency_count, latency_capacity;
 
@@ -128,11 +138,11 @@ static void crc32c_prepare(void) {
         crc_table[i] = c;
     }
 }
-static uint32_t crc32c(const uint8_t *p, size_t n) {
-    uint32_t c = ~0u;
+static uint32_t crc_continue(uint32_t c, const uint8_t *p, size_t n) {
     while (n--) c = crc_table[(c ^ *p++) & 0xff] ^ (c >> 8);
-    return ~c;
+    return c;
 }
+static uint32_t crc32c(const uint8_t *p, size_t n) { return ~crc_continue(~0u, p, n); }
 
 /* ---- Requests ---- */
 
@@ -145,18 +155,38 @@ static uint8_t *put_request_header(uint8_t *p, int16_t key, int16_t version) {
     return put_bytes(p, "load", CLIENT_ID_LENGTH);
 }
 
-/* Produce v9 up to the records; `records_length` bytes and three empty tag sections follow. */
-static size_t encode_produce_head(uint8_t *head, int partition, size_t records_length) {
-    size_t name = strlen(opt.topic);
-    uint8_t *p = put_request_header(head, 0, 9);
+static uint8_t *put_compact_string(uint8_t *p, const char *text) {
+    if (!text) return put_uvarint(p, 0);
+    p = put_uvarint(p, strlen(text) + 1);
+    return put_bytes(p, text, strlen(text));
+}
+
+static uint8_t *put_string(uint8_t *p, const char *text) {
+    p = put16(p, text ? (int16_t)strlen(text) : -1);
+    return text ? put_bytes(p, text, strlen(text)) : p;
+}
+
+static size_t close_request(uint8_t *head, const uint8_t *end) {
+    put32(head, (int32_t)(end - head) - 4);
+    return (size_t)(end - head);
+}
+
+/* Produce v9 up to its partitions. With v12 a batch adds its partition to the transaction by itself. */
+static uint8_t *put_produce_start(uint8_t *head, int16_t version, const char *transactional_id, int partitions) {
+    uint8_t *p = put_request_header(head, 0, version);
     *p++ = 0;                 /* header tags */
-    *p++ = 0;                 /* no transactional id */
+    p = put_compact_string(p, transactional_id);
     p = put16(p, (int16_t)opt.acks);
     p = put32(p, 30000);
     p = put_uvarint(p, 2);
-    p = put_uvarint(p, name + 1);
-    p = put_bytes(p, opt.topic, name);
-    p = put_uvarint(p, 2);
+    p = put_compact_string(p, opt.topic);
+    return put_uvarint(p, (uint64_t)partitions + 1);
+}
+
+/* All of it up to the records of one partition; `records_length` bytes and three empty tag sections follow. */
+static size_t encode_produce_head(
+    uint8_t *head, int16_t version, const char *transactional_id, int partition, size_t records_length) {
+    uint8_t *p = put_produce_start(head, version, transactional_id, 1);
     p = put32(p, partition);
     p = put_uvarint(p, records_length + 1);
     put32(head, (int32_t)((size_t)(p - head) - 4 + records_length + 3));
@@ -171,7 +201,7 @@ static size_t encode_fetch(uint8_t *head, int partition, int64_t offset, int wai
     p = put32(p, wait_ms);
     p = put32(p, 1);          /* min bytes */
     p = put32(p, (int32_t)opt.fetch_bytes);
-    *p++ = 0;                 /* read uncommitted */
+    *p++ = (uint8_t)opt.isolation;
     p = put32(p, 0);
     p = put32(p, -1);
     p = put32(p, 1);
@@ -191,9 +221,12 @@ static size_t encode_fetch(uint8_t *head, int partition, int64_t offset, int wai
 
 /* ---- Responses ---- */
 
+static int produce_code(const uint8_t *reply) {
+    return get16(reply + 4 + 1 + 1 + 1 + strlen(opt.topic) + 1 + 4);
+}
+
 static void check_produce_reply(const uint8_t *reply) {
-    size_t at = 4 + 1 + 1 + 1 + strlen(opt.topic) + 1 + 4;
-    int code = get16(reply + at);
+    int code = produce_code(reply);
     if (code) fail_code("Produce", code);
 }
 
@@ -239,8 +272,10 @@ static void open_conn(struct conn *c, int partition, size_t head_capacity, size_
     watch(c, EPOLLIN, EPOLL_CTL_ADD);
 }
 
+static struct slot *next_slot(struct conn *c) { return &c->slots[c->queued % (uint64_t)opt.depth]; }
+
 static struct slot *queue_request(struct conn *c, uint64_t now) {
-    struct slot *s = &c->slots[c->queued % (uint64_t)opt.depth];
+    struct slot *s = next_slot(c);
     put32(s->head + 8, (int32_t)(c->queued & 0x7fffffff));
     s->queued_at = now;
     c->queued++;
@@ -339,25 +374,26 @@ static void on_produce_reply(struct conn *c, const uint8_t *reply, size_t size, 
     else produce_next(c, now);
 }
 
-static void load_body(void) {
+/* The batch without the `apart` bytes of its header that differ from request to request. */
+static void load_body(size_t apart) {
     FILE *f = fopen(opt.batch_path, "rb");
     if (!f) fail_errno(opt.batch_path);
     fseek(f, 0, SEEK_END);
-    size_t n = (size_t)ftell(f);
+    size_t n = (size_t)ftell(f) - apart;
     rewind(f);
     body_length = n + 3;
     body = calloc(1, body_length);
-    if (!body || fread(body, 1, n, f) != n) fail("cannot read the batch");
+    if (!body || fread(batch_header, 1, apart, f) != apart || fread(body, 1, n, f) != n) fail("cannot read the batch");
     fclose(f);
 }
 
 static void start_produce(void) {
-    load_body();
+    load_body(0);
     for (int i = 0; i < opt.connections; i++) {
         struct conn *c = &conns[i];
         open_conn(c, i % opt.partitions, HEAD_MAX, 1 << 16);
         for (int d = 0; d < opt.depth; d++)
-            c->slots[d].head_length = encode_produce_head(c->slots[d].head, c->partition, body_length - 3);
+            c->slots[d].head_length = encode_produce_head(c->slots[d].head, 9, NULL, c->partition, body_length - 3);
     }
     start_clock();
     for (int i = 0; i < opt.connections; i++) {
@@ -365,6 +401,8 @@ static void start_produce(void) {
         flush_conn(&conns[i]);
     }
 }
+
+#include "load_producers.h"
 
 /* ---- consume ---- */
 
@@ -386,7 +424,7 @@ static void on_fetch_reply(struct conn *c, const uint8_t *reply, size_t size, ui
         size_t whole = 12 + (size_t)get32(p + at + 8);
         if (whole > length - at) break;
         c->offset = get64(p + at) + get32(p + at + 23) + 1;
-        seen += (uint64_t)get32(p + at + 57);
+        if (!(get16(p + at + 21) & ATTRIBUTE_CONTROL)) seen += (uint64_t)get32(p + at + 57);
         at += whole;
     }
     if (!at) {
@@ -471,7 +509,7 @@ static void e2e_produce(void) {
     int count = due - e2e_produced > E2E_RECORDS_MAX ? E2E_RECORDS_MAX : (int)(due - e2e_produced);
     size_t length = encode_e2e_batch(batch, count);
     struct slot *s = &c->slots[c->queued % (uint64_t)opt.depth];
-    size_t head = encode_produce_head(s->head, c->partition, length);
+    size_t head = encode_produce_head(s->head, 9, NULL, c->partition, length);
     memcpy(s->head + head, batch, length);
     memset(s->head + head + length, 0, 3);
     s->head_length = head + length + 3;
@@ -569,7 +607,7 @@ static void run_e2e(void) {
 
 static int all_answered(void) {
     for (int i = 0; i < opt.connections; i++)
-        if (conns[i].answered < conns[i].queued) return 0;
+        if (conns[i].answered < conns[i].queued || conns[i].in_transaction) return 0;
     return 1;
 }
 
@@ -578,19 +616,20 @@ static uint64_t run(void (*on_reply)(struct conn *, const uint8_t *, size_t, uin
     uint64_t ended = 0, drain_until = 0;
     for (;;) {
         uint64_t now = now_ns();
-        if (!stopping && now >= stop_at) {
+        if (!stopping && now >= stop_at && all_ended_one()) {
             stopping = 1;
             ended = now;
             drain_until = now + (uint64_t)(DRAIN_SECONDS * 1e9);
         }
         if (stopping && all_answered()) return ended;
         if (stopping && now > drain_until) fail("requests stayed unanswered");
-        int n = epoll_wait(epoll_fd, events, EVENTS_MAX, 100);
+        int n = epoll_wait(epoll_fd, events, EVENTS_MAX, is_transactional ? 1 : 100);
         for (int i = 0; i < n; i++) {
             struct conn *c = events[i].data.ptr;
             if (events[i].events & ~(uint32_t)EPOLLOUT) read_conn(c, on_reply);
             flush_conn(c);
         }
+        if (is_transactional) ask_again();
     }
 }
 
@@ -610,14 +649,16 @@ static void print_result(double seconds) {
     qsort(latencies, latency_count, sizeof *latencies, compare_latency);
     printf("{\"seconds\": %.6f, \"requests\": %llu, \"records\": %llu, \"bytes\": %llu, "
            "\"requests_all\": %llu, \"records_all\": %llu, "
+           "\"transactions\": %llu, \"markers_all\": %llu, \"refused\": %llu, "
            "\"p50_ms\": %.4f, \"p99_ms\": %.4f, \"p999_ms\": %.4f}\n",
            seconds, (unsigned long long)requests, (unsigned long long)records, (unsigned long long)bytes,
            (unsigned long long)requests_all, (unsigned long long)records_all,
+           (unsigned long long)transactions, (unsigned long long)markers_all, (unsigned long long)refused,
            percentile_ms(0.50), percentile_ms(0.99), percentile_ms(0.999));
 }
 
 static void parse_options(int argc, char **argv) {
-    if (argc < 2) fail("say produce, consume or e2e");
+    if (argc < 2) fail("say produce, idempotent, transactions, consume or e2e");
     opt.mode = argv[1];
     for (int i = 2; i + 1 < argc; i += 2) {
         const char *name = argv[i], *value = argv[i + 1];
@@ -631,6 +672,10 @@ static void parse_options(int argc, char **argv) {
         else if (!strcmp(name, "--acks")) opt.acks = atoi(value);
         else if (!strcmp(name, "--connections")) opt.connections = atoi(value);
         else if (!strcmp(name, "--depth")) opt.depth = atoi(value);
+        else if (!strcmp(name, "--transaction-version")) opt.transaction_version = atoi(value);
+        else if (!strcmp(name, "--transaction-batches")) opt.batches_per_transaction = atoi(value);
+        else if (!strcmp(name, "--abort-every")) opt.abort_every = atoi(value);
+        else if (!strcmp(name, "--isolation")) opt.isolation = atoi(value);
         else if (!strcmp(name, "--fetch-bytes")) opt.fetch_bytes = atoll(value);
         else if (!strcmp(name, "--bytes-max")) opt.bytes_max = atoll(value);
         else if (!strcmp(name, "--rate")) opt.rate = atof(value);
@@ -641,13 +686,16 @@ static void parse_options(int argc, char **argv) {
     if (argc % 2) fail("an option without a value");
     if (opt.port <= 0 || opt.connections <= 0 || opt.depth <= 0 || opt.partitions <= 0) fail("counts must be positive");
     if (strlen(opt.topic) > 100) fail("--topic is too long");
+    if (opt.partitions > PARTITIONS_MAX) fail("too many --partitions");
 }
 
 int main(int argc, char **argv) {
     parse_options(argc, argv);
     int consume = !strcmp(opt.mode, "consume"), e2e = !strcmp(opt.mode, "e2e");
+    int numbered = !strcmp(opt.mode, "idempotent");
+    is_transactional = !strcmp(opt.mode, "transactions");
     if (e2e) opt.connections = 2;
-    if (!consume && !e2e && (strcmp(opt.mode, "produce") || !opt.batch_path)) fail("produce needs --batch FILE");
+    if (!consume && !e2e && !opt.batch_path) fail("what is produced must be named with --batch FILE");
     if ((epoll_fd = epoll_create1(0)) < 0) fail_errno("epoll_create1");
     if (!(conns = calloc((size_t)opt.connections, sizeof *conns))) fail("out of memory");
     note_latency(0);          /* allocates before the clock starts */
@@ -659,9 +707,12 @@ int main(int argc, char **argv) {
         print_result((double)(stop_at - measure_from) / 1e9);
         return 0;
     }
-    if (consume) start_consume();
-    else start_produce();
-    uint64_t ended = run(consume ? on_fetch_reply : on_produce_reply);
+    void (*on_reply)(struct conn *, const uint8_t *, size_t, uint64_t) = on_produce_reply;
+    if (consume) on_reply = on_fetch_reply, start_consume();
+    else if (numbered || is_transactional) on_reply = on_producer_reply, start_producers();
+    else if (!strcmp(opt.mode, "produce")) start_produce();
+    else fail("an unknown mode");
+    uint64_t ended = run(on_reply);
     print_result((double)(ended - began) / 1e9);
     return 0;
 }

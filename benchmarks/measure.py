@@ -7,6 +7,7 @@ else the disk would write one broker's log while the other is measured.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -19,15 +20,24 @@ from confluent_kafka import Producer
 
 from benchmarks.kafka_server import ApacheKafka
 from benchmarks.ottla_server import Ottla
-from benchmarks.processes import cpu_seconds, memory_mb
+from benchmarks.processes import cpu_seconds, memory_mb, wait_until
 from benchmarks.raw_client import (
     RawClient,
+    encode_batch,
     filled_batch,
     first_acknowledged,
-    single_record_batch,
+    sample_values,
     wait_writable,
 )
-from benchmarks.scenarios import CONSUME_LOG_BYTES, E2E_RECORDS_PER_SECOND, FETCH_BYTES, MB, Scenario
+from benchmarks.scenarios import (
+    ABORT_EVERY,
+    CONSUME_LOG_BYTES,
+    E2E_RECORDS_PER_SECOND,
+    FETCH_BYTES,
+    MB,
+    TRANSACTION_RECORDS,
+    Scenario,
+)
 
 Broker = ApacheKafka | Ottla
 Metrics = dict[str, float]
@@ -38,6 +48,9 @@ SEGMENT_BYTES = 256 * MB
 SETTLE_SECONDS = 3.0
 START_SECONDS_MAX = 120.0
 E2E_WARMUP_SECONDS = 1.0
+MARKERS_SECONDS_MAX = 30.0
+TRANSACTION_TOPIC = "__transaction_state"
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 # Deleted logs are gone at once on both brokers; by default they would fill the disk for a minute.
 _DELETE_DELAY = ("log.segment.delete.delay.ms", "500")
 
@@ -71,6 +84,9 @@ class Lab:
                 "consume": self._consume,
                 "client": self._client,
                 "e2e": self._end_to_end,
+                "transactions": self._transactions,
+                "commit": self._commit,
+                "committed": self._committed,
             }
             try:
                 return kinds[scenario.kind](broker, scenario, seconds)
@@ -167,6 +183,101 @@ class Lab:
         finally:
             self._delete_topic(broker, topic)
 
+    # Transactions
+
+    def _transactions(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
+        """Transactional between two halves of idempotent, so that a disk that slows down spoils no difference."""
+        before = self._produced_by_id(broker, scenario, seconds / 2, "idempotent")
+        found = self._produced_by_id(broker, scenario, seconds, "transactions")
+        after = self._produced_by_id(broker, scenario, seconds / 2, "idempotent")
+        rate = found["records"] / found["seconds"]
+        plain = (before["records"] + after["records"]) / (before["seconds"] + after["seconds"])
+        return {
+            "records_per_second": rate,
+            "idempotent_records_per_second": plain,
+            "cost_percent": 100 * (1 - rate / plain),
+            "cpu_seconds_per_million_records": found["cpu"] * 1e6 / found["records_all"],
+            "idempotent_cpu_seconds_per_million_records": (
+                (before["cpu"] + after["cpu"]) * 1e6 / (before["records_all"] + after["records_all"])
+            ),
+            "commit_p50_ms": found["p50_ms"],
+            "commit_p99_ms": found["p99_ms"],
+        }
+
+    def _commit(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
+        """One producer, one small transaction after the other."""
+        found = self._produced_by_id(broker, scenario, seconds, "transactions")
+        return {
+            "commit_p50_ms": found["p50_ms"],
+            "commit_p99_ms": found["p99_ms"],
+            "transactions_per_second": found["transactions"] / found["seconds"],
+            "refused_per_transaction": found["refused"] / found["transactions"],
+        }
+
+    def _committed(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
+        """The same log read both ways."""
+        topic = "consume-transactions"
+        if (broker.name, topic) not in self._consume_topics:
+            self._prepare_transactions(broker, scenario)
+            with RawClient(broker.port) as client:
+                client.create_topic(topic, scenario.partitions, {"segment.bytes": str(SEGMENT_BYTES)})
+            wait_writable(broker.port, topic, scenario.partitions)
+            arguments = ["--bytes-max", str(CONSUME_LOG_BYTES), "--depth", "2", "--abort-every", str(ABORT_EVERY)]
+            self._write_by_id(broker, topic, scenario, 60.0, "transactions", arguments)
+            self._consume_topics.add((broker.name, topic))
+            os.sync()
+        arguments = ["--connections", str(scenario.connections), "--fetch-bytes", str(FETCH_BYTES), "--isolation"]
+        plain, found = (
+            self._load_output(broker, "consume", topic, scenario, seconds, [*arguments, str(isolation)])
+            for isolation in (READ_UNCOMMITTED, READ_COMMITTED)
+        )
+        rate, plain_rate = (said["records"] / said["seconds"] for said in (found, plain))
+        return {
+            "records_per_second": rate,
+            "uncommitted_records_per_second": plain_rate,
+            "cost_percent": 100 * (1 - rate / plain_rate),
+        }
+
+    def _produced_by_id(self, broker: Broker, scenario: Scenario, seconds: float, mode: str) -> dict[str, Any]:
+        self._prepare_transactions(broker, scenario)
+        topic = self._create_topic(broker, scenario)
+        try:
+            arguments = ["--depth", str(scenario.depth), "--connections", str(scenario.connections)]
+            arguments += ["--bytes-max", str(PRODUCE_BYTES_MAX)]
+            return self._write_by_id(broker, topic, scenario, seconds, mode, arguments)
+        finally:
+            self._delete_topic(broker, topic)
+
+    def _write_by_id(
+        self, broker: Broker, topic: str, scenario: Scenario, seconds: float, mode: str, arguments: list[str]
+    ) -> dict[str, Any]:
+        """Returns once the log holds every record and every marker."""
+        batch, count = self._batch(scenario)
+        batches = math.ceil(TRANSACTION_RECORDS / count) if scenario.batch_bytes else scenario.partitions
+        arguments = [*arguments, "--batch", str(batch), "--records", str(count), "--acks", str(scenario.acks)]
+        arguments += ["--transaction-version", str(scenario.transaction_version), "--transaction-batches", str(batches)]
+        cpu = cpu_seconds(broker.pid)
+        said = self._load_output(broker, mode, topic, scenario, seconds, arguments)
+        said["cpu"] = cpu_seconds(broker.pid) - cpu
+        if not said["records"]:
+            raise MeasurementFailed("no record was acknowledged in time; measure for more --seconds")
+        expected = said["records_all"] + said["markers_all"] + scenario.partitions
+        # The last markers may be written behind the answer to EndTxn.
+        deadline = time.monotonic() + MARKERS_SECONDS_MAX
+        while _end_offsets(broker, topic, scenario.partitions) < expected and time.monotonic() < deadline:
+            wait_until(deadline, "waiting for markers")
+        _check_end_offsets(broker, topic, scenario.partitions, expected)
+        return said
+
+    def _prepare_transactions(self, broker: Broker, scenario: Scenario) -> None:
+        """On Kafka a commit is on disk before its answer only if the topic of transactions is told so, too."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        with RawClient(broker.port) as client:
+            while not client.has_transaction_coordinator("first"):
+                wait_until(deadline, "waiting for a transaction coordinator")
+            if broker.name == "kafka":
+                client.set_topic_config(TRANSACTION_TOPIC, "flush.messages", "1" if scenario.fsync else None)
+
     # Latency
 
     def _end_to_end(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
@@ -255,7 +366,8 @@ class Lab:
         if scenario.batch_bytes:
             batch, count = filled_batch(scenario.record_bytes, scenario.batch_bytes, lz4=scenario.lz4)
         else:
-            batch, count = single_record_batch(scenario.record_bytes), 1
+            count = scenario.batch_records
+            batch = encode_batch(sample_values(scenario.record_bytes, count))
         path = self._directory / f"{scenario.name}.batch"
         path.write_bytes(batch)
         return path, count
@@ -275,10 +387,14 @@ def compile_load(directory: Path) -> Path:
 
 def _check_end_offsets(broker: Broker, topic: str, partitions: int, expected: float) -> None:
     """What was acknowledged must be in the log, or the speed is worth nothing."""
-    with RawClient(broker.port) as client:
-        kept = sum(client.end_offset(topic, partition) for partition in range(partitions))
+    kept = _end_offsets(broker, topic, partitions)
     if kept != expected:
         raise MeasurementFailed(f"{expected:.0f} records were acknowledged, and the log holds {kept}")
+
+
+def _end_offsets(broker: Broker, topic: str, partitions: int) -> int:
+    with RawClient(broker.port) as client:
+        return sum(client.end_offset(topic, partition) for partition in range(partitions))
 
 
 def _create_many(broker: Broker, partitions: int) -> None:

@@ -21,9 +21,12 @@ from benchmarks.processes import wait_until
 # API key and version.
 PRODUCE, LIST_OFFSETS, METADATA = (0, 8), (2, 3), (3, 8)
 CREATE_TOPICS, DELETE_TOPICS = (19, 4), (20, 3)
+FIND_COORDINATOR, ALTER_CONFIGS = (10, 1), (44, 0)
 ADMIN_TIMEOUT_MS = 60_000
 _CODEC_LZ4 = 3
 _LATEST = -1
+_TRANSACTION, _TOPIC = 1, 2
+_SET, _DELETE = 0, 1
 
 
 class RawClient:
@@ -53,6 +56,20 @@ class RawClient:
         body = struct.pack(">i", 1) + _string(topic) + struct.pack(">i", ADMIN_TIMEOUT_MS)
         reply = self._call(DELETE_TOPICS, body)
         _refuse(f"DeleteTopics {topic}", _error_after_first_string(reply, 8))
+
+    def set_topic_config(self, topic: str, name: str, value: str | None) -> None:
+        """None takes the topic's own value away, so that the broker's counts."""
+        operation = _DELETE if value is None else _SET
+        body = struct.pack(">ib", 1, _TOPIC) + _string(topic) + struct.pack(">i", 1) + _string(name)
+        body += struct.pack(">b", operation) + (struct.pack(">h", -1) if value is None else _string(value))
+        reply = self._call(ALTER_CONFIGS, body + struct.pack(">?", False))
+        _refuse(f"IncrementalAlterConfigs {topic}", struct.unpack_from(">h", reply, 8)[0])
+
+    def has_transaction_coordinator(self, transactional_id: str) -> bool:
+        """Whether there is one; asking for it creates the topic of transactions."""
+        reply = self._call(FIND_COORDINATOR, _string(transactional_id) + struct.pack(">b", _TRANSACTION))
+        code: int = struct.unpack_from(">h", reply, 4)[0]
+        return code == 0
 
     def request_metadata(self, topic: str | None) -> None:
         """Asks about a topic, which creates it where auto.create.topics.enable is on, as by default.

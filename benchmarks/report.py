@@ -29,6 +29,15 @@ _METRIC_TITLES = {
     "p99_ms": "p99",
     "p999_ms": "p99.9",
     "cores": "broker CPU",
+    "records_per_second": "records/s",
+    "idempotent_records_per_second": "records/s, idempotent only",
+    "uncommitted_records_per_second": "records/s, read_uncommitted",
+    "cost_percent": "cost",
+    "cpu_seconds_per_million_records": "CPU per million records",
+    "idempotent_cpu_seconds_per_million_records": "CPU per million records, idempotent only",
+    "commit_p50_ms": "commit p50",
+    "commit_p99_ms": "commit p99",
+    "transactions_per_second": "transactions/s",
 }
 _METRIC_UNITS = {
     "start_seconds": " s",
@@ -41,7 +50,16 @@ _METRIC_UNITS = {
     "p999_ms": " ms",
     "cores": " cores",
     "us_per_request": " µs",
+    "cost_percent": " %",
+    "cpu_seconds_per_million_records": " s",
+    "idempotent_cpu_seconds_per_million_records": " s",
+    "commit_p50_ms": " ms",
+    "commit_p99_ms": " ms",
 }
+
+
+#: a difference that may be nothing, or less: to divide it by another one says nothing
+_NO_RATIO = frozenset({"cost_percent"})
 
 
 # ---- Samples to a document
@@ -96,6 +114,9 @@ def render(document: Document) -> str:
     latency = [row for row in rows if row["kind"] == "e2e"]
     if latency:
         parts.append("### Latency\n\n" + _by_metric(latency))
+    transactions = [row for row in rows if row["kind"] in ("transactions", "commit", "committed")]
+    if transactions:
+        parts.append("### Transactions\n\n" + _by_metric(transactions))
     rest = [row for row in rows if row["kind"] in ("footprint", "loaded")]
     if rest:
         parts.append("### Start, memory and rest\n\n" + _by_metric(rest))
@@ -225,7 +246,7 @@ def _times(ratio: float | None) -> str:
 
 def _ratio(brokers: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str) -> float | None:
     ottla, kafka = (brokers.get(name, {}).get(metric, {}).get("median") for name in ("ottla", "kafka"))
-    return None if ottla is None or not kafka else _short(ottla / kafka)
+    return None if ottla is None or not kafka or metric in _NO_RATIO else _short(ottla / kafka)
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -10,6 +10,8 @@ FETCH_BYTES = MB
 CONSUME_LOG_BYTES = 512 * MB
 E2E_RECORDS_PER_SECOND = 10_000
 MANY_PARTITIONS = 1_000
+TRANSACTION_RECORDS = 10_000
+ABORT_EVERY = 10
 
 Bound = Literal["ratio >=", "ratio <=", "ottla <="]
 
@@ -27,11 +29,13 @@ class Target:
 class Scenario:
     name: str
     title: str
-    kind: Literal["produce", "consume", "e2e", "client", "footprint", "loaded"]
+    kind: Literal["produce", "consume", "e2e", "client", "footprint", "loaded", "transactions", "commit", "committed"]
     targets: tuple[Target, ...] = ()
     # What is sent. batch_bytes 0 means one record per request.
     record_bytes: int = 100
     batch_bytes: int = 0
+    #: instead of batch_bytes
+    batch_records: int = 1
     lz4: bool = False
     acks: int = 1
     #: the log is on disk before the answer: Ottla's default for acks=all, flush.messages=1 on Kafka
@@ -40,6 +44,8 @@ class Scenario:
     connections: int = 1
     depth: int = 1
     partitions: int = 1
+    #: 1: AddPartitionsToTxn and a fixed epoch (older clients); 2: implicit partitions, a new epoch each time (KIP-890)
+    transaction_version: int = 2
     # What exists before a footprint is taken.
     existing_partitions: int = 0
 
@@ -73,6 +79,38 @@ def _batched(
         # Five times 1 MB in flight per connection would measure the socket buffers.
         depth=2 if large else 5,
         partitions=4,
+    )
+
+
+def _transactions(
+    name: str, title: str, *, fsync: bool, record_bytes: int = 100, transaction_version: int = 2
+) -> Scenario:
+    return Scenario(
+        name=name,
+        title=f"10,000-record transactions, {title}, {'fsync' if fsync else 'page cache'}",
+        kind="transactions",
+        targets=(_faster(1.0), Target("cost_percent", "ottla <=", 15.0)),
+        record_bytes=record_bytes,
+        batch_bytes=16 * KB,
+        acks=-1,
+        fsync=fsync,
+        connections=4,
+        depth=5,
+        partitions=4,
+        transaction_version=transaction_version,
+    )
+
+
+def _commit(name: str, title: str, *, fsync: bool, batch_records: int = 1, partitions: int = 1) -> Scenario:
+    return Scenario(
+        name=name,
+        title=f"{title}, {'fsync' if fsync else 'page cache'}",
+        kind="commit",
+        targets=(Target("commit_p50_ms", "ratio <=", 1.0), Target("commit_p99_ms", "ratio <=", 1.0)),
+        batch_records=batch_records,
+        acks=-1,
+        fsync=fsync,
+        partitions=partitions,
     )
 
 
@@ -163,6 +201,22 @@ SCENARIOS: tuple[Scenario, ...] = (
         batch_bytes=16 * KB,
         connections=4,
         partitions=4,
+        targets=(_faster(1.0),),
+    ),
+    _transactions("txn-fsync-100b", "100 B", fsync=True),
+    _transactions("txn-fsync-100b-v1", "100 B, version 1", fsync=True, transaction_version=1),
+    _transactions("txn-fsync-1k", "1 KB", fsync=True, record_bytes=KB),
+    _transactions("txn-all-100b", "100 B", fsync=False),
+    _transactions("txn-all-1k", "1 KB", fsync=False, record_bytes=KB),
+    _commit("txn-commit-1-fsync", "1-record transactions", fsync=True),
+    _commit("txn-commit-102-fsync", "102 records over 3 partitions", fsync=True, batch_records=34, partitions=3),
+    _commit("txn-commit-1", "1-record transactions", fsync=False),
+    _commit("txn-commit-102", "102 records over 3 partitions", fsync=False, batch_records=34, partitions=3),
+    Scenario(
+        name="txn-consume",
+        title="1 MB fetches of transactions, one in ten aborted",
+        kind="committed",
+        batch_bytes=16 * KB,
         targets=(_faster(1.0),),
     ),
     Scenario(

@@ -1,7 +1,7 @@
 """The same transactions, odd ones above all, at Ottla and at Apache Kafka: the same answers, offsets and markers.
 
-Kafka is told to do without transaction.version 2, which Ottla does not have. Where Ottla answers otherwise on purpose
-the case is not here but in test_transaction_clauses, with its reason.
+Kafka does without transaction.version 2 while clients before it are compared, and has it for those of KIP-890. Where
+Ottla answers otherwise on purpose the case is not here but in test_transaction_clauses, with its reason.
 """
 
 from __future__ import annotations

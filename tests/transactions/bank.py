@@ -28,7 +28,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from clients import Confluent, Failed
-from copier import end_with_parent
+from fleet import end_with_parent
 from reading import Poller, last_stable_offsets
 
 from ottla.testing.history import Outcome, Place, Recorder
@@ -108,8 +108,8 @@ class Teller:
         except Failed as failed:
             self._recorder.ended(txn, Outcome.UNKNOWN, str(failed))
             raise
-        for value, offset in client.results.items():
-            self._recorder.sent(txn, value, offset=offset, outcome=Outcome.UNKNOWN if offset is None else Outcome.OK)
+        for value, result in client.results.items():
+            self._recorder.result(txn, value, result)
         client.results.clear()
         self._recorder.ended(txn, Outcome.OK)
 

@@ -28,6 +28,7 @@ with warnings.catch_warnings():
 
 CALL_S_MAX = 10.0
 _CLOSE_S_MAX = 5.0
+_SETTLE_S_MAX = 1.0
 #: librdkafka tells of every lost connection; what counts is told by the exceptions
 LOG_LEVEL = 0
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -45,9 +46,10 @@ class Failed(Exception):
 
 
 class TransactionalClient(Protocol):
-    """A producer that was initialized when it was made. Results of sends are there after a commit or abort."""
+    """A producer that was initialized when it was made."""
 
-    results: dict[str, int | None]
+    #: by value what became of it, known after a commit or abort: its offset, or why it has none
+    results: dict[str, int | str]
 
     def begin(self) -> None: ...
     def send(self, place: Place, value: str) -> None: ...
@@ -62,7 +64,7 @@ class TransactionalClient(Protocol):
 
 class Confluent:
     def __init__(self, bootstrap: str, transactional_id: str, client_id: str, timeout_ms: int) -> None:
-        self.results: dict[str, int | None] = {}
+        self.results: dict[str, int | str] = {}
         self._producer = Producer(confluent_settings(bootstrap, transactional_id, client_id, timeout_ms))
         self._bootstrap = bootstrap
         self._consumers: dict[str, Consumer] = {}
@@ -77,7 +79,7 @@ class Confluent:
 
     def send(self, place: Place, value: str) -> None:
         def on_delivery(error: Any, message: Any) -> None:
-            self.results[value] = None if error is not None else message.offset()
+            self.results[value] = message.offset() if error is None else str(error)
 
         self._call(self._producer.produce, place.topic, value.encode(), None, place.partition, on_delivery)
 
@@ -94,6 +96,7 @@ class Confluent:
 
     def end(self, *, commit: bool) -> None:
         end = self._producer.commit_transaction if commit else self._producer.abort_transaction
+        unsettled = 0 if commit else settle(self._producer)
         for attempts_left in reversed(range(3)):
             try:
                 self._call(end, CALL_S_MAX)
@@ -103,6 +106,8 @@ class Confluent:
                     raise
             finally:
                 self._serve()
+        if unsettled:
+            raise Failed(RuntimeError(f"{unsettled} records were purged"))
 
     def close(self) -> None:
         for consumer in self._consumers.values():
@@ -132,6 +137,19 @@ class Confluent:
         raise failed
 
 
+def settle(producer: Producer) -> int:
+    """Wait, before an abort, for the answers that are due; how many records have none.
+
+    Aborting, librdkafka 2.16 purges records that it has sent and whose answer was lost, and gives their sequence
+    numbers to records of the next transaction, with the same epoch: the broker takes these for repeats of the aborted
+    ones, and they are lost. So a producer that has aborted with records unsettled must not go on.
+    """
+    try:
+        return producer.flush(_SETTLE_S_MAX)
+    except (KafkaException, SystemError):
+        return 0  # a fatal error has settled all of them
+
+
 def confluent_settings(bootstrap: str, transactional_id: str, client_id: str, timeout_ms: int) -> dict[str, Any]:
     return {
         "bootstrap.servers": bootstrap, "transactional.id": transactional_id, "client.id": client_id, "linger.ms": 1,
@@ -152,7 +170,7 @@ class Aiokafka:
     """Its tasks run while a call of ours is awaited, in a loop of this thread."""
 
     def __init__(self, bootstrap: str, transactional_id: str, client_id: str, timeout_ms: int) -> None:
-        self.results: dict[str, int | None] = {}
+        self.results: dict[str, int | str] = {}
         self._futures: dict[str, asyncio.Future[Any]] = {}
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(lambda *_: None)
@@ -189,8 +207,8 @@ class Aiokafka:
         finally:
             for value, future in self._futures.items():
                 if future.done():
-                    failed = future.cancelled() or future.exception() is not None
-                    self.results[value] = None if failed else future.result().offset
+                    error = asyncio.CancelledError() if future.cancelled() else future.exception()
+                    self.results[value] = future.result().offset if error is None else repr(error)
             self._futures.clear()
 
     def close(self) -> None:
@@ -214,7 +232,7 @@ class Aiokafka:
 
 class KafkaPython:
     def __init__(self, bootstrap: str, transactional_id: str, client_id: str, timeout_ms: int) -> None:
-        self.results: dict[str, int | None] = {}
+        self.results: dict[str, int | str] = {}
         self._futures: dict[str, Any] = {}
         self._producer: Any = None
 
@@ -249,12 +267,17 @@ class KafkaPython:
         _within(lambda: self._producer.send_offsets_to_transaction(rows, group))
 
     def end(self, *, commit: bool) -> None:
+        if commit:
+            # kafka-python 3.0 commits a transaction although some of its records were not stored.
+            self.flush()
+            if failed := [future.exception for future in self._futures.values() if future.failed()]:
+                raise Failed(failed[0])
         try:
             _within(self._producer.commit_transaction if commit else self._producer.abort_transaction)
         finally:
             for value, future in self._futures.items():
                 if future.is_done:
-                    self.results[value] = None if future.failed() else future.value.offset
+                    self.results[value] = repr(future.exception) if future.failed() else future.value.offset
             self._futures.clear()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Copies a topic to another, partition by partition, in transactions: a process of its own, to be killed at any time.
 
-    python copier.py --bootstrap ... --source in --target out --group g --instance c1 --seed 7
+    python copier.py --bootstrap ... --source in --target out --group g --instance c1 --tally c1.txt --seed 7
 
 What it read, what it wrote and how far it has come become true together or not at all. Some transactions it aborts,
 by the seed, and goes back to where its group stands. Whatever it cannot live with ends it: another is started.
@@ -9,20 +9,19 @@ by the seed, and goes back to where its group stands. Whatever it cannot live wi
 from __future__ import annotations
 
 import argparse
-import ctypes
 import itertools
 import random
-import signal
 from typing import Any
 
-from clients import LOG_LEVEL, confluent_settings
+from clients import LOG_LEVEL, confluent_settings, settle
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from fleet import end_with_parent
+from tally import Step, Tally
 
 _CALL_S_MAX = 30.0
 _ATTEMPTS = 5
 _TRANSACTION_MS = 60_000
 _ABORTED = 0.05
-_PR_SET_PDEATHSIG = 1
 
 
 class Copier:
@@ -30,6 +29,7 @@ class Copier:
         self._rng = random.Random(options.seed)
         self._target = options.target
         self._records_max = options.records_max
+        self._tally = Tally(options.tally)
         self._producer = Producer(
             confluent_settings(options.bootstrap, f"{options.group}-{options.instance}", "copier", _TRANSACTION_MS)
         )
@@ -62,6 +62,7 @@ class Copier:
 
     def _copy(self, records: list[Message]) -> None:
         self._producer.begin_transaction()
+        self._tally.note(Step.BEGUN)
         try:
             for record in records:
                 self._producer.produce(self._target, record.value(), record.key(), record.partition())
@@ -73,7 +74,9 @@ class Copier:
             if self._rng.random() < _ABORTED:
                 self._abort(records)
             else:
+                self._tally.note(Step.ENDING)
                 again(self._producer.commit_transaction, _CALL_S_MAX)
+                self._tally.note(Step.COMMITTED)
         except KafkaException as failed:
             if not failed.args[0].txn_requires_abort():
                 raise
@@ -81,7 +84,12 @@ class Copier:
 
     def _abort(self, records: list[Message]) -> None:
         """None of it was: read it again."""
+        self._tally.note(Step.ENDING)
+        unsettled = settle(self._producer)
         again(self._producer.abort_transaction, _CALL_S_MAX)
+        self._tally.note(Step.ABORTED)
+        if unsettled:
+            raise RuntimeError(f"{unsettled} records were purged")
         first: dict[int, int] = {}
         for record in records:
             first.setdefault(record.partition(), record.offset())
@@ -104,14 +112,9 @@ def again(function: Any, *arguments: Any) -> None:
             return
 
 
-def end_with_parent() -> None:
-    """No process is left when the one that started it was killed itself."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("--bootstrap", "--source", "--target", "--group", "--instance"):
+    for name in ("--bootstrap", "--source", "--target", "--group", "--instance", "--tally"):
         parser.add_argument(name, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--session-ms", type=int, default=6000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 _END_S_MAX = 60.0
 #: a worker that ends at once, again and again, is not what is tested here
 _ENDS_MAX_PER_KILL = 4
+_PR_SET_PDEATHSIG = 1
 
 
 class Fleet:
@@ -26,16 +28,23 @@ class Fleet:
         self._script = script
         self._command = command
         self._lives = [0] * workers
+        self._born_at = [0.0] * workers
         self._workers = [self._spawn(number) for number in range(workers)]
         self._frozen: list[tuple[int, subprocess.Popen[bytes]]] = []
 
     def _spawn(self, number: int) -> subprocess.Popen[bytes]:
         self._lives[number] += 1
+        self._born_at[number] = time.monotonic()
         arguments = self._command(number, self._lives[number])
         with self.output.open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, str(self._script), *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
+
+    @property
+    def eldest(self) -> int:
+        """The worker that has been at work for the longest time."""
+        return self._born_at.index(min(self._born_at))
 
     def tend(self) -> None:
         """Whoever ended is replaced."""
@@ -84,3 +93,8 @@ class Fleet:
     def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()
+
+
+def end_with_parent() -> None:
+    """No process is left when the one that started it was killed itself."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -16,6 +16,7 @@ from ottla.testing.raw import RawClient
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 READ_S_MAX = 60.0
+_ANSWER_S_MAX = 20.0
 _LATEST = -1
 _LIST_OFFSETS_VERSION = 7
 _BATCH = 500
@@ -73,6 +74,16 @@ def await_stable(bootstrap: str, places: list[Place], recorder: Recorder | None,
         if recorder is not None:
             recorder.log_end(place, stable[place], ends[place])
     return stable == ends
+
+
+def committed_offsets(bootstrap: str, group: str, places: Iterable[Place]) -> dict[Place, int]:
+    """Where a group stands when nothing is pending, -1 for nowhere. Makes the offsets topic if there is none."""
+    settings = {
+        "bootstrap.servers": bootstrap, "group.id": group, "log_level": LOG_LEVEL, "isolation.level": "read_committed",
+    }  # fmt: skip
+    with closing(Consumer(settings)) as consumer:
+        rows = consumer.committed([TopicPartition(place.topic, place.partition) for place in places], _ANSWER_S_MAX)
+    return {Place(row.topic, row.partition): max(row.offset, -1) for row in rows}
 
 
 def committed_consumer(bootstrap: str, places: Iterable[Place], group: str = "readers") -> Consumer:

@@ -141,6 +141,13 @@ def test_other_apis_and_other_clients_are_left_alone(broker: EchoBroker, proxy: 
     assert FETCH not in proxy.faults.apis
 
 
+def test_what_is_spared_never_happens(broker: EchoBroker, proxy: FaultProxy) -> None:
+    proxy.faults = Faults(rate=1.0, kinds=(Fault.LOSE_REQUEST,), spared=[(Fault.LOSE_REQUEST, END_TXN)])
+    with RawClient(proxy.address) as client:
+        ask(client, 5)
+    assert (broker.received, proxy.happened) == ([5], [])
+
+
 def test_a_broker_that_is_away_is_a_connection_that_ends(proxy: FaultProxy) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         proxy.target = f"127.0.0.1:{gone.getsockname()[1]}"

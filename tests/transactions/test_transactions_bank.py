@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from contextlib import closing
 
 import pytest
 from bank import ACCOUNTS, OPENING, Auditor, audit
 from fleet import Fleet
 from reading import await_stable, create_topic, record_final
-from txn_campaign import Campaign
+from txn_campaign import Campaign, check_log
 
 from ottla.testing import BrokerProcess
 from ottla.testing.history import History, Place, Recorder, check, read_events
@@ -42,14 +43,16 @@ def test_every_snapshot_of_the_accounts_has_the_same_sum(campaign: Campaign) -> 
     fleet.await_zombies()
     fleet.close()
     campaign.end_transactions(broker.bootstrap, [f"teller-{number}" for number in range(_TELLERS)])
-    recorder = Recorder()
-    await_stable(broker.bootstrap, places, recorder)
     assert audit(broker.bootstrap, places) == _ALL_MONEY
+    history = _history(campaign, broker.bootstrap, places)
+    ends = Counter(txn.fate for txn in history.transactions.values())
     campaign.say(
         f"{auditor.transfers} transfers, {auditor.snapshots} snapshots with {auditor.late_halves} late halves, "
-        f"{fleet.kills} kills of tellers, {campaign.broker_kills} of the broker, {fleet.freezes} zombies"
+        f"{fleet.kills} kills of tellers, {campaign.broker_kills} of the broker, {fleet.freezes} zombies, {fleet.ends} "
+        f"tellers ended by themselves; transactions: {', '.join(f'{count} {end}' for end, count in ends.items())}"
     )
-    assert _anomalies(campaign, broker.bootstrap, places, recorder) == {}
+    assert check(history) == {}
+    check_log(broker)
 
 
 def _transfer(campaign: Campaign, broker: BrokerProcess, fleet: Fleet, auditor: Auditor) -> None:
@@ -77,7 +80,10 @@ def _transfer(campaign: Campaign, broker: BrokerProcess, fleet: Fleet, auditor: 
         assert auditor.total() == _ALL_MONEY
 
 
-def _anomalies(campaign: Campaign, bootstrap: str, places: list[Place], recorder: Recorder) -> dict[str, list[str]]:
+def _history(campaign: Campaign, bootstrap: str, places: list[Place]) -> History:
+    """What every teller wrote down, and what is there in the end."""
+    recorder = Recorder()
+    await_stable(bootstrap, places, recorder)
     record_final(bootstrap, places, recorder)
     diaries = [read_events(path) for path in campaign.directory.glob("teller-*.jsonl")]
-    return check(History.of(recorder.events, *diaries))
+    return History.of(recorder.events, *diaries)

@@ -8,9 +8,10 @@ from contextlib import closing
 
 import pytest
 from clients import LOG_LEVEL
-from confluent_kafka import Consumer, Producer, TopicPartition
-from reading import Poller, await_stable, create_topic, read_to_end
-from txn_campaign import Campaign
+from confluent_kafka import Producer
+from reading import Poller, await_stable, committed_offsets, create_topic, read_to_end
+from tally import count_transactions
+from txn_campaign import Campaign, check_log
 
 from ottla.testing import BrokerProcess
 from ottla.testing.history import Place
@@ -25,17 +26,17 @@ _STALL_S_MAX = 90.0
 
 def test_every_record_is_copied_exactly_once_and_in_order(campaign: Campaign) -> None:
     broker = campaign.start_broker()
-    create_topic(broker.bootstrap, "in", _PARTITIONS)
+    sources = create_topic(broker.bootstrap, "in", _PARTITIONS)
     places = create_topic(broker.bootstrap, "out", _PARTITIONS)
     counts = _fill(broker.bootstrap, campaign.records)
     # Small transactions when there are few records, so that every kill meets some.
-    records_max = max(min(campaign.records // 50, 2000), 10)
+    records_max = max(min(campaign.records // 50, 800), 10)
     fleet = campaign.start_fleet(
         "copier.py",
         lambda number, life: [
             *("--bootstrap", broker.bootstrap, "--source", "in", "--target", "out", "--group", _GROUP),
             *("--instance", f"copier-{number}", "--seed", str(campaign.seed + 1000 * number + life)),
-            *("--records-max", str(records_max)),
+            *("--records-max", str(records_max), "--tally", str(campaign.directory / f"copier-{number}.{life}.tally")),
         ],
         _COPIERS,
     )
@@ -48,13 +49,16 @@ def test_every_record_is_copied_exactly_once_and_in_order(campaign: Campaign) ->
     campaign.end_transactions(broker.bootstrap, [f"{_GROUP}-copier-{number}" for number in range(_COPIERS)])
     campaign.say(
         f"{campaign.records} records in {took:.0f} s, {fleet.kills} kills of copiers, {campaign.broker_kills} of the "
-        f"broker, {fleet.freezes} zombies, {fleet.ends} copiers ended by themselves"
+        f"broker, {fleet.freezes} zombies, {fleet.ends} copiers ended by themselves; transactions: "
+        f"{count_transactions(campaign.directory.glob('*.tally'))}"
     )
     assert await_stable(broker.bootstrap, places, None)
     for place, records in read_to_end(broker.bootstrap, places).items():
         expected = [_value(place.partition, number) for number in range(counts[place.partition])]
         assert [value for _, value in records] == expected, f"{place} is not a copy"
-    assert _committed(broker.bootstrap) == counts
+    committed = committed_offsets(broker.bootstrap, _GROUP, sources)
+    assert {place.partition: offset for place, offset in committed.items()} == counts
+    check_log(broker)
 
 
 def _value(partition: int, number: int) -> bytes:
@@ -107,10 +111,3 @@ def _expect(place: Place, offset: int, value: bytes, seen: dict[int, int]) -> No
     expected = _value(place.partition, seen[place.partition])
     assert value == expected, f"{place} offset {offset} has {value!r} where {expected!r} is due"
     seen[place.partition] += 1
-
-
-def _committed(bootstrap: str) -> dict[int, int]:
-    settings = {"bootstrap.servers": bootstrap, "group.id": _GROUP, "log_level": LOG_LEVEL}
-    with closing(Consumer(settings)) as consumer:
-        rows = consumer.committed([TopicPartition("in", number) for number in range(_PARTITIONS)], 20)
-    return {row.partition: row.offset for row in rows}

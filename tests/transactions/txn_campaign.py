@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,9 @@ from ottla.testing import BrokerProcess
 
 _PORTS = range(20_000, 32_000)
 _CHANGED = 0.2
+_ANYBODY = 0.2
+#: what the broker checks itself: groups and transactions are what a replay of their logs gives
+VERIFY = {"group.verify.interval.ms": "500"}
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class Campaign:
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             # Checkpoints between kills too, so that recovery begins where one says.
             "log.flush.offset.checkpoint.interval.ms": "700",
+            **VERIFY,
         }  # fmt: skip
         broker = BrokerProcess.start(self.directory / "data", settings)
         self.brokers.append(broker)
@@ -58,12 +62,16 @@ class Campaign:
         of_broker = round(self.kills * 2 / 5)
         blows: list[Callable[[BrokerProcess, Fleet], None]] = [self._kill_broker] * of_broker
 
+        def victim(fleet: Fleet) -> int:
+            # Whoever was started just now has no transaction yet, but that should happen too.
+            return rng.randrange(workers) if rng.random() < _ANYBODY else fleet.eldest
+
         def kill(_: BrokerProcess, fleet: Fleet) -> None:
-            fleet.kill(rng.randrange(workers))
+            fleet.kill(victim(fleet))
 
         def make_zombie(_: BrokerProcess, fleet: Fleet) -> None:
             fleet.thaw()
-            fleet.freeze_and_replace(rng.randrange(workers))
+            fleet.freeze_and_replace(victim(fleet))
 
         blows += [kill] * (self.kills - of_broker)
         blows += [make_zombie] * max(round(self.kills * _CHANGED), 1)
@@ -71,9 +79,7 @@ class Campaign:
         return blows
 
     def _kill_broker(self, broker: BrokerProcess, _: Fleet) -> None:
-        assert "Traceback" not in broker.errors(), broker.errors()
-        broker.kill()
-        broker.launch()
+        kill_and_launch(broker)
         self.broker_kills += 1
 
     def end_transactions(self, bootstrap: str, transactional_ids: list[str]) -> None:
@@ -97,10 +103,24 @@ class Campaign:
             broker.close()
 
 
-def free_port() -> int:
+def kill_and_launch(broker: BrokerProcess) -> None:
+    broker.kill()
+    check_log(broker)
+    broker.launch()
+
+
+def check_log(broker: BrokerProcess) -> None:
+    """Nothing that clients do, and no kill, is an error of the broker."""
+    text = broker.errors()
+    assert "Traceback" not in text and " ERROR " not in text, text[-5000:]
+
+
+def free_port(avoid: Collection[int] = ()) -> int:
     """No outgoing connection is ever given a port of this range, so none can take it while the broker is away."""
     while True:
         port = random.SystemRandom().choice(_PORTS)
+        if port in avoid:
+            continue
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -1,6 +1,6 @@
-"""What ties the group coordinator to this broker: topics as groups see them, the journal, upkeep, lag for Prometheus.
+"""What ties the coordinators to this broker: topics as groups see them, the journal, upkeep, figures for Prometheus.
 
-The coordinator knows no metadata store and no metrics page; the broker knows no group. This file knows both.
+A coordinator knows no metadata store and no metrics page; the broker knows no group. This file knows both.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -87,8 +87,20 @@ class Lag(NamedTuple):
     region: FileRegion | None
 
 
+class Collected(NamedTuple):
+    """What the loop owns, at the time of a scrape."""
+
+    lags: list[Lag]
+    #: by state and type
+    groups: Counter[tuple[str, str]]
+    #: by state
+    transactional_ids: Counter[str]
+    #: of the oldest transaction that is under way, 0 when none is
+    oldest_transaction_ms: int
+
+
 class Coordination:
-    """The coordinator's place in a broker."""
+    """The coordinators' place in a broker."""
 
     def __init__(
         self, services: Services, *, begin_turn: Callable[[], None], random_bytes: Callable[[int], bytes]
@@ -225,11 +237,11 @@ class Coordination:
         started = self._services.clock.monotonic()
         future = asyncio.run_coroutine_threadsafe(self._collect(), self._services.loop)
         try:
-            lags, groups = future.result(_COLLECT_S)
+            collected = future.result(_COLLECT_S)
         except (TimeoutError, asyncio.CancelledError):
             future.cancel()
             return
-        for (state, kind), count in groups.items():
+        for (state, kind), count in collected.groups.items():
             labels = (("state", state), ("type", kind))
             yield Sample("gauge", "ottla_groups", "Groups by state and type.", labels, count)
         yield Sample("counter", "ottla_group_rebalances", "Rebalances that were finished.", (), self.rebalances)
@@ -237,19 +249,20 @@ class Coordination:
             "counter", "ottla_group_replay_mismatches", "Shards found to differ from a replay of their log.", (),
             self.runtime.mismatches + self.transactions.mismatches,
         )  # fmt: skip
-        yield from self._lag_samples(lags, cluster)
+        yield from self._transaction_samples(collected)
+        yield from self._lag_samples(collected.lags, cluster)
         took_ms = (self._services.clock.monotonic() - started) * 1000
         where = (("cluster_name", cluster),)
         yield Sample("gauge", "kafka_consumergroup_poll_time_ms", "Time to collect the lag.", where, took_ms)
 
-    async def _collect(self) -> tuple[list[Lag], dict[tuple[str, str], int]]:
+    async def _collect(self) -> Collected:
         """Commits first, heads second: a lag is never negative."""
-        groups: dict[tuple[str, str], int] = {}
+        groups: Counter[tuple[str, str]] = Counter()
         rows: list[tuple[str, str, bool, str, int, int]] = []
         for shard in list(self.runtime.shards()):
             for group_id, group in shard.groups.items():
                 state = group.state, group.group_type
-                groups[state] = groups.get(state, 0) + 1
+                groups[state] += 1
                 committed = shard.offsets.by_group.get(group_id, {})
                 simple = group.protocol_type is None
                 rows.extend((group_id, state[0], simple, *place, value.offset) for place, value in committed.items())
@@ -261,7 +274,30 @@ class Coordination:
                 lags.append(lag)
             if number % 100 == 99:
                 await asyncio.sleep(0)
-        return lags, groups
+        return Collected(lags, groups, *await self._collect_transactions())
+
+    async def _collect_transactions(self) -> tuple[Counter[str], int]:
+        ids: Counter[str] = Counter()
+        now_ms = self._services.clock.wall_ms()
+        began_ms = now_ms
+        for shard in list(self.transactions.shards()):
+            counts, oldest_ms = shard.census()
+            ids += counts
+            if oldest_ms is not None:
+                began_ms = min(began_ms, oldest_ms)
+            await asyncio.sleep(0)
+        return ids, now_ms - began_ms
+
+    def _transaction_samples(self, collected: Collected) -> Iterator[Sample]:
+        for state, count in collected.transactional_ids.items():
+            labels = (("state", state),)
+            yield Sample("gauge", "ottla_transactional_ids", "Transactional ids by state.", labels, count)
+        age_s = collected.oldest_transaction_ms / 1000
+        yield Sample("gauge", "ottla_oldest_transaction_seconds", "Age of the oldest one under way.", (), age_s)
+        for ending, count in self.transactions.ended.items():
+            labels = (("outcome", ending.value),)
+            yield Sample("counter", "ottla_transactions", "Transactions whose outcome was settled.", labels, count)
+        yield Sample("counter", "ottla_transaction_markers", "Markers written.", (), self.markers.written)
 
     def _lag(self, group: str, state: str, simple: bool, topic: str, number: int, committed: int) -> Lag | None:
         partition = self._services.replicas.find(topic, number)

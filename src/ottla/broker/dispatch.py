@@ -10,8 +10,10 @@ Kafka does too: unknown APIs and versions, bytes that are no message.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from inspect import isawaitable
 from struct import error as StructError
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.store import StoreError
+from ottla.coordinator.runtime import PendingReply
 from ottla.env.tasks import Tasks
 from ottla.model.errors import ErrorCode, OttlaError
 from ottla.net.connection import Connection, Slot
@@ -176,12 +179,27 @@ class Dispatcher:
             self._refuse(connection, api_key, version, error)
             return
         slot = connection.reserve(api_key)
-        if isawaitable(answer):
+        if isinstance(answer, PendingReply):
+            connection.mute()
+            answer.then(partial(self._answered, slot, context))
+        elif isawaitable(answer):
             connection.mute()
             work = self._await(answer, slot, context, correlation_id, body if api.cached else None)
             self._tasks.start(work, APIS[api_key].name)
         else:
             slot.fill(frame_reply(correlation_id, encode(answer, version), response_header_version(api_key, version)))
+
+    def _answered(self, slot: Slot, context: RequestContext, answer: Message) -> None:
+        """A coordinator's reply is known, perhaps in the middle of writing files: what is held waits a little more."""
+        api_key, version, connection = context.api_key, context.version, context.connection
+        try:
+            reply = encode(answer, version)
+        except Exception:
+            log.exception("request failed api=%d version=%d", api_key, version)
+            connection.abort()
+            return
+        slot.fill(frame_reply(context.correlation_id, reply, response_header_version(api_key, version)))
+        asyncio.get_running_loop().call_soon(connection.unmute)
 
     async def _await(
         self, answer: Awaitable[Message], slot: Slot, context: RequestContext, correlation_id: int, body: bytes | None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -101,26 +101,48 @@ Operation = Callable[[S, Ticket, Moment], Decided]
 
 
 class PendingReply:
-    """A ticket: the reply, once it is known, and who waits for it."""
+    """A ticket: the reply, once it is known, and who waits for it.
 
-    __slots__ = ("_future", "_message", "refuse")
+    Unlike an asyncio future it tells the one who waits at once: a reply that becomes known when files are written
+    leaves at the end of the same turn.
+    """
+
+    __slots__ = ("_future", "_message", "_then", "refuse")
 
     def __init__(self, refuse: Refusal) -> None:
         #: the reply for an error that hit the whole request
         self.refuse = refuse
         self._message: Message | None = None
+        self._then: Callable[[Message], None] | None = None
         self._future: asyncio.Future[Message] | None = None
 
     def answer(self, message: Message) -> None:
         self._message = message
+        if self._then is not None:
+            self._then(message)
         if self._future is not None and not self._future.done():
             self._future.set_result(message)
 
-    def result(self, loop: asyncio.AbstractEventLoop) -> Message | asyncio.Future[Message]:
-        if self._message is not None:
-            return self._message
-        self._future = loop.create_future()
-        return self._future
+    def then(self, callback: Callable[[Message], None]) -> None:
+        """Call back with the reply, which is not known yet."""
+        assert self._message is None and self._then is None
+        self._then = callback
+
+    def done(self) -> bool:
+        return self._message is not None
+
+    def result(self) -> Message:
+        assert self._message is not None, "the reply is not known yet"
+        return self._message
+
+    def now_or_later(self) -> Message | PendingReply:
+        return self if self._message is None else self._message
+
+    def __await__(self) -> Generator[Any, None, Message]:
+        if self._message is None:
+            self._future = asyncio.get_running_loop().create_future()
+            yield from self._future
+        return self.result()
 
 
 class Unstored(Message):
@@ -185,6 +207,8 @@ class _Commit:
         self._runtime.refuse(self._outcome.replies, RETRIABLE.get(ErrorCode(error_code), ErrorCode.NOT_COORDINATOR))
         if error_code != ErrorCode.REQUEST_TIMED_OUT:
             self._runtime.reload(self._hosted)
+        elif self._runtime.leads_to_more(self._outcome):
+            self._runtime.wait_for_disk(self._hosted, self._outcome)
 
 
 class ShardRuntime(ABC, Generic[S]):
@@ -234,6 +258,10 @@ class ShardRuntime(ABC, Generic[S]):
     def on_appended(self, outcome: Decided) -> None:
         """The outcome is decided and its records are in the log."""
 
+    def leads_to_more(self, outcome: Decided) -> bool:
+        """Whether ``on_durable`` must be called, however late the disk is and although nobody waits for a reply."""
+        return False
+
     def on_durable(self, outcome: Decided) -> None:
         """They are on disk, and the replies have left."""
 
@@ -247,7 +275,7 @@ class ShardRuntime(ABC, Generic[S]):
 
     # -- operations -----------------------------------------------------------------------------------------------
 
-    def run(self, name: str, operate: Operation[S], refuse: Refusal) -> Message | asyncio.Future[Message]:
+    def run(self, name: str, operate: Operation[S], refuse: Refusal) -> Message | PendingReply:
         """Run an operation on the shard of a name. The reply is there at once, or it is awaited."""
         try:
             hosted = self._host_of(name)
@@ -258,12 +286,12 @@ class ShardRuntime(ABC, Generic[S]):
     def run_many(
         self, names: Iterable[str], operate: Callable[[list[str]], Operation[S]],
         refuse: Callable[[list[str]], Refusal],
-    ) -> list[Message | asyncio.Future[Message]]:  # fmt: skip
+    ) -> list[Message | PendingReply]:  # fmt: skip
         """The same for a request about many names: one operation, and one reply, per shard."""
         by_shard: dict[int, list[str]] = {}
         for name in names:
             by_shard.setdefault(self.partition_for(name), []).append(name)
-        results: list[Message | asyncio.Future[Message]] = []
+        results: list[Message | PendingReply] = []
         for some in by_shard.values():
             try:
                 results.append(self._run(self._host_of(some[0]), some, operate(some), refuse(some)))
@@ -275,16 +303,16 @@ class ShardRuntime(ABC, Generic[S]):
         """The shard of a name, to be read. Raises the error to answer with while there is no coordinator."""
         return self._host_of(name).shard
 
-    def durable(self, name: str) -> bool | asyncio.Future[Message]:
-        """Whether what was just read of this name is on disk; else a future that is done when it is.
+    def durable(self, name: str) -> bool | PendingReply:
+        """Whether what was just read of this name is on disk; else a reply that is known when it is.
 
-        Somebody who read an offset must not find an older one after a power cut. The future's result is a message only
+        Somebody who read an offset must not find an older one after a power cut. It is a message only
         because those of all waits are: ``Unstored`` when it never came to be, anything else when it did.
         """
         ticket = PendingReply(Unstored)
         self._reply(self._host_of(name), _Answer([(ticket, Message())]))
-        result = ticket.result(self._loop)
-        return result if isinstance(result, asyncio.Future) else True
+        result = ticket.now_or_later()
+        return result if isinstance(result, PendingReply) else True
 
     def shards(self) -> Iterator[S]:
         """Those that are loaded."""
@@ -308,11 +336,11 @@ class ShardRuntime(ABC, Generic[S]):
 
     def _run(
         self, hosted: _Hosted[S], names: list[str], operate: Operation[S], refuse: Refusal
-    ) -> Message | asyncio.Future[Message]:
+    ) -> Message | PendingReply:
         ticket = PendingReply(refuse)
         now = self.now()
         self._perform(hosted, names, operate(hosted.shard, ticket, now), now)
-        return ticket.result(self._loop)
+        return ticket.now_or_later()
 
     def _perform(self, hosted: _Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
         """Append, replay, reply; then whatever follows from it."""
@@ -359,9 +387,16 @@ class ShardRuntime(ABC, Generic[S]):
             hosted.shard.replay(record, producer)
 
     def _reply(self, hosted: _Hosted[S], outcome: Decided) -> None:
+        self._commit(hosted, _Commit(self, hosted, outcome, self._clock.monotonic() + self.commit_timeout_ms / 1000))
+
+    def wait_for_disk(self, hosted: _Hosted[S], outcome: Decided) -> None:
+        """Whoever asked was told that it takes too long. What was decided is decided all the same."""
+        outcome.replies.clear()
+        self._commit(hosted, _Commit(self, hosted, outcome, NEVER))
+
+    def _commit(self, hosted: _Hosted[S], commit: _Commit) -> None:
         partition = hosted.partition
         its_log = partition.log
-        commit = _Commit(self, hosted, outcome, self._clock.monotonic() + self.commit_timeout_ms / 1000)
         if its_log.flush_acks_all:
             self._replicas.wait_synced(partition, hosted.end_offset, commit)
         elif its_log.written_end_offset < hosted.end_offset:

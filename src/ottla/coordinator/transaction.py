@@ -24,14 +24,16 @@ could disturb the current one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ottla.coordinator.outcome import Client, Moment, Producer, Ticket, World
 from ottla.coordinator.regex import matching_topics
 from ottla.coordinator.transaction_records import (
     Delivery,
+    Ending,
     TransactionLogKey,
     TransactionLogValue,
     TransactionOutcome,
@@ -75,6 +77,8 @@ _PREPARED: Final = (
     TransactionState.PREPARE_ABORT,
     TransactionState.PREPARE_EPOCH_FENCE,
 )
+#: begun, and not over for readers of every partition
+_UNDER_WAY: Final = (_ONGOING, *_PREPARED)
 _NAMES: Final = {
     TransactionState.EMPTY: "Empty",
     TransactionState.ONGOING: "Ongoing",
@@ -85,6 +89,10 @@ _NAMES: Final = {
     TransactionState.DEAD: "Dead",
     TransactionState.PREPARE_EPOCH_FENCE: "PrepareEpochFence",
 }
+#: a group cannot have this name
+_NO_GROUP: Final = ""
+#: groups of one id whose order is remembered
+_ORDERS_MAX: Final = 32
 #: no epoch: nobody's request can be the retry of one that was served
 _NOBODY: Final = -1
 
@@ -99,8 +107,9 @@ class _Soft:
     #: the epoch that was replaced by the current one at the request of its owner, who may not have got the answer and
     #: ask again; _NOBODY when the owner was fenced; None when this is not known
     last_epoch: int | None = None
-    #: the newest request of an old client: whose it was, its connection and its correlation id
-    newest: tuple[Producer, int, int] | None = None
+    #: the newest request of an old client: whose it was, its connection and its correlation id. By the group whose
+    #: offsets it commits, as clients have a connection to each of their coordinators; _NO_GROUP for all other requests
+    newest: dict[str, tuple[Producer, int, int]] = field(default_factory=dict)
 
 
 class TransactionShard:
@@ -459,15 +468,19 @@ class TransactionShard:
 
     def _settled(self, transactional_id: str, prepared: TransactionLogValue, now: Moment) -> TransactionOutcome:
         """The outcome is decided. Without partitions there is nothing to wait for."""
+        ending = Ending.COMMITTED if prepared.state == TransactionState.PREPARE_COMMIT else Ending.ABORTED
+        key = TransactionLogKey(transactional_id)
         if not prepared.partitions:
-            prepared = _completed(prepared, now)
-            return TransactionOutcome(records=[TransactionRecord(TransactionLogKey(transactional_id), prepared)])
+            return TransactionOutcome(records=[TransactionRecord(key, _completed(prepared, now))], ending=ending)
         soft = self._soft_of(transactional_id)
         soft.delivery = self._delivery(transactional_id, prepared)
         soft.is_delivered = False
-        return TransactionOutcome(
-            records=[TransactionRecord(TransactionLogKey(transactional_id), prepared)], deliveries=[soft.delivery]
-        )
+        return TransactionOutcome(records=[TransactionRecord(key, prepared)], deliveries=[soft.delivery], ending=ending)
+
+    def is_settling(self, transactional_id: str) -> bool:
+        """Whether a transaction has its outcome and waits for its markers: its owner may not begin another yet."""
+        value = self.values.get(transactional_id)
+        return value is not None and value.state in _PREPARED
 
     def awaits(self, delivery: Delivery) -> bool:
         """Whether this very delivery is under way. One of an earlier life of the shard could end a later transaction
@@ -513,7 +526,9 @@ class TransactionShard:
                     # A client of KIP-890 may ask to abort what was aborted already, and learns its new epoch.
                     is_new = value.client_transaction_version >= _VERSION_2
                     last_epoch = value.producer_epoch if is_new else _NOBODY
-                    outcomes.append((transactional_id, self._fence(transactional_id, value, now, last_epoch)))
+                    outcome = self._fence(transactional_id, value, now, last_epoch)
+                    outcome.ending = Ending.TIMED_OUT
+                    outcomes.append((transactional_id, outcome))
             elif value.state in _PREPARED:
                 if self._soft_of(transactional_id).is_delivered:
                     outcomes.append((transactional_id, self._completion(transactional_id, now)))
@@ -579,6 +594,12 @@ class TransactionShard:
                 )
         return listed
 
+    def census(self) -> tuple[Counter[str], int | None]:
+        """Ids by the name of their state, and when the oldest transaction that is under way began."""
+        counts = Counter(_NAMES[value.state] for value in self.values.values())
+        oldest_ms = min((value.start_ms for value in self.values.values() if value.state in _UNDER_WAY), default=None)
+        return counts, oldest_ms
+
     # -- parts ----------------------------------------------------------------------------------------------------
 
     def _value(self, transactional_id: str) -> TransactionLogValue:
@@ -590,20 +611,28 @@ class TransactionShard:
     def _soft_of(self, transactional_id: str) -> _Soft:
         return self._soft.setdefault(transactional_id, _Soft())
 
-    def _check_order(self, transactional_id: str, producer: Producer, client: Client) -> None:
+    def check_order_of_offsets(self, transactional_id: str, producer: Producer, group: str, client: Client) -> None:
+        """Refuse offsets that an old client committed before others of the same group; they were verified before."""
+        self._check_order(transactional_id, producer, client, group)
+
+    def _check_order(
+        self, transactional_id: str, producer: Producer, client: Client, group: str = _NO_GROUP
+    ) -> None:  # fmt: skip
         """Refuse a request that its client sent before one that was served."""
         if not client.connection:
             return
-        soft = self._soft_of(transactional_id)
-        if soft.newest is not None:
-            whose, connection, correlation_id = soft.newest
+        newest = self._soft_of(transactional_id).newest
+        if group in newest:
+            whose, connection, correlation_id = newest[group]
             # Correlation ids may wrap, and a client may always send the same.
             is_earlier = (client.correlation_id - correlation_id) & 0xFFFFFFFF > 0x7FFFFFFF
             if whose == producer and (
                 client.connection < connection or (client.connection == connection and is_earlier)
             ):  # fmt: skip
                 raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-        soft.newest = (producer, client.connection, client.correlation_id)
+        elif len(newest) >= _ORDERS_MAX:
+            del newest[next(name for name in newest if name != _NO_GROUP)]
+        newest[group] = (producer, client.connection, client.correlation_id)
 
 
 def write_error(code: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:

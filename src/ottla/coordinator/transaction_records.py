@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from itertools import groupby
 from typing import ClassVar, Final, NamedTuple
 
@@ -30,6 +30,14 @@ class TransactionState(IntEnum):
     COMPLETE_ABORT = 5
     DEAD = 6
     PREPARE_EPOCH_FENCE = 7
+
+
+class Ending(StrEnum):
+    """How a transaction ended; only metrics tell the last from the second."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    TIMED_OUT = "timed_out"
 
 
 class TransactionLogKey(NamedTuple):
@@ -86,6 +94,8 @@ class TransactionOutcome:
     replies: list[tuple[Ticket, Message]] = field(default_factory=list)
     #: begun when the records are durable
     deliveries: list[Delivery] = field(default_factory=list)
+    #: of the transaction whose outcome is settled by the records
+    ending: Ending | None = None
 
 
 # -- bytes ------------------------------------------------------------------------------------------------------------

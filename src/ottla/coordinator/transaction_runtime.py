@@ -19,6 +19,7 @@ from ottla.coordinator.runtime import Decided, ShardRuntime
 from ottla.coordinator.transaction import TransactionShard
 from ottla.coordinator.transaction_records import (
     Delivery,
+    Ending,
     TransactionOutcome,
     TransactionRecord,
     decode_transaction,
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 TRANSACTION_TOPIC = "__transaction_state"
 #: how soon a marker that could not be written is tried again
 _AGAIN_S = 0.1
+#: how long the next transaction of an id waits for the markers of the last, before its client is told to come back
+_SETTLE_S = 1.0
 #: how long a marker may wait for the disk before that counts as not written
 _MARKER_S = 30.0
 #: somebody newer ended the transaction, or owns the producer id: there is nothing left to end
@@ -51,6 +54,10 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def __init__(self, *, markers: MarkerWriter, **parts: Any) -> None:
         super().__init__(**parts)
         self._markers = markers
+        #: who waits until the transaction of an id has all its markers
+        self._settling: dict[str, list[asyncio.Future[None]]] = {}
+        #: transactions whose outcome became durable here, each once
+        self.ended = dict.fromkeys(Ending, 0)
 
     def make_shard(self, partition: Partition) -> TransactionShard:
         return TransactionShard(self.world, partition.leader_epoch)
@@ -68,8 +75,13 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def partitions_at_creation(self) -> int:
         return self.world.settings.transaction_state_log_num_partitions
 
+    def leads_to_more(self, outcome: Decided) -> bool:
+        return isinstance(outcome, TransactionOutcome) and bool(outcome.deliveries)
+
     def on_durable(self, outcome: Decided) -> None:
         if isinstance(outcome, TransactionOutcome):
+            if outcome.ending is not None:
+                self.ended[outcome.ending] += 1
             for delivery in outcome.deliveries:
                 self._markers.deliver(delivery, self._is_awaited, self._delivered)
 
@@ -80,11 +92,32 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
             return False  # the shard is loaded again, and hands out a delivery of its own
 
     def _delivered(self, delivery: Delivery) -> None:
-        self.run(
-            delivery.transactional_id,
-            lambda shard, _, now: shard.delivered(delivery, now),
-            _nobody_asked,
-        )
+        transactional_id = delivery.transactional_id
+        self.run(transactional_id, lambda shard, _, now: shard.delivered(delivery, now), _nobody_asked)
+        for waiter in self._settling.pop(transactional_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def is_settling(self, transactional_id: str) -> bool:
+        try:
+            return self.shard(transactional_id).is_settling(transactional_id)
+        except KafkaError:
+            return False
+
+    async def settled(self, transactional_id: str) -> None:
+        """Wait until the transaction of this id has its markers, but not for long.
+
+        Kafka tells the client CONCURRENT_TRANSACTIONS, and then it backs off for many times what the markers take.
+        """
+        waiter = self._loop.create_future()
+        self._settling.setdefault(transactional_id, []).append(waiter)
+        await asyncio.wait([waiter], timeout=_SETTLE_S)
+        if not waiter.done():
+            waiters = self._settling.get(transactional_id, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters:
+                self._settling.pop(transactional_id, None)
 
     def expire(self) -> None:
         """Transactions that took too long are aborted, ids that nobody uses are forgotten."""
@@ -108,12 +141,13 @@ class MarkerWriter:
         self._begin_turn = begin_turn
         #: told of every marker that is in a log: partition, producer id, whether it commits, the offset behind it
         self._on_written = on_written
+        #: those that had to be written again count again
         self.written = 0
 
     def deliver(
         self, delivery: Delivery, is_awaited: Callable[[Delivery], bool], done: Callable[[Delivery], None]
     ) -> None:  # fmt: skip
-        """``is_awaited`` is asked before a marker is tried again, ``done`` is told when all are durable."""
+        """``is_awaited`` is asked before a marker is written, ``done`` is told when all are durable."""
         progress = _Progress(delivery, is_awaited, done)
         for name in delivery.partitions:
             self.write(progress, name)
@@ -121,6 +155,8 @@ class MarkerWriter:
 
     def write(self, progress: _Progress, name: TopicPartition) -> None:
         """One marker. A partition that no longer exists needs none."""
+        if not progress.is_awaited:
+            return
         delivery = progress.delivery
         partition = self._replicas.find(name.topic, name.partition)
         if partition is None:
@@ -161,6 +197,7 @@ class MarkerWriter:
             )  # fmt: skip
         except KafkaError as error:
             return error.code
+        self.written += 1
         self._on_written(partition, delivery.producer.producer_id, delivery.commit, end)
         waiter = _Once(asyncio.get_running_loop(), self._clock.monotonic() + _MARKER_S)
         if partition.log.flush_acks_all:
@@ -243,8 +280,7 @@ class _Again:
         self.timer_bucket: dict[Expiring, None] | None = None
 
     def expire(self) -> None:
-        if self._progress.is_awaited:
-            self._writer.write(self._progress, self._name)
+        self._writer.write(self._progress, self._name)
 
 
 def _nobody_asked(code: int) -> Message:

@@ -129,6 +129,12 @@ class Producers:
                 raise OutOfOrderSequence(
                     f"producer {producer_id} sent sequence {base_sequence}, expected {entry.next_sequence}"
                 )
+            if transactional and (not entry.txn_bit or duplicate.base_offset < entry.txn_first_offset):
+                # Kafka takes it for a repetition and acknowledges it. Nobody repeats what belongs to a transaction
+                # that has ended; librdkafka has been seen to reuse the sequence for another record after an abort.
+                raise OutOfOrderSequence(
+                    f"producer {producer_id} sent sequence {base_sequence} of a transaction that has ended"
+                )
             return entry, duplicate
         if entry.txn_bit and not transactional:
             raise Refused(

@@ -219,6 +219,7 @@ class CoordinatorSettings(SettingsSnapshot):
         5_242_880,
         at_least(1),
         "Bytes read at once when transactions are loaded.",
+        used=False,
     )
     transaction_max_timeout_ms = Setting(
         "transaction.max.timeout.ms",
@@ -246,13 +247,15 @@ class CoordinatorSettings(SettingsSnapshot):
         INT,
         3_600_000,
         at_least(1),
-        "How often expired transactional ids are removed.",
+        "How often expired transactional ids are removed. Ottla looks for them together with timed-out transactions.",
+        used=False,
     )
     transaction_partition_verification_enable = Setting(
         "transaction.partition.verification.enable",
         BOOL,
         True,
         ANY,
-        "Check that a partition was added to a transaction before its records are accepted.",
+        "Check that a partition was added to a transaction before its records are accepted. Ottla always does.",
         dynamic=True,
+        used=False,
     )

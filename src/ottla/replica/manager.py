@@ -165,9 +165,14 @@ class ReplicaManager:
         self._waiting[partition] = None
 
     def write_turn(self) -> None:
-        """The end of a turn: 1 write what is pending  2 move high watermarks, wake readers  3 start syncs."""
-        if not self._pending:
-            return
+        """The end of a turn: 1 write what is pending  2 move high watermarks, wake readers  3 start syncs.
+
+        Whoever waited for the write may append again, as the end of a transaction does: that is still this turn's.
+        """
+        while self._pending:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
         if self.bytes_in > self._bytes_in_at_check:
             self.check_free_space()
         pending, self._pending = self._pending, {}

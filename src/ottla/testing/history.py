@@ -120,6 +120,14 @@ class Recorder:
     def sent(self, txn: str, value: str, *, offset: int | None = None, outcome: Outcome = Outcome.OK) -> None:
         self.note("sent", txn=txn, value=value, offset=offset, outcome=outcome)
 
+    def result(self, txn: str, value: str, result: int | str) -> None:
+        """What a library said of a send that it may have repeated: its offset, or why there is none."""
+        if isinstance(result, int):
+            self.note("sent", txn=txn, value=value, offset=result, outcome=Outcome.OK)
+        else:
+            # An error tells of the last attempt, and nothing of those before.
+            self.note("sent", txn=txn, value=value, offset=None, outcome=Outcome.UNKNOWN, error=result)
+
     def offsets(self, txn: str, group: str, place: Place, offset: int) -> None:
         """The transaction shall commit an offset of a group."""
         self.note("offsets", txn=txn, group=group, place=place, offset=offset)
@@ -195,6 +203,13 @@ class Transaction:
     def ended(self, outcome: Outcome) -> None:
         self.is_committed |= self.asked is True and outcome is Outcome.OK
         self.is_aborted |= self.asked is False and outcome is Outcome.OK
+
+    @property
+    def fate(self) -> str:
+        """What its producer was told of it, for a person."""
+        if self.is_committed or self.is_aborted:
+            return "committed" if self.is_committed else "aborted"
+        return "left open" if self.asked is None else f"{'commit' if self.asked else 'abort'} unknown"
 
 
 class Read(NamedTuple):

@@ -71,6 +71,8 @@ class Faults:
     #: the part of their requests that something happens to
     rate: float = 0.1
     kinds: tuple[Fault, ...] = tuple(Fault)
+    #: what never happens to these
+    spared: Collection[tuple[Fault, int]] = ()
     delay_s_max: float = 0.5
     #: only clients whose id begins so
     client_prefix: str = ""
@@ -151,6 +153,8 @@ class FaultProxy:
         if self.rng.random() >= faults.rate:
             return None
         fault = self.rng.choice(faults.kinds)
+        if (fault, api_key) in faults.spared:
+            return None
         self.happened.append(Happened(time.monotonic(), client_id, api_key, fault))
         return fault
 

@@ -24,7 +24,7 @@ from ottla.coordinator.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from ottla.coordinator.runtime import java_hash
+from ottla.coordinator.runtime import PendingReply, java_hash
 from ottla.env.timers import Expiring
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, TopicSettings
@@ -96,7 +96,7 @@ class RuntimeRoom(ManagerRoom):
         runtime.serve({0: partition})
         return runtime, manager
 
-    def commit(self, offset: int, *, group: str = "g", metadata: str = "") -> Message | asyncio.Future[Message]:
+    def commit(self, offset: int, *, group: str = "g", metadata: str = "") -> Message | PendingReply:
         row = OffsetCommitRequestPartition(
             partition_index=1, committed_offset=offset, committed_metadata=metadata
         )  # fmt: skip
@@ -122,8 +122,8 @@ def committed(runtime: GroupRuntime, group: str = "g") -> int | None:
     return value.offset if value is not None else None
 
 
-def code_of(answer: Message | asyncio.Future[Message]) -> int:
-    message: Any = answer.result() if isinstance(answer, asyncio.Future) else answer
+def code_of(answer: Message | PendingReply) -> int:
+    message: Any = answer.result() if isinstance(answer, PendingReply) else answer
     if hasattr(message, "topics"):
         return int(message.topics[0].partitions[0].error_code)
     return int(message.error_code)
@@ -135,7 +135,7 @@ async def loaded(runtime: GroupRuntime) -> None:
 
 
 def is_waiting(answer: object) -> bool:
-    return isinstance(answer, asyncio.Future) and not answer.done()
+    return isinstance(answer, PendingReply) and not answer.done()
 
 
 def in_loop(test: Callable[[Any], Any]) -> Callable[[Path], None]:
@@ -179,7 +179,7 @@ async def test_offset_that_was_read_is_told_only_when_it_is_on_disk(room: Runtim
     room.turn()
     assert is_waiting(wait)
     room.threads.run()
-    assert isinstance(wait, asyncio.Future) and wait.done()
+    assert isinstance(wait, PendingReply) and wait.done()
     assert room.runtime.durable("g") is True
 
 

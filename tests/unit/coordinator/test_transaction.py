@@ -20,6 +20,7 @@ from tests.unit.coordinator.transaction_room import (
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.transaction import EPOCH_LAST_OF_CLIENTS, unknown_state_filters, write_error
 from ottla.coordinator.transaction_records import (
+    Ending,
     TransactionLogKey,
     TransactionLogValue,
     TransactionRecord,
@@ -811,3 +812,44 @@ def test_transactions_are_listed_by_what_is_asked_for(room: TransactionRoom) -> 
 def test_unknown_states_go_back_to_who_asked() -> None:
     request = ListTransactionsRequest(state_filters=["Ongoing", "Nonsense", "PrepareEpochFence"])
     assert unknown_state_filters(request) == ["Nonsense"]
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_ids_are_counted_by_state_and_the_oldest_transaction_under_way_is_known(room: TransactionRoom) -> None:
+    assert room.shard.census() == ({}, None)
+    producers = {name: room.begin(name) for name in ("idle", "first", "second")}
+    assert room.shard.census() == ({"Empty": 3}, None)
+    began_ms = room.now_ms
+    for name in ("first", "second"):
+        room.add(producers[name], name=name)
+        room.now_ms += 100
+    assert room.shard.census() == ({"Empty": 1, "Ongoing": 2}, began_ms)
+    room.end(producers["first"], name="first")
+    assert room.shard.census() == ({"Empty": 1, "PrepareCommit": 1, "Ongoing": 1}, began_ms), "markers are missing"
+    room.deliver()
+    assert room.shard.census() == ({"Empty": 1, "CompleteCommit": 1, "Ongoing": 1}, began_ms + 100)
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_each_transaction_has_one_ending(room: TransactionRoom, version: int) -> None:
+    producer = room.begin()
+    room.end(producer, version=version)  # nothing is open: no ending
+    for commit, ending in ((True, Ending.COMMITTED), (False, Ending.ABORTED)):
+        producer = room.owner()
+        room.add(producer) if version < 5 else room.produce(producer)
+        room.endings.clear()
+        room.end(producer, commit=commit, version=version)
+        room.end(producer, commit=commit, version=version)
+        room.deliver()
+        room.end(producer, commit=commit, version=version)
+        assert room.endings == [ending]
+
+
+def test_timeout_is_an_ending_of_its_own(room: TransactionRoom) -> None:
+    room.add(room.begin())
+    room.pass_time(TIMEOUT_MS + 1)
+    room.deliver()
+    room.restart()
+    assert room.endings == [Ending.TIMED_OUT]

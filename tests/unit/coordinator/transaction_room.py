@@ -13,6 +13,7 @@ from ottla.coordinator.outcome import Client, Moment, Producer, World
 from ottla.coordinator.transaction import TransactionShard
 from ottla.coordinator.transaction_records import (
     Delivery,
+    Ending,
     TransactionLogValue,
     TransactionOutcome,
     TransactionState,
@@ -60,6 +61,8 @@ class TransactionRoom:
         self.log: list[tuple[bytes, bytes | None]] = []
         #: handed out and not made
         self.deliveries: list[Delivery] = []
+        #: of all lives
+        self.endings: list[Ending] = []
         self.producer_ids = count(1000)
         #: whether the next records cannot be stored
         self.log_is_broken = False
@@ -90,6 +93,7 @@ class TransactionRoom:
             self.log.append(encode_transaction(record))
             self.shard.replay(record)
         self.deliveries += outcome.deliveries
+        self.endings += [outcome.ending] if outcome.ending is not None else []
         return outcome.replies[0][1] if outcome.replies else None
 
     def deliver(self) -> None:

@@ -112,14 +112,28 @@ def test_batch_of_a_newer_epoch_goes_on_with_the_transaction() -> None:
     assert log.aborted_transactions(0, 10) == [(1, 0)]
 
 
-def test_repeated_batch_of_a_transaction_has_its_old_offsets_and_begins_nothing() -> None:
+def test_repeated_batch_of_an_open_transaction_has_its_old_offsets() -> None:
+    log = new_log()
+    Client(log).send()
+    assert append_txn(log, txn_batch()) == (0, 1)
+    assert log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("is_next_open", [False, True])
+def test_batch_that_repeats_the_sequence_of_an_ended_transaction_is_not_taken_for_a_repetition(
+    is_next_open: bool,
+) -> None:
+    """After an abort librdkafka may send another record with it, which must not be acknowledged unseen."""
     log = new_log()
     client = Client(log)
     client.send()
     client.commit()
-    assert append_txn(log, txn_batch()) == (0, 1)
-    assert stable_end(log) == log.written_end_offset
-    assert not log.producers.open
+    if is_next_open:
+        client.send()
+    end = log.log_end_offset
+    with pytest.raises(OutOfOrderSequence):
+        append_txn(log, txn_batch())
+    assert log.log_end_offset == end
 
 
 # -- markers --------------------------------------------------------------------------------------------------------

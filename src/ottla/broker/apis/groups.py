@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from ottla.broker.services import RequestContext, Services
 from ottla.coordinator.classic import refused_join
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.offsets import refuse_commit
-from ottla.coordinator.runtime import Unstored
+from ottla.coordinator.runtime import PendingReply, Unstored
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.wire import Message
@@ -173,7 +172,7 @@ def offset_fetch(services: Services, request: OffsetFetchRequest, context: Reque
             ]
         asked = [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
     parts = [_fetch_group(services, group, request.require_stable, context) for group in asked]
-    waits = [(part, wait) for part, wait in parts if isinstance(wait, asyncio.Future)]
+    waits = [(part, wait) for part, wait in parts if isinstance(wait, PendingReply)]
     answers = [part for part, _ in parts]
     if waits:
         return _fetch_when_durable(answers, waits, request, version)
@@ -182,7 +181,7 @@ def offset_fetch(services: Services, request: OffsetFetchRequest, context: Reque
 
 def _fetch_group(
     services: Services, group: OffsetFetchRequestGroup, require_stable: bool, context: RequestContext
-) -> tuple[OffsetFetchResponseGroup, bool | asyncio.Future[Message]]:
+) -> tuple[OffsetFetchResponseGroup, bool | PendingReply]:
     runtime = services.groups
     try:
         shard = runtime.shard(group.group_id)
@@ -193,7 +192,7 @@ def _fetch_group(
 
 
 async def _fetch_when_durable(
-    answers: list[OffsetFetchResponseGroup], waits: Iterable[tuple[OffsetFetchResponseGroup, asyncio.Future[Message]]],
+    answers: list[OffsetFetchResponseGroup], waits: Iterable[tuple[OffsetFetchResponseGroup, PendingReply]],
     request: OffsetFetchRequest, version: int,
 ) -> OffsetFetchResponse:  # fmt: skip
     for part, wait in waits:
@@ -307,7 +306,7 @@ def delete_groups(services: Services, request: DeleteGroupsRequest, context: Req
         lambda ids: lambda shard, ticket, now: shard.delete_groups(ids, client, ticket, now),
         lambda ids: partial(refuse, ids),
     )
-    if any(isinstance(part, asyncio.Future) for part in parts):
+    if any(isinstance(part, PendingReply) for part in parts):
         return _gather_deleted(parts)
     return DeleteGroupsResponse(results=[result for part in parts for result in part.results])
 
@@ -315,6 +314,6 @@ def delete_groups(services: Services, request: DeleteGroupsRequest, context: Req
 async def _gather_deleted(parts: list[Any]) -> DeleteGroupsResponse:
     results: list[DeletableGroupResult] = []
     for part in parts:
-        answer = await part if isinstance(part, asyncio.Future) else part
+        answer: Any = await part if isinstance(part, PendingReply) else part
         results.extend(answer.results)
     return DeleteGroupsResponse(results=results)

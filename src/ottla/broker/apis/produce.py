@@ -13,13 +13,13 @@ that the page cache is enough.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from struct import Struct
 
 from ottla.broker.services import Services
 from ottla.cluster.view import INTERNAL_TOPICS
 from ottla.coordinator.outcome import Moment, Producer, Ticket
+from ottla.coordinator.runtime import PendingReply
 from ottla.coordinator.transaction import TransactionShard, write_error
 from ottla.coordinator.transaction_records import TransactionOutcome
 from ottla.env.tasks import Tasks
@@ -391,13 +391,15 @@ class ProduceApi:
         """
         transactions = self._services.transactions
         try:
+            if transactions.is_settling(transactional_id):
+                await transactions.settled(transactional_id)
             for producer, partitions in names.items():
                 answer = transactions.run(
                     transactional_id,
                     partial(_add_partitions, transactional_id, producer, partitions),
                     lambda code: AddPartitionsToTxnResponse(error_code=code),
                 )
-                if isinstance(answer, asyncio.Future):
+                if isinstance(answer, PendingReply):
                     await answer
             if not connection.closing:
                 connection.touch()  # this is no turn of the server's yet

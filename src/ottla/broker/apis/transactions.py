@@ -5,15 +5,14 @@ InitProducerId also serves idempotent producers, who have no transactions and so
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.services import RequestContext, Services
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.outcome import Producer
-from ottla.coordinator.runtime import RETRIABLE
+from ottla.coordinator.runtime import RETRIABLE, PendingReply
 from ottla.coordinator.transaction import unknown_state_filters, write_error
 from ottla.coordinator.transaction_records import Delivery
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
@@ -76,6 +75,8 @@ async def init_producer_id(
         if (request.producer_id == -1) != (request.producer_epoch == -1):
             return refuse(ErrorCode.INVALID_REQUEST)
         return InitProducerIdResponse(producer_id=await services.producer_ids.next(), producer_epoch=0)
+    if services.transactions.is_settling(transactional_id):
+        await services.transactions.settled(transactional_id)
     fresh = await _fresh_producer_id(services, transactional_id)
     answer: Any = await _finished(
         services.transactions.run(
@@ -91,6 +92,14 @@ def add_partitions_to_txn(services: Services, request: AddPartitionsToTxnRequest
     """AddPartitionsToTxn (24) v0-v5. v2 PRODUCER_FENCED. v4 many transactions, between brokers."""
     if context.version >= _BATCH_FROM:
         return _add_batch(services, request)
+    if services.transactions.is_settling(request.v3_and_below_transactional_id):
+        return _settled_then(
+            services, request.v3_and_below_transactional_id, lambda: _add_partitions(services, request, context)
+        )
+    return _add_partitions(services, request, context)
+
+
+def _add_partitions(services: Services, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
     return services.transactions.run(
         request.v3_and_below_transactional_id,
         lambda shard, ticket, now: shard.add_partitions(request, context.client, ticket, now),
@@ -141,6 +150,14 @@ def _refused_topics(topics: Sequence[AddPartitionsToTxnTopic], code: int) -> lis
 
 def add_offsets_to_txn(services: Services, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
     """AddOffsetsToTxn (25) v0-v4. v2 PRODUCER_FENCED."""
+    if services.transactions.is_settling(request.transactional_id):
+        return _settled_then(
+            services, request.transactional_id, lambda: _add_offsets(services, request, context)
+        )  # fmt: skip
+    return _add_offsets(services, request, context)
+
+
+def _add_offsets(services: Services, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
     where = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(request.group_id))
     return services.transactions.run(
         request.transactional_id,
@@ -196,6 +213,8 @@ async def _commit_verified(
     services: Services, request: TxnOffsetCommitRequest, context: RequestContext, refuse: Any
 ) -> Message:
     """First the transaction must know the partition that the offsets go to; then they are committed in it."""
+    if services.transactions.is_settling(request.transactional_id):
+        await services.transactions.settled(request.transactional_id)
     where = AddPartitionsToTxnTopic(
         name=OFFSETS_TOPIC, partitions=[services.groups.partition_for(request.group_id)]
     )  # fmt: skip
@@ -209,6 +228,14 @@ async def _commit_verified(
         adds = context.version >= _IMPLICIT_FROM
         code = write_error(ErrorCode(code), knows_abortable=context.version >= _ABORTABLE_FROM, adds=adds)
         return refuse(RETRIABLE.get(code, code))  # type: ignore[no-any-return]
+    if context.version < _IMPLICIT_FROM:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        try:
+            services.transactions.shard(request.transactional_id).check_order_of_offsets(
+                request.transactional_id, producer, request.group_id, context.client
+            )
+        except KafkaError:
+            return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # type: ignore[no-any-return]
     return await _finished(
         services.groups.run(
             request.group_id,
@@ -299,5 +326,11 @@ async def _fresh_producer_id(services: Services, transactional_id: str) -> int |
     return await services.producer_ids.next() if needed else None
 
 
+async def _settled_then(services: Services, transactional_id: str, ask: Callable[[], Answer]) -> Message:
+    """The last transaction of this id is being ended: wait for that, then do what was asked for."""
+    await services.transactions.settled(transactional_id)
+    return await _finished(ask())
+
+
 async def _finished(answer: Answer) -> Message:
-    return await answer if isinstance(answer, asyncio.Future) else answer  # type: ignore[return-value]
+    return await answer if isinstance(answer, PendingReply) else answer  # type: ignore[return-value]

@@ -1,0 +1,147 @@
+"""Transactions between their shard and the log: what is decided is carried out, however late the disk is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tests.unit.coordinator.classic_room import DictTopics
+from tests.unit.coordinator.test_runtime import HandDrivenWheel
+from tests.unit.replica.test_replica_manager import ManagerRoom
+
+from ottla.coordinator.outcome import Client, World
+from ottla.coordinator.transaction_records import TransactionState
+from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
+from ottla.model.errors import ErrorCode
+from ottla.model.settings import BrokerSettings, TopicSettings
+from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from ottla.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+
+CLIENT = Client("c", "/127.0.0.1", 3)
+PRODUCER_ID = 7
+
+
+class TransactionRuntimeRoom(ManagerRoom):
+    """A runtime on one partition of ``__transaction_state``, and a topic to write to."""
+
+    def __init__(self, path: Path, config: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(path)
+        settings = BrokerSettings()
+        compact = TopicSettings.resolve({"cleanup.policy": "compact", **config}, settings)
+        self.state = self.add(name=TRANSACTION_TOPIC, settings=compact)
+        self.orders = self.add(name="orders", settings=TopicSettings.resolve(config, settings))
+        topics = DictTopics()
+        topics.create("orders", 1)
+        self.wheel: Any = HandDrivenWheel()
+        parts = {"clock": self.clock, "wheel": self.wheel, "replicas": self.manager, "begin_turn": lambda: None}
+        self.markers = MarkerWriter(on_written=lambda *_: None, **parts)
+        self.runtime = TransactionRuntime(
+            markers=self.markers, loop=asyncio.get_running_loop(),
+            world=World(settings=settings, topics=topics, new_uuid=lambda: ""), **parts,
+        )  # fmt: skip
+        self.runtime.serve({0: self.state})
+
+    def ask(self, operate: Callable[..., Any]) -> Any:
+        return self.runtime.run("x", operate, lambda code: EndTxnResponse(error_code=code))
+
+    def turn_disk(self) -> None:
+        """Whatever is pending is written and synced, and what follows from it too."""
+        for _ in range(10):
+            self.manager.write_turn()
+            self.threads.run()
+
+    def begin(self) -> None:
+        init = InitProducerIdRequest(transactional_id="x", transaction_timeout=60_000)
+        self.ask(lambda shard, ticket, now: shard.init_producer_id(init, PRODUCER_ID, CLIENT, ticket, now))
+        add = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="x", v3_and_below_producer_id=PRODUCER_ID, v3_and_below_producer_epoch=0,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name="orders", partitions=[0])],
+        )  # fmt: skip
+        self.ask(lambda shard, ticket, now: shard.add_partitions(add, CLIENT, ticket, now))
+        self.turn_disk()
+
+    def commit(self) -> Any:
+        request = EndTxnRequest(transactional_id="x", producer_id=PRODUCER_ID, producer_epoch=0, committed=True)
+        return self.ask(lambda shard, ticket, now: shard.end_txn(request, None, CLIENT, ticket, now))
+
+    @property
+    def x(self) -> TransactionState:
+        return self.runtime.shard("x").values["x"].state
+
+
+def test_outcome_that_reaches_the_disk_late_is_carried_out_all_the_same(tmp_path: Path) -> None:
+    async def run() -> None:
+        room = TransactionRuntimeRoom(tmp_path)
+        room.begin()
+        answer = room.commit()
+        room.manager.write_turn()  # written; the sync has not come back yet
+        room.clock.now += 6  # offsets.commit.timeout.ms is five seconds
+        room.manager.expire_writers()
+        assert answer.result().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (room.x, room.markers.written) == (TransactionState.PREPARE_COMMIT, 0)
+        room.turn_disk()
+        assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+
+    asyncio.run(run())
+
+
+def test_marker_is_tried_again_until_its_partition_takes_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        room = TransactionRuntimeRoom(tmp_path)
+        room.begin()
+        room.orders.offline = True
+        room.commit()
+        room.turn_disk()
+        assert (room.x, room.markers.written) == (TransactionState.PREPARE_COMMIT, 0)
+        room.orders.offline = False
+        for _, timer in room.wheel.timers:
+            timer.expire()
+        room.turn_disk()
+        assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+
+    asyncio.run(run())
+
+
+def test_marker_of_a_shard_that_was_loaded_again_is_not_tried_any_more(tmp_path: Path) -> None:
+    """The new life of the shard has a delivery of its own; a second one could end the client's next transaction."""
+
+    async def run() -> None:
+        room = TransactionRuntimeRoom(tmp_path)
+        room.begin()
+        room.orders.offline = True
+        room.commit()
+        room.turn_disk()
+        ((_, earlier),) = room.wheel.timers
+        room.wheel.timers.clear()
+        room.runtime.reload(room.runtime._shards[0])
+        while room.runtime.is_loading:
+            await asyncio.sleep(0)
+        room.orders.offline = False
+        earlier.expire()
+        assert room.markers.written == 0
+        for _, timer in room.wheel.timers:
+            timer.expire()
+        room.turn_disk()
+        assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+
+    asyncio.run(run())
+
+
+def test_transaction_ends_in_one_turn_where_the_page_cache_is_enough(tmp_path: Path) -> None:
+    """Nobody may come for a long time: what follows from a write must not wait for the next request."""
+
+    async def run() -> None:
+        room = TransactionRuntimeRoom(tmp_path, {"flush.acks.all": "false"})
+        room.begin()
+        answer = room.commit()
+        room.manager.write_turn()
+        assert answer.result().error_code == ErrorCode.NONE
+        assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+        assert room.state.log.written_end_offset == room.state.log.log_end_offset
+        assert room.orders.log.written_end_offset == room.orders.log.log_end_offset
+
+    asyncio.run(run())
