@@ -3,12 +3,22 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ./data
+DEMO ?= ./demo-data
 LISTENER ?= PLAINTEXT://127.0.0.1:9092
 METRICS ?= 127.0.0.1:9464
 
-.PHONY: run test test-fast check format docs bench crash groups transactions clean
+.PHONY: run demo broker test test-fast check format docs bench crash groups transactions spark-kills clean
 
+# A broker, a shop that sends events to it, a pipeline on Spark, and a view of it all, until Ctrl-C.
 run: $(VENV)/.run
+	@exec $(BIN)/ottla demo --data $(DEMO) --listener $(LISTENER) --metrics $(METRICS) $(DEMO_ARGS)
+
+# The same with an end: tables, quarantine, and every figure checked against what was sent.
+demo: $(VENV)/.run
+	@exec $(BIN)/ottla demo --events $(or $(EVENTS),5000) $(if $(SEED),--seed $(SEED)) $(DEMO_ARGS)
+
+# The broker alone.
+broker: $(VENV)/.run
 	@echo "Starting a broker on $(LISTENER), data in $(DATA). Stop it with Ctrl-C."
 	@echo "In another terminal:"
 	@echo "  $(BIN)/ottla topic create hello --partitions 3"
@@ -59,6 +69,11 @@ transactions: $(VENV)/.dev
 	$(BIN)/pytest tests/transactions --txn-kills $(or $(KILLS),100) --txn-records $(or $(RECORDS),1000000) \
 	  --txn-runs $(or $(RUNS),200) $(if $(SEED),--txn-seed $(SEED)) -s
 
+# Exactly once through Spark while drivers and the broker are killed: KILLS=50 ROWS=1000000 SEED=1, all of them optional.
+spark-kills: $(VENV)/.dev
+	$(BIN)/python tests/spark/kill_campaign.py --kills $(or $(KILLS),50) --rows $(or $(ROWS),1000000) \
+	  $(if $(SEED),--seed $(SEED))
+
 clean:
 	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis
 
@@ -68,7 +83,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed: install your system's python3-venv package"; exit 1; }
 
 $(VENV)/.run: pyproject.toml $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[spark]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(BIN)/python
