@@ -83,7 +83,8 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
             if outcome.ending is not None:
                 self.ended[outcome.ending] += 1
             for delivery in outcome.deliveries:
-                self._markers.deliver(delivery, self._is_awaited, self._delivered)
+                # The reply leaves first: nobody waits for the markers but the client's next transaction.
+                self._loop.call_soon(self._markers.deliver, delivery, self._is_awaited, self._delivered)
 
     def _is_awaited(self, delivery: Delivery) -> bool:
         try:
