@@ -42,6 +42,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_docs.py --check
 	$(BIN)/python tools/generate_cli_docs.py --check
+	$(BIN)/python tools/generate_pipeline_docs.py --check
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
@@ -50,6 +51,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python tools/generate_docs.py
 	$(BIN)/python tools/generate_cli_docs.py
+	$(BIN)/python tools/generate_pipeline_docs.py
 
 # Ottla beside Apache Kafka on this machine; writes docs/performance.md. Takes a while.
 bench: $(VENV)/.dev
