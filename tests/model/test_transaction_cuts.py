@@ -6,6 +6,7 @@ that were open go on, and can be ended; on a compacted topic also after the next
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -206,6 +207,19 @@ def test_readers_see_what_was_committed_wherever_the_machine_stops(tmp_path: Pat
                 raise
 
 
+def cut_the_next_start(life: Life, crashed: MemoryDisk) -> None:
+    """What the next start does on this disk is cut off as well, after every change that it makes."""
+    for changes in itertools.count():
+        disk = crashed.crash(Random(0), "process")
+        disk.cut_after(changes, seed=changes)
+        try:
+            life.room.crash(disk).abandon()
+        except DiskCut:
+            check(life, disk.crash(Random(changes), "power"), life.synced)
+        else:
+            return
+
+
 def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
     finished = 0
     for changes, life in lives(tmp_path, "compact"):
@@ -216,31 +230,11 @@ def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
         finished += 1
         if finished % 4:
             continue
-        again = 0
-        while True:
-            disk = crashed.crash(Random(0), "process")
-            disk.cut_after(again, seed=again)
-            try:
-                life.room.crash(disk).abandon()
-            except DiskCut:
-                check(life, disk.crash(Random(again), "power"), life.synced)
-                again += 1
-            else:
-                break
+        cut_the_next_start(life, crashed)
     assert finished > 40
 
 
 def test_recovery_can_be_cut_everywhere_too(tmp_path: Path) -> None:
     for changes, life in lives(tmp_path, "delete", every=40):
         crashed = life.room.disk.crash(Random(changes), "power")
-        again = 0
-        while True:
-            disk = crashed.crash(Random(0), "process")
-            disk.cut_after(again, seed=again)
-            try:
-                life.room.crash(disk).abandon()
-            except DiskCut:
-                check(life, disk.crash(Random(again), "power"), life.synced)
-                again += 1
-            else:
-                break
+        cut_the_next_start(life, crashed)

@@ -23,6 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ottla.coordinator.outcome import NEVER, Moment, Producer, Ticket, World
 from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
+from ottla.log.transactions import read_marker
 from ottla.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
 from ottla.model.errors import ErrorCode, KafkaError, MessageTooLarge, RecordListTooLarge, Refused
 from ottla.model.records import Record, build_batch, iterate_records
@@ -43,8 +44,6 @@ RETRIABLE = {
 _LOAD_BYTES = 128 << 10
 #: tombstones in one batch
 _UPKEEP_RECORDS_MAX = 1000
-#: what a marker's key says
-_ABORT, _COMMIT = 0, 1
 
 Refusal = Callable[[int], Message]
 
@@ -387,22 +386,15 @@ class ShardRuntime(ABC, Generic[S]):
             hosted.shard.replay(record, producer)
 
     def _reply(self, hosted: _Hosted[S], outcome: Decided) -> None:
-        self._commit(hosted, _Commit(self, hosted, outcome, self._clock.monotonic() + self.commit_timeout_ms / 1000))
+        deadline = self._clock.monotonic() + self.commit_timeout_ms / 1000
+        commit = _Commit(self, hosted, outcome, deadline)
+        self._replicas.wait_durable(hosted.partition, hosted.end_offset, commit)
 
     def wait_for_disk(self, hosted: _Hosted[S], outcome: Decided) -> None:
         """Whoever asked was told that it takes too long. What was decided is decided all the same."""
         outcome.replies.clear()
-        self._commit(hosted, _Commit(self, hosted, outcome, NEVER))
-
-    def _commit(self, hosted: _Hosted[S], commit: _Commit) -> None:
-        partition = hosted.partition
-        its_log = partition.log
-        if its_log.flush_acks_all:
-            self._replicas.wait_synced(partition, hosted.end_offset, commit)
-        elif its_log.written_end_offset < hosted.end_offset:
-            self._replicas.wait_written(partition, commit)
-        else:
-            commit.on_committed(0)
+        commit = _Commit(self, hosted, outcome, NEVER)
+        self._replicas.wait_durable(hosted.partition, hosted.end_offset, commit)
 
     def _not_stored(
         self, hosted: _Hosted[S], names: Iterable[str], outcome: Decided, error: KafkaError, now: Moment
@@ -554,10 +546,9 @@ class ShardRuntime(ABC, Generic[S]):
 
     @staticmethod
     def _replay_marker(hosted: _Hosted[S], header: BatchHeader, batch: bytes) -> None:
-        for record in iterate_records(batch):
-            kind = int.from_bytes((record.key or b"")[2:4], "big")
-            if kind in (_ABORT, _COMMIT):
-                hosted.shard.end_transaction(header.producer_id, commit=kind == _COMMIT)
+        marker = read_marker(batch)
+        if marker is not None:
+            hosted.shard.end_transaction(header.producer_id, commit=marker.commit)
 
     def marker_written(self, partition: Partition, producer_id: int, *, commit: bool, end_offset: int) -> None:
         """A transaction with records in this partition was ended by a marker that is in its log."""

@@ -81,9 +81,6 @@ class Delivery:
     coordinator_epoch: int
     commit: bool
     partitions: tuple[TopicPartition, ...]
-    #: of the client: with 2 the epoch is above that of every record of the transaction, so that a leader can tell this
-    #: marker from one that belongs to another transaction
-    transaction_version: int = 0
 
 
 @dataclass(slots=True)

@@ -164,25 +164,16 @@ class MarkerWriter:
             progress.settled(name)
             return
         try:
-            self._begin_turn()
-            _, end = self._replicas.append_marker(
-                partition, delivery.producer.producer_id, delivery.producer.epoch, commit=delivery.commit,
-                coordinator_epoch=delivery.coordinator_epoch, now_ms=self._clock.wall_ms(),
-            )  # fmt: skip
+            end = self._append(partition, delivery)
         except KafkaError as error:
             if error.code in _SETTLED:
                 log.info("marker is not needed any more partition=%s error=%s", name, error)
                 progress.settled(name)
             else:
-                self._wheel.add(_Again(self, progress, name), _AGAIN_S)
+                self.write_again(progress, name)
             return
-        self.written += 1
-        self._on_written(partition, delivery.producer.producer_id, delivery.commit, end)
         waiter = _MarkerWaiter(self, progress, name, self._clock.monotonic() + _MARKER_S)
-        if partition.log.flush_acks_all:
-            self._replicas.wait_synced(partition, end, waiter)
-        else:
-            self._replicas.wait_written(partition, waiter)
+        self._replicas.wait_durable(partition, end, waiter)
 
     async def write_once(self, delivery: Delivery) -> int:
         """One marker for whoever asks from outside: tried once, and the error code of what became of it."""
@@ -191,21 +182,24 @@ class MarkerWriter:
         if partition is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            self._begin_turn()
-            _, end = self._replicas.append_marker(
-                partition, delivery.producer.producer_id, delivery.producer.epoch, commit=delivery.commit,
-                coordinator_epoch=delivery.coordinator_epoch, now_ms=self._clock.wall_ms(),
-            )  # fmt: skip
+            end = self._append(partition, delivery)
         except KafkaError as error:
             return error.code
-        self.written += 1
-        self._on_written(partition, delivery.producer.producer_id, delivery.commit, end)
         waiter = _Once(asyncio.get_running_loop(), self._clock.monotonic() + _MARKER_S)
-        if partition.log.flush_acks_all:
-            self._replicas.wait_synced(partition, end, waiter)
-        else:
-            self._replicas.wait_written(partition, waiter)
+        self._replicas.wait_durable(partition, end, waiter)
         return await waiter.code
+
+    def _append(self, partition: Partition, delivery: Delivery) -> int:
+        """The offset behind the marker. Raises KafkaError, and then nothing was appended."""
+        self._begin_turn()
+        producer = delivery.producer
+        _, end = self._replicas.append_marker(
+            partition, producer.producer_id, producer.epoch, commit=delivery.commit,
+            coordinator_epoch=delivery.coordinator_epoch, now_ms=self._clock.wall_ms(),
+        )  # fmt: skip
+        self.written += 1
+        self._on_written(partition, producer.producer_id, delivery.commit, end)
+        return end
 
     def write_again(self, progress: _Progress, name: TopicPartition) -> None:
         self._wheel.add(_Again(self, progress, name), _AGAIN_S)

@@ -164,6 +164,15 @@ class ReplicaManager:
         partition.writers.append((end_offset, writer))
         self._waiting[partition] = None
 
+    def wait_durable(self, partition: Partition, end_offset: int, writer: Writer) -> None:
+        """Call the writer when everything below ``end_offset`` is as safe as acks=all asks of this partition."""
+        if partition.log.flush_acks_all:
+            self.wait_synced(partition, end_offset, writer)
+        elif partition.log.written_end_offset < end_offset:
+            self.wait_written(partition, writer)
+        else:
+            writer.on_committed(0)
+
     def write_turn(self) -> None:
         """The end of a turn: 1 write what is pending  2 move high watermarks, wake readers  3 start syncs.
 
