@@ -18,8 +18,8 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from random_topic import Row, consume
 
 from ottla.spark import sink
+from ottla.spark.columns import RowsRefused
 from ottla.spark.commit import CheckpointMismatch, DriverFenced
-from ottla.spark.outgoing import RowsRefused
 from ottla.spark.sink import StagedMessage, StreamWriter
 from ottla.spark.source import OttlaDataSource
 from ottla.testing import BrokerProcess

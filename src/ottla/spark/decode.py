@@ -35,6 +35,7 @@ from ottla.model.compression import NONE, decompress
 from ottla.model.errors import InvalidRecord, OttlaError
 from ottla.model.records import iterate_records
 from ottla.spark import kernels
+from ottla.spark.columns import HEADERS_TYPE, TYPES
 from ottla.spark.kernels import (
     COUNT,
     COUNTS_DELTAS,
@@ -48,15 +49,6 @@ from ottla.spark.kernels import (
     Scanned,
 )
 
-HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-TYPES = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
-    "headers": HEADERS_TYPE,
-}
 #: what every record has; headers come on demand
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType")
 

@@ -7,7 +7,7 @@ its key, and without a key to a partition that changes now and then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,44 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.model.types import TopicPartition
+from ottla.spark.columns import WRITTEN_TYPES, RowsRefused
 from ottla.spark.encode import encode, murmur2_partitions
 
 #: what waits for more rows, over all partitions of a task
 BUFFERED_BYTES_MAX = 64 << 20
 
-_TEXT = ("string", "binary")
-_HEADERS = "array<struct<key:string,value:binary>>"
-#: the types that Spark may call a column's, by its name
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "key": _TEXT,
-    "value": _TEXT,
-    "topic": ("string",),
-    "partition": ("int",),
-    "timestamp": ("timestamp",),
-    "headers": (_HEADERS,),
-}
-
 Emit = Callable[[TopicPartition, bytes, int], None]
-
-
-class RowsRefused(ValueError):
-    """A DataFrame that cannot be written; the text names the column, and what it should be."""
-
-
-def check_columns(types: Mapping[str, str], topic: str | None) -> None:
-    """Refuse a schema (Spark's simple names of the types) before anything runs."""
-    if "value" not in types:
-        raise RowsRefused(
-            f"Required attribute 'value' not found among {', '.join(types) or 'no columns'}: name a column value, of "
-            "type string or binary"
-        )
-    if topic is None and "topic" not in types:
-        raise RowsRefused(
-            "topic option required when no 'topic' attribute is present. Set the option topic, or name a column so"
-        )
-    for name, allowed in COLUMNS.items():
-        if name in types and types[name] not in allowed:
-            raise RowsRefused(f"column {name} must be {' or '.join(allowed)}, it is {types[name]}: cast it")
 
 
 @dataclass(slots=True)
@@ -118,7 +87,7 @@ class Outgoing:
             self.flush()
 
     def _by_topic(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
-        names = [name for name in COLUMNS if name in batch.schema.names and name != "topic"]
+        names = [name for name in WRITTEN_TYPES if name in batch.schema.names and name != "topic"]
         rows = batch.select(names)
         if self._topic is not None:
             return [(self._topic, rows)]

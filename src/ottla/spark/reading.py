@@ -16,24 +16,12 @@ from ottla.client.errors import UNKNOWN_TOPIC_CODES, BrokerError, OffsetOutOfRan
 from ottla.client.fetching import PartitionReader
 from ottla.model.errors import OttlaError
 from ottla.model.types import TopicPartition
-from ottla.spark.decode import TYPES as DECODED_TYPES
-from ottla.spark.decode import AbortedTransactions, decode_chunks
+from ottla.spark.columns import TYPES
 from ottla.spark.offsets import Cause, DataLoss, DataLost, OffsetRange
 from ottla.spark.options import ReadOptions, nearest
 
 log = logging.getLogger("ottla.spark")
 
-#: the columns of Spark's Kafka connector and the types that Spark expects of them in Arrow
-TYPES: Final = {
-    "key": DECODED_TYPES["key"],
-    "value": DECODED_TYPES["value"],
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": DECODED_TYPES["offset"],
-    "timestamp": DECODED_TYPES["timestamp"],
-    "timestampType": DECODED_TYPES["timestampType"],
-    "headers": DECODED_TYPES["headers"],
-}
 #: the same for all rows of a range
 _CONSTANT: Final = ("topic", "partition")
 
@@ -97,6 +85,9 @@ def _read_range(
     cluster: Cluster, options: ReadOptions, range_: OffsetRange, columns: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Rows, and the position behind them."""
+    # Only tasks come here; the processes that plan and watch start faster without the decoder.
+    from ottla.spark.decode import AbortedTransactions, decode_chunks
+
     isolation = Isolation.READ_COMMITTED if options.read_committed else Isolation.READ_UNCOMMITTED
     reader = PartitionReader(
         cluster, range_.topic_partition, range_.start, range_.end,

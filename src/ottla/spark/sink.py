@@ -22,8 +22,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ottla.client.cluster import Cluster
+from ottla.spark.columns import RowsRefused, check_written_columns
 from ottla.spark.commit import Checkpoint, CommitProtocol, CommitSettings, commit_once
-from ottla.spark.outgoing import Emit, Outgoing, RowsRefused, check_columns
 from ottla.spark.staging import (
     JOBS,
     Staged,
@@ -41,6 +41,8 @@ from ottla.spark.write_options import Delivery, WriteOptions
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from ottla.spark.outgoing import Emit, Outgoing
 
 _STAGING = "ottla-staging"
 #: a task's worker asks for a topic's partitions again after this time
@@ -70,7 +72,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """One micro-batch of a stream."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_columns(_type_names(schema), options.topic)
+        check_written_columns(_type_names(schema), options.topic)
         self.options = options
         self.driver_host = this_host()
 
@@ -115,7 +117,7 @@ class BatchWriter(DataSourceArrowWriter):
     """One job: all of its rows or none. Inside foreachBatch, with a name and a batch id, each batch once."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-        check_columns(_type_names(schema), options.topic)
+        check_written_columns(_type_names(schema), options.topic)
         if overwrite:
             raise RowsRefused('a topic cannot be overwritten: write with mode("append")')
         self.options = options
@@ -170,6 +172,9 @@ def _produce_rows(options: WriteOptions, rows: Iterator[pa.RecordBatch]) -> None
 
 
 def _outgoing(options: WriteOptions, emit: Emit) -> Outgoing:
+    # Only tasks come here; the processes that commit start faster without the encoder.
+    from ottla.spark.outgoing import Outgoing
+
     return Outgoing(
         topic=options.topic,
         partition_count=lambda topic: _partition_count(options, topic),

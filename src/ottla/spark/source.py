@@ -43,6 +43,7 @@ from pyspark.sql.types import (
 
 from ottla.client.errors import ClientError
 from ottla.model.types import TopicPartition
+from ottla.spark.columns import TYPES
 from ottla.spark.offsets import (
     Cause,
     DataLoss,
@@ -57,7 +58,7 @@ from ottla.spark.offsets import (
     vanished,
 )
 from ottla.spark.options import OptionError, ReadOptions
-from ottla.spark.reading import TYPES, ColumnsRefused, Task, check_columns, read_task
+from ottla.spark.reading import ColumnsRefused, Task, check_columns, read_task
 from ottla.spark.watching import TopicWatcher
 
 if TYPE_CHECKING:

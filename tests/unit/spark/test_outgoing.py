@@ -10,8 +10,9 @@ import pytest
 from ottla.model.records import iterate_records
 from ottla.model.types import TopicPartition
 from ottla.spark import outgoing
+from ottla.spark.columns import RowsRefused, check_written_columns
 from ottla.spark.encode import UnusableColumn, murmur2_partitions
-from ottla.spark.outgoing import Outgoing, RowsRefused, check_columns
+from ottla.spark.outgoing import Outgoing
 
 COUNTS = {"a": 3, "b": 5}
 
@@ -135,11 +136,11 @@ def test_rows_without_timestamps_get_the_time_of_writing() -> None:
 )
 def test_schema_that_cannot_be_written_is_refused(types: dict[str, str], topic: str | None, complaint: str) -> None:
     with pytest.raises(RowsRefused, match=complaint):
-        check_columns(types, topic)
+        check_written_columns(types, topic)
 
 
 def test_schema_of_sparks_own_source_can_be_written() -> None:
-    check_columns(
+    check_written_columns(
         {"key": "binary", "value": "binary", "topic": "string", "partition": "int", "offset": "bigint",
          "timestamp": "timestamp", "timestampType": "int", "headers": "array<struct<key:string,value:binary>>"},
         None,
