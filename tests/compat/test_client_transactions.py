@@ -379,6 +379,7 @@ def test_offsets_of_an_open_transaction_survive_a_restart(
 
 
 @every_client
+@pytest.mark.timeout(4 * DEADLINE_S)
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_nothing_is_half_visible_when_the_broker_is_killed_again_and_again(
     client: Any, broker: BrokerProcess, topic: str, unused_name: str
@@ -393,7 +394,7 @@ def test_nothing_is_half_visible_when_the_broker_is_killed_again_and_again(
                 concurrent.futures.wait([ended], 0.01)
             broker.kill()
             broker.launch()
-        ended.result(2 * DEADLINE_S)
+        ended.result(2.5 * DEADLINE_S)
     _mark_ends(Confluent(broker.bootstrap), topic)
     found = _read(ConfluentTransactions(broker.bootstrap), topic, 3, read_committed=True)
     assert found[0] == found[1] == found[2], "a transaction is half visible"
@@ -407,7 +408,8 @@ def _count_up(
 ) -> None:
     """Fills in what was committed, and of what that is not known."""
     producer = None
-    number, deadline = 0, time.monotonic() + 1.5 * DEADLINE_S
+    # Every kill may leave kafka-python stuck, which takes its driver a while to see.
+    number, deadline = 0, time.monotonic() + 2 * DEADLINE_S
     while number < count:
         assert time.monotonic() < deadline, f"{number} of {count}"
         value = b"%d.%d" % (number, next(_numbers))
