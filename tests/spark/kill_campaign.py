@@ -1,12 +1,12 @@
-"""Exactly once through Spark under kill -9: drivers and the broker die at points drawn from a seed.
+"""Exactly once through Spark under kill -9: drivers, executors and the broker die at points drawn from a seed.
 
-    python tests/spark/kill_campaign.py --kills 50 --rows 1000000 --seed 1
+    python tests/spark/kill_campaign.py --kills 100 --rows 1000000 --seed 1
 
-A driver copies one topic to another (``kill_driver.py``). Again and again it is killed with its JVM and its workers: at
-any moment, or at a step of a commit; half of the time the broker dies with it. Sometimes the broker dies first and the
-driver has to bear it. Sometimes the driver is frozen, and comes back to life when its successor has committed. In the
-end a read_committed consumer of librdkafka must find every
-row once.
+A driver copies one topic to another and to a table (``kill_driver.py``). Its life is drawn (``kill_plan.py``): the
+broker, or an executor with its workers, is killed under it, and it has to bear that; in the end it is killed itself
+with all that it has started, at any moment or at a step of a commit, half of the time together with the broker; or it
+is frozen, and comes back to life when its successor has committed. When all is over, readers that are not ours
+(``kill_judge.py``) must find every row once, and every offset of the input once, in the topic and in the table.
 """
 
 from __future__ import annotations
@@ -22,30 +22,34 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as Place
+import pyspark
+from kill_driver import DIE, REACHED, TABLE, TOPIC, WAIT, Copy, checkpoint_of
+from kill_judge import assert_each_once, log_ends, rows_of_table, rows_of_topic
+from kill_plan import Blow, End, Life, Victim, draw_life
+from kill_processes import executors_of, kill_session, signal_session
 
-from ottla.client.cluster import LATEST, Cluster, Isolation
+import ottla
+from ottla.client.cluster import Cluster
 from ottla.model.types import TopicPartition
 from ottla.spark.encode import encode
 from ottla.testing import BrokerProcess
 
 PARTITIONS = 3
-STEPS = ("start", "fenced others", "read token", "sending", "sent", "sent token", "decided", "end")
-#: a process comes to these once, with its first batch
-FIRST_STEPS = ("fenced others", "read token")
 #: a driver's start, its first batch or its end, on a machine that has other things to do
 PATIENCE_S = 180.0
+SINKS = (TOPIC, TABLE)
 
 _INPUT, _OUTPUT = "in", "out"
-_BATCHES_PER_KILL = 8
-_DELAY_S_MAX = 2.0
+_CLUSTER = "local-cluster[2,1,1024]"
+_BATCHES_PER_KILL = 4
+_LAST_BATCHES = 2
+_FINISH_S_MAX = 600.0
 _PORTS = range(20_000, 32_000)
 
 
@@ -55,40 +59,57 @@ class Figures:
 
     seed: int
     rows: int = 0
-    kills: int = 0
-    at_steps: int = 0
+    drivers: int = 0
+    executors: int = 0
+    brokers: int = 0
     frozen: int = 0
-    broker_kills: int = 0
-    batches: int = 0
+    #: drivers that ended by themselves: fenced, or out of executors
+    gave_up: int = 0
+    places: Counter[str] = field(default_factory=Counter)
+    batches: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
+    @property
+    def kills(self) -> int:
+        return self.drivers + self.executors + self.brokers
+
     def __str__(self) -> str:
+        batches = " and ".join(f"{count} to the {sink}" for sink, count in self.batches.items())
+        places = ", ".join(f"{place} {count}" for place, count in sorted(self.places.items()))
         return (
-            f"{self.rows} rows in {self.batches} batches, {self.kills} drivers killed ({self.at_steps} at a step of a "
-            f"commit), {self.frozen} frozen and woken, {self.broker_kills} brokers killed, {self.seconds:.0f} s, "
-            f"--seed {self.seed}: every row once"
+            f"{self.rows} rows in batches, {batches}; {self.kills} kills: {self.drivers} drivers, {self.executors} "
+            f"executors, {self.brokers} brokers; {self.frozen} drivers frozen and woken, {self.gave_up} gave up by "
+            f"themselves; {sum(self.places.values())} blows at steps of commits ({places}); {self.seconds:.0f} s, "
+            f"--seed {self.seed}: every row once in topic and table"
         )
+
+
+class _DriverEnded(Exception):
+    """By itself, after it had lost executors: Spark may do that, and the next one resumes."""
 
 
 @dataclass(slots=True)
 class Campaign:
-    """One campaign, from its seed."""
+    """One campaign: lives until there were enough kills."""
 
     kills: int
     rows: int
     seed: int
     directory: Path
-    zombies: bool = True
+    #: instead of those that the seed gives
+    lives: Iterable[Life] = ()
+    #: copies what is left, instead of a last driver
+    finish: Callable[[Copy], None] | None = None
     say: Callable[[str], None] = lambda line: None
     broker: BrokerProcess = field(init=False)
     drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    rng: random.Random = field(init=False)
     figures: Figures = field(init=False)
+    #: the driver that lives now has lost executors
+    wounded: bool = False
 
     def run(self) -> Figures:
         """Play it, and judge."""
         began = time.monotonic()
-        self.rng = random.Random(self.seed)
         self.figures = Figures(self.seed)
         settings = {"listeners": f"PLAINTEXT://127.0.0.1:{_free_port()}", "log.dir.free.bytes.min": "0"}
         self.broker = BrokerProcess.start(self.directory / "data", settings)
@@ -96,9 +117,9 @@ class Campaign:
             with Cluster(self.broker.bootstrap) as cluster:
                 cluster.create_topic(_INPUT, PARTITIONS)
                 cluster.create_topic(_OUTPUT, PARTITIONS)
-            for number in range(self.kills):
-                self._feed(number)
-                self._blow(number)
+            for life in self.lives or self._drawn_lives():
+                self.say(f"{time.monotonic() - began:.0f} s, {self.figures.kills} kills: {life}")
+                self._live(life)
             self._finish()
             self._judge()
         finally:
@@ -108,115 +129,238 @@ class Campaign:
         self.figures.seconds = time.monotonic() - began
         return self.figures
 
-    # -- blows ------------------------------------------------------------------------------------------------------
+    def _drawn_lives(self) -> Iterable[Life]:
+        rng = random.Random(self.seed)
+        while self.figures.kills < self.kills:
+            yield draw_life(rng)
 
-    def _blow(self, number: int) -> None:
-        """One driver's life and end."""
-        kind = self.rng.choices(("moment", "step", "broker", "freeze"), (4, 4, 2, 2 if self.zombies else 0))[0]
-        step, delay_s = self.rng.choice(STEPS), self.rng.uniform(0, _DELAY_S_MAX)
-        broker_dies = self.rng.random() < 0.5
-        self.say(f"{number}: {kind} {step if kind == 'step' else f'{delay_s:.2f} s'}, broker dies: {broker_dies}")
-        if kind == "step":
-            driver = self._die_at(step, number, at_first=step in FIRST_STEPS or self.rng.random() < 0.5)
+    # -- lives ------------------------------------------------------------------------------------------------------
+
+    def _live(self, life: Life) -> None:
+        self.wounded = False
+        before = self._last_commits()
+        self._feed()
+        if life.first:
+            self._order(life.place, DIE)
+        driver = self._start_driver(cluster=life.cluster)
+        with suppress(_DriverEnded):
+            if life.end is End.AT_START:
+                self._sleep(driver, life.delay_s)
+            elif life.first:
+                self._await_death(driver, life.place)
+            else:
+                self._await_commits(driver, before)
+                for blow in life.blows:
+                    self._strike(driver, blow)
+                self._end(driver, life)
+        self._bury(driver)
+        for sink in SINKS:
+            for order in self.directory.glob(f"{sink} *"):
+                order.unlink()
+        (self.directory / REACHED).unlink(missing_ok=True)
+        if life.broker_dies:
+            self._kill_broker()
+
+    def _strike(self, driver: subprocess.Popen[bytes], blow: Blow) -> None:
+        """Kill somebody whom the driver needs; it must go on."""
+        if blow.place is not None:
+            self._hold(driver, blow.place)
         else:
-            driver = self._start_driver()
-            self._await_commit(driver, beyond=self._last_commit())
-            time.sleep(delay_s)
-        if kind == "broker":
-            self._restart_broker()
-            self._produce(self.rows // self.kills // 10 + 1)
-            self._await_commit(driver, beyond=self._last_commit())
-        if kind == "freeze":
-            self._freeze_and_replace(driver)
-        kill_session(driver)
-        self.figures.kills += 1
-        if broker_dies:
-            self._restart_broker()
+            self._feed()
+            self._sleep(driver, blow.delay_s)
+        if blow.victim is Victim.EXECUTOR:
+            self._wait_until(driver, lambda: bool(executors_of(driver)), "an executor runs")
+            executors = executors_of(driver)
+            self.wounded = True
+            executors[int(blow.which * len(executors))].kill()
+            self.figures.executors += 1
+        else:
+            self._kill_broker()
+        before = self._last_commits()
+        self._produce(PARTITIONS)
+        self._await_commits(driver, before)
 
-    def _restart_broker(self) -> None:
+    def _kill_broker(self) -> None:
         assert "Traceback" not in self.broker.errors(), self.broker.errors()
         self.broker.kill()
+        # A commit that was held goes on without a broker.
+        (self.directory / REACHED).unlink(missing_ok=True)
         self.broker.launch()
-        self.figures.broker_kills += 1
+        self.figures.brokers += 1
 
-    def _die_at(self, step: str, number: int, *, at_first: bool) -> subprocess.Popen[bytes]:
-        """A driver that has died in a commit: its first one, or a later one."""
-        armed = self.directory / f"armed-{number}"
-        if at_first:
-            armed.touch()
-        last = self._last_commit()
-        driver = self._start_driver("--die-at", step, "--armed", str(armed))
-        if not at_first:
-            self._await_commit(driver, beyond=last)
-            armed.touch()
-            # A commit must come to the step: the rows may have been used up.
-            self._produce(self.rows // self.kills // 10 + 1)
-        _wait_until(lambda: driver.poll() is not None, f"the driver dies at {step!r}", self._output)
-        self.figures.at_steps += 1
-        return driver
+    def _end(self, driver: subprocess.Popen[bytes], life: Life) -> None:
+        if life.end is End.FROZEN:
+            self._freeze_and_replace(driver, life)
+        elif life.place is not None:
+            self._order(life.place, DIE)
+            self._feed()
+            self._await_death(driver, life.place)
+        else:
+            self._feed()
+            self._sleep(driver, life.delay_s)
 
-    def _freeze_and_replace(self, driver: subprocess.Popen[bytes]) -> None:
+    def _freeze_and_replace(self, driver: subprocess.Popen[bytes], life: Life) -> None:
         """The driver sleeps while another goes on, and wakes up believing that nothing has happened."""
+        if life.place is not None:
+            self._hold(driver, life.place)
         signal_session(driver, signal.SIGSTOP)
-        last = self._last_commit()
+        (self.directory / REACHED).unlink(missing_ok=True)
+        before = self._last_commits()
+        self.wounded = False
         successor = self._start_driver()
-        self._produce(self.rows // self.kills // 10 + 1)
-        self._await_commit(successor, beyond=last)
+        self._feed()
+        self._await_commits(successor, before)
         signal_session(driver, signal.SIGCONT)
-        # Both claim the next batches; whatever they make of that, no row may be lost or doubled.
-        self._produce(self.rows // self.kills // 10 + 1)
-        time.sleep(self.rng.uniform(0, _DELAY_S_MAX))
-        kill_session(successor)
         self.figures.frozen += 1
+        # Both claim the next batches; whatever they make of that, no row may be lost or doubled.
+        self._produce(self._share // 2 + PARTITIONS)
+        time.sleep(life.delay_s)
+        self._bury(successor)
+
+    def _bury(self, driver: subprocess.Popen[bytes]) -> None:
+        """Kill it, if it has not come to its end."""
+        alive = driver.poll() is None
+        kill_session(driver)
+        if alive or driver.returncode == -signal.SIGKILL:
+            self.figures.drivers += 1
+        else:
+            self.figures.gave_up += 1
 
     def _finish(self) -> None:
-        # Its first commit sweeps what the dead have staged.
-        self._produce(PARTITIONS)
-        driver = self._start_driver("--once")
-        _wait_until(lambda: driver.poll() is not None, "the last driver ends", self._output)
-        assert driver.returncode == 0, self._output()
-        kill_session(driver)
-        self.figures.batches = self._last_commit() + 1
+        """Copy what is left. The first commit sweeps what the dead have staged."""
+        self._produce(max(self.rows - self.figures.rows, PARTITIONS))
+        batch_rows = max(self.rows // _LAST_BATCHES, 1)
+        if self.finish is not None:
+            self.finish(self._copy(batch_rows, once=True))
+        else:
+            driver = self._start_driver(batch_rows=batch_rows, once=True)
+            assert driver.wait(_FINISH_S_MAX) == 0, self._output()
+        self.figures.batches = {sink: last + 1 for sink, last in zip(SINKS, self._last_commits(), strict=True)}
+
+    def _judge(self) -> None:
+        ends = log_ends(self.broker.bootstrap, _INPUT)
+        where = f"--seed {self.seed}"
+        assert_each_once(rows_of_topic(self.broker.bootstrap, _OUTPUT), self.figures.rows, ends, f"{where}, topic")
+        assert_each_once(rows_of_table(self._table), self.figures.rows, ends, f"{where}, table")
+        staged = list(checkpoint_of(self.directory, TOPIC).glob("ottla-staging/*/*"))
+        assert not staged, f"staged files were left: {staged}"
 
     # -- drivers ----------------------------------------------------------------------------------------------------
 
-    def _start_driver(self, *more: str) -> subprocess.Popen[bytes]:
-        batch_rows = max(self.rows // max(self.kills, 1) // _BATCHES_PER_KILL, 10)
+    def _start_driver(
+        self, *, cluster: bool = False, batch_rows: int | None = None, once: bool = False
+    ) -> subprocess.Popen[bytes]:
+        copy = self._copy(batch_rows or max(self._share // _BATCHES_PER_KILL, 10), once=once)
         command = [
-            sys.executable, str(Path(__file__).with_name("kill_driver.py")), "--bootstrap", self.broker.bootstrap,
-            "--input", _INPUT, "--output", _OUTPUT, "--checkpoint", str(self._checkpoint),
-            "--batch-rows", str(batch_rows), *more,
+            sys.executable, str(Path(__file__).with_name("kill_driver.py")), "--bootstrap", copy.bootstrap,
+            "--input", copy.input, "--output", _OUTPUT, "--table", str(copy.table), "--directory", str(copy.directory),
+            "--batch-rows", str(copy.batch_rows), "--master", _CLUSTER if cluster else "local[2]",
         ]  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(Path(ottla.__file__).resolve().parents[1]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # Each of many short-lived workers would load what it needs to compile, for a few rows.
+            "OTTLA_NUMBA": "0",
+            # What the dead leave behind goes away with the campaign.
+            "SPARK_HOME": str(self._spark_home()),
+            "SPARK_LOCAL_DIRS": str(self.directory / "spark-local"),
+        }
+        if once:
+            command.append("--once")
         with (self.directory / "drivers.log").open("ab") as log:
-            driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            driver = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, env=environment, cwd=self.directory
+            )
         self.drivers.append(driver)
         return driver
 
-    def _await_commit(self, driver: subprocess.Popen[bytes], beyond: int) -> None:
-        def has_committed() -> bool:
-            assert driver.poll() is None, f"the driver ended by itself: {self._output()}"
-            return self._last_commit() > beyond
+    def _copy(self, batch_rows: int, *, once: bool) -> Copy:
+        return Copy(
+            bootstrap=self.broker.bootstrap,
+            input=_INPUT,
+            directory=self.directory,
+            output=_OUTPUT,
+            table=self._table,
+            batch_rows=batch_rows,
+            once=once,
+        )
 
-        _wait_until(has_committed, "a driver commits a batch", self._output)
+    def _spark_home(self) -> Path:
+        """Spark under another name: the workers of a local cluster keep their files in its home."""
+        home = self.directory / "spark-home"
+        if not home.exists():
+            home.mkdir()
+            for part in Path(pyspark.__file__).parent.iterdir():
+                (home / part.name).symlink_to(part)
+        return home
+
+    def _order(self, place: str | None, what: str) -> None:
+        """What the next commit that comes to this place has to do."""
+        assert place is not None
+        draft = self.directory / "draft"
+        draft.write_text(what)
+        draft.rename(self.directory / place)
+        self.figures.places[place] += 1
+
+    def _hold(self, driver: subprocess.Popen[bytes], place: str) -> None:
+        """Returns when a commit waits there."""
+        self._order(place, WAIT)
+        self._feed()
+        self._wait_until(driver, (self.directory / REACHED).exists, f"a commit comes to {place!r}")
+
+    def _await_commits(self, driver: subprocess.Popen[bytes], before: tuple[int, ...]) -> None:
+        """Each query has done one more batch."""
+
+        def have_committed() -> bool:
+            return all(now > then for now, then in zip(self._last_commits(), before, strict=True))
+
+        self._wait_until(driver, have_committed, "both queries commit a batch")
+
+    def _await_death(self, driver: subprocess.Popen[bytes], place: str | None) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while driver.poll() is None:
+            assert time.monotonic() < deadline, f"the driver does not die at {place!r}: {self._output()}"
+            time.sleep(0.05)
+        assert self.wounded or driver.returncode == -signal.SIGKILL, f"it ended by itself: {self._output()}"
+
+    def _sleep(self, driver: subprocess.Popen[bytes], delay_s: float) -> None:
+        until = time.monotonic() + delay_s
+        self._wait_until(driver, lambda: time.monotonic() >= until, "time passes")
+
+    def _wait_until(self, driver: subprocess.Popen[bytes], condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if driver.poll() is not None:
+                assert self.wounded, f"the driver ended by itself: {self._output()}"
+                raise _DriverEnded
+            assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}\n{self._output()}"
+            time.sleep(0.05)
 
     @property
-    def _checkpoint(self) -> Path:
-        return self.directory / "checkpoint"
+    def _table(self) -> Path:
+        return self.directory / "table"
 
-    def _last_commit(self) -> int:
-        """The newest batch that Spark knows to be done."""
-        names = [path.name for path in self._checkpoint.glob("commits/*")]
-        return max((int(name) for name in names if name.isdigit()), default=-1)
+    def _last_commits(self) -> tuple[int, ...]:
+        """The newest batch that Spark knows to be done, of each query."""
+        found = []
+        for sink in SINKS:
+            names = [path.name for path in checkpoint_of(self.directory, sink).glob("commits/*")]
+            found.append(max((int(name) for name in names if name.isdigit()), default=-1))
+        return tuple(found)
 
     def _output(self) -> str:
         return (self.directory / "drivers.log").read_text(errors="replace")[-5000:]
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
-    def _feed(self, number: int) -> None:
-        """This life's part of the rows."""
-        share = self.rows // self.kills
-        self._produce(share if number else self.rows - share * (self.kills - 1))
+    @property
+    def _share(self) -> int:
+        return self.rows // max(self.kills, 1)
+
+    def _feed(self) -> None:
+        """One kill's part of the rows."""
+        self._produce(max(min(self._share, self.rows - self.figures.rows), 10 * PARTITIONS))
 
     def _produce(self, count: int) -> None:
         numbers = range(self.figures.rows, self.figures.rows + count)
@@ -234,77 +378,6 @@ class Campaign:
                     producer.send(TopicPartition(_INPUT, partition), batch.data)
         self.figures.rows += count
 
-    def _judge(self) -> None:
-        found = _committed_values(self.broker.bootstrap)
-        expected = {b"row %d" % number for number in range(self.figures.rows)}
-        lost, doubled = expected - found.keys(), [value for value, count in found.items() if count > 1]
-        foreign = found.keys() - expected
-        assert not lost and not doubled and not foreign, (
-            f"--seed {self.seed}: {len(lost)} rows lost ({sorted(lost)[:5]}), {len(doubled)} doubled "
-            f"({sorted(doubled)[:5]}), {len(foreign)} foreign\n{self._output()}"
-        )
-        staged = list(self._checkpoint.glob("ottla-staging/*/*"))
-        assert not staged, f"staged files were left: {staged}"
-
-
-def kill_session(driver: subprocess.Popen[bytes]) -> None:
-    """kill -9 for a driver and all that it has started; returns when none of them is left."""
-    deadline = time.monotonic() + PATIENCE_S
-    while signal_session(driver, signal.SIGKILL):
-        driver.poll()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    driver.wait()
-
-
-def signal_session(driver: subprocess.Popen[bytes], number: signal.Signals) -> int:
-    """How many there were to signal."""
-    found = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with suppress(ProcessLookupError, FileNotFoundError):
-                if os.getsid(int(name)) == driver.pid and not _is_zombie(int(name)):
-                    os.kill(int(name), number)
-                    found += 1
-    return found
-
-
-def _is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-def _committed_values(bootstrap: str) -> Counter[bytes]:
-    places = [TopicPartition(_OUTPUT, number) for number in range(PARTITIONS)]
-    with Cluster(bootstrap) as cluster:
-        ends = cluster.list_offsets(dict.fromkeys(places, LATEST), isolation=Isolation.READ_UNCOMMITTED)
-    settings = {
-        "bootstrap.servers": bootstrap, "group.id": "judge", "isolation.level": "read_committed",
-        "enable.auto.commit": False, "enable.partition.eof": True, "check.crcs": True, "log_level": 2,
-    }  # fmt: skip
-    found: Counter[bytes] = Counter()
-    unfinished = {place for place in places if ends[place].offset}
-    with closing(Consumer(settings)) as consumer:
-        consumer.assign([Place(_OUTPUT, number, 0) for number in range(PARTITIONS)])
-        deadline = time.monotonic() + PATIENCE_S
-        while unfinished:
-            assert time.monotonic() < deadline, f"a transaction was left open in {unfinished}"
-            for message in consumer.consume(10_000, 0.5):
-                error, place = message.error(), TopicPartition(message.topic(), message.partition())
-                if error is None:
-                    found[message.value()] += 1
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    raise KafkaException(error)
-                elif message.offset() >= ends[place].offset:
-                    unfinished.discard(place)
-    return found
-
-
-def _wait_until(condition: Callable[[], bool], what: str, output: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}\n{output()}"
-        time.sleep(0.05)
-
 
 def _free_port() -> int:
     """No outgoing connection is ever given a port of this range, so none can take it while the broker is away."""
@@ -317,7 +390,7 @@ def _free_port() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Exactly once through Spark under kill -9.")
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     given = parser.parse_args()

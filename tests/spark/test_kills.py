@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from kill_campaign import PATIENCE_S, Campaign
+from kill_driver import Copy
+from kill_plan import End, Life
 
-#: its draws: the broker is killed under a driver that lives on, then both die with the token sent and nothing decided
-_SEED = 124
-_KILLS = 2
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: driver and broker die with a batch sent and nothing decided, and with the table in any state
+_LIFE = Life(end=End.AT_PLACE, place="topic sent token", first=True, broker_dies=True)
 
 
 @pytest.mark.spark
 @pytest.mark.crash
-@pytest.mark.timeout(PATIENCE_S * (2 * _KILLS + 2))
-def test_every_row_is_there_once_after_drivers_and_broker_were_killed(tmp_path: Path) -> None:
-    print(Campaign(_KILLS, 20_000, _SEED, tmp_path, zombies=False, say=print).run())
+@pytest.mark.timeout(PATIENCE_S * 3)
+def test_every_row_is_in_topic_and_table_once_after_driver_and_broker_were_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def finish(copy: Copy) -> None:
+        for query in copy.start(spark, obeying=False):
+            assert query.awaitTermination(int(PATIENCE_S))
+
+    figures = Campaign(2, 20_000, 0, tmp_path, lives=(_LIFE,), finish=finish, say=print).run()
+    print(figures)
+    assert (figures.drivers, figures.brokers) == (1, 1)

@@ -5,23 +5,28 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from kill_driver import DIE, TABLE, Copy, checkpoint_of
+from kill_processes import kill_session
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles
 from pyspark.sql.types import LongType, StructField, StructType
 
+from ottla.client.cluster import Cluster
+from ottla.model.records import Record, build_batch
+from ottla.model.types import TopicPartition
 from ottla.spark import maintenance
 from ottla.spark.table_log import LogGone, TableChanged, TableReplaced
 from ottla.spark.table_options import TableReadOptions
 from ottla.spark.table_schema import SchemaMismatch
 from ottla.spark.table_source import TableStreamReader
+from ottla.testing import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -217,30 +222,29 @@ def test_plain_parquet_is_what_spark_reads(spark: SparkSession, table: str) -> N
 @pytest.mark.crash
 @pytest.mark.timeout(300)
 def test_driver_that_dies_after_its_commit_leaves_rows_that_are_there_once(
-    spark: SparkSession, tmp_path: Path, table: str, checkpoint: str
+    spark: SparkSession, broker: BrokerProcess, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    source = tmp_path / "source"
-    for value in range(2):
-        append(source, value, value + 10)
-    script = Path(__file__).with_name("kill_table_driver.py")
+    for value in range(4):
+        record = Record(timestamp=0, key=None, value=b"%d" % value)
+        cluster.produce(TopicPartition(topic, value % 2), build_batch([record]))
+    copy = Copy(bootstrap=broker.bootstrap, input=topic, directory=tmp_path, table=tmp_path / "t", batch_rows=2)
+    (tmp_path / f"{TABLE} committed").write_text(DIE)
     driver = subprocess.Popen(
-        [sys.executable, str(script), str(source), table, checkpoint],
+        [
+            sys.executable, str(Path(__file__).with_name("kill_driver.py")), "--bootstrap", copy.bootstrap,
+            "--input", copy.input, "--directory", str(copy.directory), "--table", str(copy.table), "--batch-rows", "2",
+        ],
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    )
+    )  # fmt: skip
     assert driver.wait(200) == -signal.SIGKILL
-    wait_until(lambda: len(delta_rows(table)) == 2)
-    assert not (Path(checkpoint) / "commits" / "0").exists()
+    kill_session(driver)
+    assert len(delta_rows(tmp_path / "t")) == 2
+    commits = checkpoint_of(tmp_path, TABLE) / "commits"
+    assert not (commits / "0").exists()
 
-    rows = spark.readStream.format("ottla-table").option("maxFilesPerTrigger", 1).load(str(source))
-    run_stream(rows, table, checkpoint)
-    assert sorted(row["v"] for row in delta_rows(table)) == [0, 1, 10, 11]
-    assert (Path(checkpoint) / "commits" / "1").exists()
-
-
-def wait_until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    for query in replace(copy, once=True).start(spark, obeying=False):
+        assert query.awaitTermination(120)
+    assert sorted(row["value"] for row in delta_rows(tmp_path / "t")) == [b"0", b"1", b"2", b"3"]
+    assert (commits / "1").exists()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -78,12 +78,15 @@ class TableCommit:
         partition_by: Sequence[str] = (),
         merge_schema: bool = False,
         replace: Replace | None = None,
+        checkpoint: Callable[[str], None] = lambda step: None,
     ) -> None:
         self._location = location
         self._rows = rows
         self._partition_by = tuple(partition_by)
         self._merge_schema = merge_schema
         self._replace = replace
+        #: called by name between the steps
+        self._checkpoint = checkpoint
         self._table: DeltaTable | None = None
 
     def plan(self) -> TablePlan:
@@ -106,16 +109,20 @@ class TableCommit:
 
     def commit(self, files: Sequence[DataFile], batch: tuple[str, int] | None = None) -> Committed:
         """Add files; ``batch`` is the writer's name and the number of its batch."""
+        self._checkpoint("start")
         for attempt in range(_ATTEMPTS):
             table = self._prepare()
             if batch is not None and _has(table, batch):
                 log.info("the table %s has batch %d of %s already", self._location.uri, batch[1], batch[0])
-                discard(self._location, files)
+                # After a commit that looked failed, the batch that is there may be this very one: vacuum must clean.
+                if not attempt:
+                    discard(self._location, files)
                 return Committed(version=table.version(), skipped=True)
             if not files and self._replace is None:
                 return Committed(version=table.version())
+            self._checkpoint("prepared")
             try:
-                return self._write(table, files, batch)
+                committed = self._write(table, files, batch)
             except CommitFailedError as error:
                 # Somebody else has deleted rows or written this very batch since the table was loaded: look again.
                 self._table = None
@@ -125,6 +132,9 @@ class TableCommit:
                         f"change it all the time: {error}"
                     ) from error
                 time.sleep(_BACKOFF_S * (attempt + 1))
+            else:
+                self._checkpoint("committed")
+                return committed
         raise AssertionError("the last attempt returns or raises")
 
     def _load(self) -> DeltaTable:

@@ -64,7 +64,11 @@ class TableWriting:
             partition_by=options.partition_by,
             merge_schema=options.merge_schema,
             replace=replace,
+            checkpoint=self.checkpoint,
         )
+
+    def checkpoint(self, step: str) -> None:
+        """Called between the steps of a commit."""
 
     def write_files(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
         writer = DataFileWriter(self.options.location, self.layout)
@@ -99,15 +103,12 @@ class TableStreamWriter(TableWriting, DataSourceStreamArrowWriter):
         key = (repr(options), json.dumps(self.rows), self.overwrite)
         commit = _commits.setdefault(key, self._commit_of_table())
         committed = commit.commit(files, (name, batchId))
-        self.checkpoint("committed")
         if not committed.skipped:
             maybe_maintain(options.location, batchId, every=options.compact_every, vacuum_hours=options.vacuum_hours)
+        self.checkpoint("end")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         self.discard_files(messages)
-
-    def checkpoint(self, step: str) -> None:
-        """Called between the steps of a commit."""
 
 
 class TableBatchWriter(TableWriting, DataSourceArrowWriter):
