@@ -7,7 +7,7 @@ DEMO ?= ./demo-data
 LISTENER ?= PLAINTEXT://127.0.0.1:9092
 METRICS ?= 127.0.0.1:9464
 
-.PHONY: run demo broker test test-fast check format docs bench crash groups transactions spark-kills clean
+.PHONY: run demo broker test test-fast check format docs bench crash groups transactions spark-kills spark-cluster clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of it all, until Ctrl-C.
 run: $(VENV)/.run
@@ -71,10 +71,15 @@ transactions: $(VENV)/.dev
 	$(BIN)/pytest tests/transactions --txn-kills $(or $(KILLS),100) --txn-records $(or $(RECORDS),1000000) \
 	  --txn-runs $(or $(RUNS),200) $(if $(SEED),--txn-seed $(SEED)) -s
 
-# Exactly once through Spark while drivers and the broker are killed: KILLS=50 ROWS=1000000 SEED=1, all of them optional.
+# Exactly once through Spark, into a topic and a table, while drivers, executors and the broker are killed: KILLS=100
+# ROWS=1000000 SEED=1, all of them optional.
 spark-kills: $(VENV)/.dev
-	$(BIN)/python tests/spark/kill_campaign.py --kills $(or $(KILLS),50) --rows $(or $(ROWS),1000000) \
+	$(BIN)/python tests/spark/kill_campaign.py --kills $(or $(KILLS),100) --rows $(or $(ROWS),1000000) \
 	  $(if $(SEED),--seed $(SEED))
+
+# The demonstration on a standalone cluster that loses a worker, beside the same in one process: some minutes.
+spark-cluster: $(VENV)/.dev
+	OTTLA_SPARK_CLUSTER=1 $(BIN)/pytest tests/spark/test_standalone_cluster.py -s
 
 clean:
 	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis

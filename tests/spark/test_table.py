@@ -1,32 +1,23 @@
-"""format("ottla-table") in Spark: written and read, in batches and as streams, and once also when a driver dies."""
+"""format("ottla-table") in Spark: written and read, in batches and as streams, each batch once."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from dataclasses import replace
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from kill_driver import DIE, TABLE, Copy, checkpoint_of
-from kill_processes import kill_session
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles
 from pyspark.sql.types import LongType, StructField, StructType
 
-from ottla.client.cluster import Cluster
-from ottla.model.records import Record, build_batch
-from ottla.model.types import TopicPartition
 from ottla.spark import maintenance
 from ottla.spark.table_log import LogGone, TableChanged, TableReplaced
 from ottla.spark.table_options import TableReadOptions
 from ottla.spark.table_schema import SchemaMismatch
 from ottla.spark.table_source import TableStreamReader
-from ottla.testing import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -219,32 +210,22 @@ def test_plain_parquet_is_what_spark_reads(spark: SparkSession, table: str) -> N
     assert [(row.v, row.p) for row in found] == [(0, "a 0"), (1, "a 1"), (2, "a 0"), (3, "a 1")]
 
 
-@pytest.mark.crash
-@pytest.mark.timeout(300)
-def test_driver_that_dies_after_its_commit_leaves_rows_that_are_there_once(
-    spark: SparkSession, broker: BrokerProcess, cluster: Cluster, topic: str, tmp_path: Path
+def test_batch_that_spark_has_forgotten_is_there_once_and_an_older_checkpoint_is_reported(
+    spark: SparkSession, tmp_path: Path, table: str, checkpoint: str
 ) -> None:
-    for value in range(4):
-        record = Record(timestamp=0, key=None, value=b"%d" % value)
-        cluster.produce(TopicPartition(topic, value % 2), build_batch([record]))
-    copy = Copy(bootstrap=broker.bootstrap, input=topic, directory=tmp_path, table=tmp_path / "t", batch_rows=2)
-    (tmp_path / f"{TABLE} committed").write_text(DIE)
-    driver = subprocess.Popen(
-        [
-            sys.executable, str(Path(__file__).with_name("kill_driver.py")), "--bootstrap", copy.bootstrap,
-            "--input", copy.input, "--directory", str(copy.directory), "--table", str(copy.table), "--batch-rows", "2",
-        ],
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert driver.wait(200) == -signal.SIGKILL
-    kill_session(driver)
-    assert len(delta_rows(tmp_path / "t")) == 2
-    commits = checkpoint_of(tmp_path, TABLE) / "commits"
-    assert not (commits / "0").exists()
-
-    for query in replace(copy, once=True).start(spark, obeying=False):
-        assert query.awaitTermination(120)
-    assert sorted(row["value"] for row in delta_rows(tmp_path / "t")) == [b"0", b"1", b"2", b"3"]
-    assert (commits / "1").exists()
+    source, older = tmp_path / "source", f"{checkpoint}-older"
+    append(source, 1, 2)
+    rows = spark.readStream.format("ottla-table").load(str(source))
+    run_stream(rows, table, checkpoint)
+    shutil.copytree(checkpoint, older)
+    append(source, 3)
+    run_stream(rows, table, checkpoint)
+    # As if the driver had died between the table's commit and Spark's.
+    for name in ("1", ".1.crc"):
+        (Path(checkpoint) / "commits" / name).unlink(missing_ok=True)
+    append(source, 4)
+    run_stream(rows, table, checkpoint)
+    assert sorted(row["v"] for row in delta_rows(table)) == [1, 2, 3, 4]
+    with pytest.raises(StreamingQueryException, match="restored from an older copy"):
+        run_stream(rows, table, older)
+    assert sorted(row["v"] for row in delta_rows(table)) == [1, 2, 3, 4]

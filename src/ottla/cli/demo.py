@@ -41,9 +41,11 @@ _PACKAGES = ("pyspark", "pyarrow", "deltalake")
     help="Where the broker listens.  [default: a free port on 127.0.0.1]",
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve the broker's Prometheus metrics there.")
+@click.option("--master", help="Where Spark runs: local[*], spark://..., yarn, k8s://...  [default: local[*]]")
 def command(
-    events: int | None, rate: float | None, seed: int, data: Path | None, keep: bool, listener: str, metrics: str | None
-) -> None:
+    events: int | None, rate: float | None, seed: int, data: Path | None, keep: bool, listener: str,
+    metrics: str | None, master: str | None,
+) -> None:  # fmt: skip
     """Show a shop: a broker, events on it, and the pipeline of 'ottla pipeline init' on Spark.
 
     Orders, payments and clicks are sent as real ones are: some malformed, some late, some twice. The pipeline makes
@@ -56,7 +58,9 @@ def command(
     from ottla.demo.run import Options, Stopped, run
     from ottla.model.errors import OttlaError
 
-    options = Options(events=events, rate=rate, seed=seed, data=data, keep=keep, listener=listener, metrics=metrics)
+    options = Options(
+        events=events, rate=rate, seed=seed, data=data, keep=keep, listener=listener, metrics=metrics, master=master
+    )
     try:
         sys.exit(0 if run(options) else FAILED)
     except Stopped:

@@ -55,7 +55,10 @@ class Lake:
         if not location.exists():
             return []
         found: list[dict[str, Any]] = (
-            location.table().to_pyarrow_table(columns=list(columns) if columns else None).to_pylist()
+            location.table()
+            # Through a filesystem of Python's, threads of Arrow may still want the interpreter when it ends, and abort.
+            .to_pyarrow_table(columns=list(columns) if columns else None, filesystem=location.files())
+            .to_pylist()
         )
         return found
 

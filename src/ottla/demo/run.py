@@ -46,8 +46,10 @@ _PER_MINUTE = 100.0
 _BOUNDED_MINUTES = 60
 _LIVE_TRIGGER = "every 2s"
 _BOUNDED_TRIGGER = "every 1s"
+#: a shop is small, and on a cluster the default is two hundred tasks for each step that keeps state
+_LIVE_SPARK = {"spark.sql.shuffle.partitions": "2"}
 #: who ends soon has no use for what the best compiler makes of long runs
-_BOUNDED_SPARK = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+_BOUNDED_SPARK = {**_LIVE_SPARK, "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 _LOOK_S = 0.5
 _TELL_EVERY_S = 5.0
 #: of revenue that was read and may be shown
@@ -80,6 +82,8 @@ class Options:
     keep: bool = False
     listener: str = LISTENER_ANY
     metrics: str | None = None
+    #: where Spark runs; None for this machine
+    master: str | None = None
 
 
 #: starts the pipeline of a file; the other path is for what it has to say
@@ -129,7 +133,7 @@ class _Demo:
         self._shop = ShopEvents(self._options.seed, start=self._opening(), per_minute=_PER_MINUTE)
         with self._broker() as broker:
             heading = f"broker {broker.bootstrap}   pipeline {self._file}   {rate:g} events a second   Ctrl-C stops all"
-            with self._started_pipeline(broker, _LIVE_TRIGGER, {}), Cluster(broker.bootstrap) as cluster:
+            with self._started_pipeline(broker, _LIVE_TRIGGER, _LIVE_SPARK), Cluster(broker.bootstrap) as cluster:
                 player = Player(cluster, self._shop, rate=rate)
                 other = Cluster(broker.bootstrap)
                 with _in_background(player) as check_player, other, self._view(heading) as show:
@@ -184,6 +188,8 @@ class _Demo:
 
     @contextmanager
     def _started_pipeline(self, broker: Broker, trigger: str, spark: Mapping[str, str]) -> Iterator[None]:
+        if self._options.master is not None:
+            spark = {**spark, "spark.master": self._options.master}
         write_declaration(self._file, brokers=broker.bootstrap, storage="./lake", trigger=trigger, spark=spark)
         self._files = StatusFiles(Layout.of(load(str(self._file))))
         self._pipeline = self._start_pipeline(self._file, self._directory / "pipeline.log")

@@ -20,7 +20,7 @@ from ottla.model.errors import OttlaError
 from ottla.pipeline.declaration import Declaration, Flow, PythonStep, TableSink
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.lineage import LINEAGE, RAW_COLUMNS, RECORD_COLUMNS
-from ottla.pipeline.plan import FunctionRefused, Planner, QueryRefused, Work
+from ottla.pipeline.plan import FunctionRefused, NothingIsLate, Planner, QueryRefused, Work
 from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems, suggestion
 from ottla.spark.session import build_session
 
@@ -81,6 +81,11 @@ class _Analysis:
                 self._check_stream(flow)
         except QueryRefused as refused:
             self._problems.add(*_where_and_why(flow, refused))
+        except NothingIsLate:
+            assert flow.late_rows is not None
+            what = f"flow {flow.name!r} has 'late_rows', and none of its steps drops late rows"
+            advice = "put it where a window over the watermark's column, or a join, is"
+            self._problems.add(flow.late_rows.place, what, advice)
         except FunctionRefused as refused:
             self._problems.add(refused.step.place, f"flow {flow.name!r}: {refused.step.function}", refused.what)
         except (PySparkException, OttlaError, OSError) as error:

@@ -13,10 +13,10 @@ their table is parted by, or else by the column of their watermark. A table with
 
 from __future__ import annotations
 
-import json
 import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
@@ -190,7 +190,12 @@ class Backfill:
     def _read_log(self, session: Session, reader: Flow, source: str) -> DataFrame:
         """Records up to where the stream has read them: what comes later is the stream's."""
         offsets = committed_offsets(self._layout.checkpoint(reader))
-        read = [(F.col(PARTITION) == tp.partition) & (F.col(OFFSET) < offset) for tp, offset in offsets.items()]
+        topic = self._declaration.sources[source].topic
+        read = [
+            (F.col(PARTITION) == tp.partition) & (F.col(OFFSET) < offset)
+            for tp, offset in offsets.items()
+            if tp.topic == topic
+        ]
         within = reduce(lambda one, two: one | two, read, F.lit(False))
         return session.inputs.stream(source).where(within)
 
@@ -258,7 +263,7 @@ def choose(graph: Graph, names: Collection[str]) -> set[str]:
 
 
 def committed_offsets(checkpoint: str) -> PartitionOffsets:
-    """Where a flow that reads a topic has come to."""
+    """Where a flow has come to in the topics that it reads."""
     filesystem, path = open_filesystem(f"{checkpoint}/commits")
     from pyarrow import fs
 
@@ -272,7 +277,12 @@ def committed_offsets(checkpoint: str) -> PartitionOffsets:
     filesystem, path = open_filesystem(f"{checkpoint}/offsets/{max(numbers)}")
     with filesystem.open_input_stream(path) as stream:
         lines = bytes(stream.read()).decode().splitlines()
-    return PartitionOffsets.from_json(json.dumps(json.loads(lines[2])))
+    offsets = PartitionOffsets()
+    # One line for each input, that of a table looks otherwise, that of an input which has given nothing yet is a dash.
+    for line in lines[2:]:
+        with suppress(ValueError):
+            offsets.update(PartitionOffsets.from_json(line))
+    return offsets
 
 
 def _from_the_beginning(declaration: Declaration) -> Declaration:

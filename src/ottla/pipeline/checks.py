@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import cast
 
 from ottla.pipeline.declaration import PREVIOUS, Declaration, Flow, PythonStep, SqlStep, TableSink, TopicSink
-from ottla.pipeline.expectations import check_expectation
+from ottla.pipeline.expectations import check_predicate
 from ottla.pipeline.graph import Graph, check_graph
 from ottla.pipeline.lineage import lineage_flaws
 from ottla.pipeline.problems import Place, Problem, Problems, suggestion
@@ -92,9 +92,10 @@ class _Rules:
         source = self._graph.decodes(flow)
         if source is None:
             return
-        if len(flow.inputs) > 1:
+        if len(flow.inputs) > 1 and not flow.steps:
             self._refuse(
-                f"decodes {source.name!r} and reads other inputs", "decode each source in a flow of its own, then join"
+                f"decodes {source.name!r} and reads other inputs",
+                "add sql: or python:, or decode it in a flow of its own",
             )
         if flow.kind != "table":
             self._refuse(
@@ -178,8 +179,15 @@ class _Rules:
         for number, topic in enumerate(topics):
             if any(topic.topic == other.topic for other in topics[:number]):
                 self._refuse(f"writes topic {topic.topic!r} twice", "remove one", topic.place)
-            if flow.emit == "changes" and topic.key is None:
-                self._refuse("emits changes to a topic without a key", "add key: COLUMN to the topic", topic.place)
+            if topic.key is not None:
+                continue
+            advice = "add key: COLUMN to the topic"
+            if flow.emit == "changes":
+                self._refuse("emits changes to a topic without a key", advice, topic.place)
+            elif topic.compacted:
+                self._refuse("writes a compacted topic without a key", advice, topic.place)
+            elif topic.tombstone_when is not None:
+                self._refuse("writes tombstones without a key, which delete nothing", advice, topic.place)
 
     def _check_expectation_names(self) -> None:
         seen: set[str] = set()
@@ -254,7 +262,10 @@ def _check_table(graph: Graph, flow: Flow, name: str, known: dict[str, str], pla
 def _check_columns(graph: Graph, flow: Flow, problems: Problems) -> None:
     columns = graph.result_columns(flow.name)
     for expectation in flow.expectations:
-        check_expectation(expectation, columns, problems)
+        check_predicate(expectation.predicate, f"the expectation {expectation.name!r}", columns, problems)
+    for sink in flow.sinks:
+        if isinstance(sink, TopicSink) and sink.tombstone_when is not None:
+            check_predicate(sink.tombstone_when, f"flow {flow.name!r}: tombstone_when", columns, problems)
     if columns is None:
         return
     known = {column.lower() for column in columns}

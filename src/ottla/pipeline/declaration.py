@@ -81,6 +81,8 @@ class Source:
     message: str | None = None
     framing: Literal["none", "confluent"] = "none"
     key_format: Literal["bytes", "string"] = "bytes"
+    #: what becomes of records without a value: rejected like any that cannot be decoded, or rows whose fields are null
+    null_values: Literal["reject", "keep"] = "reject"
     #: a word, a moment, or offsets by partition
     starting_offsets: Literal["earliest", "latest"] | datetime | Mapping[int, int] = "earliest"
     max_offsets_per_trigger: int | None = None
@@ -150,7 +152,17 @@ class TopicSink:
     message: str | None = None
     framing: Literal["none", "confluent"] = "none"
     delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    #: rows for which it is true become records without a value
+    tombstone_when: Text | None = None
+    #: of the topic, if it has to be made; None: as many as the brokers give it
+    partitions: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
     place: Place = field(compare=False)
+
+    @property
+    def compacted(self) -> bool:
+        """Whether the topic is made to keep the newest record of each key."""
+        return "compact" in (one.strip() for one in self.config.get("cleanup.policy", "").split(","))
 
 
 Sink = TableSink | TopicSink

@@ -31,19 +31,18 @@ class Expectation:
         return f"NOT coalesce(({self.predicate.text}\n), false)"
 
 
-def check_expectation(expectation: Expectation, columns: Collection[str] | None, problems: Problems) -> None:
+def check_predicate(predicate: Text, called: str, columns: Collection[str] | None, problems: Problems) -> None:
     """Find what is surely wrong. `columns` are those of the rows, None where they are not certain."""
-    read = read_predicate(expectation.predicate.text)
+    read = read_predicate(predicate.text)
     for flaw in read.flaws:
-        place = expectation.predicate.place_of(flaw.position)
-        problems.add(place, f"the expectation {expectation.name!r} does not parse: {flaw.what}", flaw.instead)
+        problems.add(predicate.place_of(flaw.position), f"{called} does not parse: {flaw.what}", flaw.instead)
     if columns is None:
         return
     known = {column.lower() for column in columns}
     for token in read.columns:
         if token.text.lower() not in known:
             problems.add(
-                expectation.predicate.place_of(token.position),
-                f"the expectation {expectation.name!r} asks for {token.text!r}, which is no column of the rows",
+                predicate.place_of(token.position),
+                f"{called} asks for {token.text!r}, which is no column of the rows",
                 suggestion(token.text, columns, none="declare a schema first"),
             )

@@ -6,7 +6,7 @@ Rows go from sources through the zones, and only forward. A flow reads its own z
          `----------->'
 
 Staging may read a source itself, because the topic holds the same bytes as raw for as long as its retention lasts.
-Whoever reads a source or a raw flow in staging decodes it, so there it is the only input.
+Whoever reads a source or a raw flow in staging decodes it.
 """
 
 from __future__ import annotations
@@ -83,16 +83,17 @@ class Graph:
         return tuple(source for source in self.declaration.sources if source in seen)
 
     def decodes(self, flow: Flow) -> Source | None:
-        """The source whose values this flow decodes, if it is one that decodes."""
+        """The source whose values this flow decodes, the first if there are several; None if it decodes nothing."""
         if flow.zone != "staging":
             return None
-        for name in flow.input_names:
-            reads = self.declaration.flows.get(name)
-            if reads is not None and reads.zone == "raw":
-                name = next((one for one in reads.input_names if one in self.declaration.sources), "")
-            if name in self.declaration.sources:
-                return self.declaration.sources[name]
-        return None
+        return next((source for source in map(self.source_of, flow.input_names) if source is not None), None)
+
+    def source_of(self, name: str) -> Source | None:
+        """The source whose records an input has as they were received: itself, or that of a raw flow."""
+        reads = self.declaration.flows.get(name)
+        if reads is not None and reads.zone == "raw":
+            name = next((one for one in reads.input_names if one in self.declaration.sources), "")
+        return self.declaration.sources.get(name)
 
     def result_columns(self, name: str) -> tuple[str, ...] | None:
         """The columns of a flow's rows where that is certain: nothing but decoding and filtering was done to them."""
@@ -117,6 +118,7 @@ def check_graph(graph: Graph, problems: Problems) -> None:
     """Names that lead nowhere, names that are taken, cycles, zones in the wrong order where both are known."""
     _check_names(graph, problems)
     _check_outputs(graph, problems)
+    _check_topics(graph, problems)
     for cycle in graph.cycles:
         flow = graph.declaration.flows[cycle[-1]]
         drawn = " -> ".join(cycle)
@@ -165,6 +167,19 @@ def _check_outputs(graph: Graph, problems: Problems) -> None:
             if first != flow.name:
                 what = f"the table {table!r} is already written by flow {first!r}"
                 problems.add(place, what, f"rename it, or write append_to: {first} instead of 'to'")
+
+
+def _check_topics(graph: Graph, problems: Problems) -> None:
+    """Several flows may write a topic; which of them makes it is not known, so they must want the same."""
+    written: dict[str, tuple[str, TopicSink]] = {}
+    for flow in graph.declaration.flows.values():
+        for sink in flow.sinks:
+            if not isinstance(sink, TopicSink):
+                continue
+            first, other = written.setdefault(sink.topic, (flow.name, sink))
+            if (sink.partitions, sink.config) != (other.partitions, other.config):
+                what = f"flow {flow.name!r} makes the topic {sink.topic!r} other than flow {first!r} does"
+                problems.add(sink.place, what, "write the same 'partitions' and 'config' in both")
 
 
 def _check_input(graph: Graph, flow: Flow, one: Input, problems: Problems, *, zoned: bool) -> None:

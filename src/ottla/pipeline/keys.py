@@ -15,6 +15,7 @@ EMITS = ("final", "changes")
 FRAMINGS = ("none", "confluent")
 KEY_FORMATS = ("bytes", "string")
 ON_DATA_LOSS = ("fail", "continue")
+NULL_VALUES = ("reject", "keep")
 DELIVERIES = ("exactly-once", "at-least-once")
 #: the parts of time that a table can be partitioned by
 PARTITION_PARTS = ("year", "month", "day", "hour")
@@ -105,6 +106,13 @@ SOURCE = _section(
     Key("message", "name", "Which message of a Protobuf file; needed if it has several."),
     Key("framing", _one_of(FRAMINGS), "`confluent`: five bytes before each value name its schema.", default="`none`"),
     Key("key_format", _one_of(KEY_FORMATS), "What the column `_key` becomes.", default="`bytes`"),
+    Key(
+        "null_values",
+        _one_of(NULL_VALUES),
+        "Records without a value, which delete a key from a compacted topic: `reject` puts them in quarantine, `keep` "
+        "makes rows of them whose fields are null, with their `_key`.",
+        default="`reject`",
+    ),
     Key(
         "starting_offsets",
         "`earliest`, `latest`, a time, or a mapping",
@@ -262,6 +270,19 @@ TOPIC_SINK = _section(
         _one_of(DELIVERIES),
         "`exactly-once` writes each batch in one transaction.",
         default="`exactly-once`",
+    ),
+    Key(
+        "tombstone_when",
+        "SQL predicate",
+        "On columns of the flow's result. Rows for which it is true are written without a value: in a compacted topic "
+        "that deletes the key. Needs `key`.",
+    ),
+    Key("partitions", "number", "Of the topic, if it has to be made.", default="as the brokers have it"),
+    Key(
+        "config",
+        "mapping",
+        "The topic's own settings, if it has to be made, such as `cleanup.policy: compact`.",
+        default="as the brokers have it",
     ),
 )
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable
 
-from ottla.spark.table_commit import to_delta
+from ottla.spark.table_commit import TableBatch, has_batch, properties_of, to_delta
 from ottla.spark.table_location import TableLocation
 from ottla.spark.table_schema import prepare_new
 
@@ -23,19 +23,17 @@ def merge_rows(
     rows: DataFrame,
     keys: Sequence[str],
     partition_by: Sequence[str],
-    batch: tuple[str, int],
+    batch: TableBatch,
 ) -> None:
-    """Merge a batch once; `batch` is the writer's name and the number of its batch."""
+    """Merge a batch once."""
     if not location.exists():
         schema = to_delta(prepare_new(rows.schema.jsonValue(), tuple(partition_by)))
         storage = dict(location.storage) or None
         DeltaTable.create(location.uri, schema, mode="ignore", partition_by=list(partition_by), storage_options=storage)
     table = location.table()
-    version = table.transaction_version(batch[0])
     arrow = rows.toArrow()
-    if (version is not None and version >= batch[1]) or not arrow.num_rows:
+    if has_batch(table, batch) or not arrow.num_rows:
         return
     same = " AND ".join(f"old.`{key}` IS NOT DISTINCT FROM new.`{key}`" for key in keys)
-    done = CommitProperties(app_transactions=[Transaction(batch[0], batch[1])])
-    merge = table.merge(arrow, same, source_alias="new", target_alias="old", commit_properties=done)
+    merge = table.merge(arrow, same, source_alias="new", target_alias="old", commit_properties=properties_of(batch))
     merge.when_matched_update_all().when_not_matched_insert_all().execute()

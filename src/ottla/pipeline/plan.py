@@ -8,7 +8,7 @@ what is for the writer only (`zones`):
     __violated    names of the expectations that the row violates
     __record      key, value and headers of the record, in flows that decode
     __aside       false for rows of the result alone, true for a second look at all of them, null for both in one
-    __late        in flows with steps: a row of the input, and nothing else, which may have come behind the watermark
+    __late        in flows with steps: a row that enters an operator which drops late ones (`late`), and nothing else
 
 Duplicates are dropped among accepted rows only. What is rejected or late goes around that operator, which would drop
 late rows silently and take two rejected rows without a key for duplicates: that is the second look.
@@ -32,10 +32,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ottla.model.errors import OttlaError
-from ottla.pipeline.declaration import PREVIOUS, Flow, PythonStep, Source, SqlStep, Watermark
+from ottla.pipeline.declaration import PREVIOUS, Flow, PythonStep, Source, SqlStep, TopicSink, Watermark
 from ottla.pipeline.document import Text
 from ottla.pipeline.expectations import Expectation
 from ottla.pipeline.graph import Graph
+from ottla.pipeline.late import ROW, entering, inputs_read
 from ottla.pipeline.layout import resolve
 from ottla.pipeline.lineage import DECODED_COLUMNS, RECORD_COLUMNS, Expanded, expand
 from ottla.spark import formats
@@ -77,6 +78,13 @@ class FunctionRefused(OttlaError):
         self.what = what
 
 
+class NothingIsLate(OttlaError):
+    """Late rows are to be put aside, and no operator of the flow drops any."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__(f"flow {flow.name}: has 'late_rows', and none of its steps drops late rows")
+
+
 class FunctionFailed(OttlaError):
     """A Python step has raised something while it was planned; it may do better another time."""
 
@@ -90,7 +98,7 @@ class Work:
     columns: tuple[str, ...]
     #: the time by which rows may be late, where that matters
     late_time: str | None = None
-    #: of `__late`
+    #: of the rows in `__late`
     late_columns: tuple[str, ...] = ()
     #: how often an input is read for one batch
     scans: int = 1
@@ -122,20 +130,34 @@ class Planner:
             return Work(rows=judged, columns=tuple(rows.columns))
         source = self._graph.decodes(flow)
         inputs = {name: self.input(name) for name in flow.input_names}
-        if source is not None:
+        if source is not None and not flow.steps:
             (name,) = inputs
-            decoded = decode(inputs[name], source, self._format(source))
-            if not flow.steps:
-                return self._finish(flow, decoded, inputs)
-            good = decoded.where(F.col(CAUSE).isNull()).drop(CAUSE, RECORD)
-            rows = self._run_steps(flow, {name: _with_watermark(good, source.watermark)})
-            bad = decoded.where(F.col(CAUSE).isNotNull()).select(CAUSE, RECORD, *map(quoted, DECODED_COLUMNS))
-            missing = [column for column in DECODED_COLUMNS if column not in rows.columns]
-            work = self._finish(flow, rows, inputs)
-            united = work.rows.unionByName(bad.drop(*missing), allowMissingColumns=True)
-            return replace(work, rows=united, scans=2)
+            return self._finish(flow, decode(inputs[name], source, self._format(source)))
+        if source is not None:
+            return self._work_on_records(flow, inputs)
         rows = self._run_steps(flow, inputs) if flow.steps else inputs[flow.input_names[0]]
-        return self._finish(flow, rows, inputs)
+        return self._finish(flow, rows)
+
+    def _work_on_records(self, flow: Flow, inputs: Mapping[str, DataFrame]) -> Work:
+        """Steps over what could be decoded of each input; what could not goes around them."""
+        known, undecoded = dict(inputs), []
+        for name in inputs:
+            source = self._graph.source_of(name)
+            if source is None:
+                continue
+            decoded = decode(inputs[name], source, self._format(source))
+            good = decoded.where(F.col(CAUSE).isNull()).drop(CAUSE, RECORD)
+            known[name] = _with_watermark(good, source.watermark)
+            undecoded.append(decoded.where(F.col(CAUSE).isNotNull()))
+        rows = self._run_steps(flow, known)
+        # Sources need not agree on what a key is; the result has one type of it.
+        types = {field.name: field.dataType for field in rows.schema if field.name in DECODED_COLUMNS}
+        work = self._finish(flow, rows)
+        united = work.rows
+        for bad in undecoded:
+            carried = (F.col(name).cast(kind).alias(name) for name, kind in types.items())
+            united = united.unionByName(bad.select(CAUSE, RECORD, *carried), allowMissingColumns=True)
+        return replace(work, rows=united, scans=work.scans + 1)
 
     def input(self, name: str) -> DataFrame:
         """The rows of a source, a stored flow, or a view, which is computed here; with their watermark."""
@@ -148,7 +170,7 @@ class Planner:
         kept = work.rows.where(accepted(flow)).select(*map(quoted, work.columns))
         return _with_watermark(kept, flow.watermark)
 
-    def _finish(self, flow: Flow, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> Work:
+    def _finish(self, flow: Flow, rows: DataFrame) -> Work:
         columns = tuple(name for name in rows.columns if name not in HIDDEN)
         mark = self._graph.watermark_of(flow.name)
         if flow.watermark is not None and (flow.deduplicate or flow.late_rows):
@@ -170,25 +192,27 @@ class Planner:
                 unique = unique.withColumn(ASIDE, F.lit(False)).unionByName(look.withColumn(ASIDE, F.lit(True)))
             rows = unique
         work = Work(rows=rows, columns=columns, late_time=late_time, scans=scans, stateful=_is_stateful(flow))
-        if late_time is None or not flow.steps:
-            return work
-        late = next((one for one in inputs.values() if late_time in one.columns), None)
-        if late is None:
+        return self._look_for_late(flow, work) if late_time is not None and flow.steps else work
+
+    def _look_for_late(self, flow: Flow, work: Work) -> Work:
+        if not work.rows.isStreaming:
+            # To rows that come all at once nothing is late.
             return replace(work, late_time=None)
-        packed = late.select(F.struct(*map(quoted, late.columns)).alias(LATE))
-        return replace(
-            work,
-            rows=rows.unionByName(packed, allowMissingColumns=True),
-            late_columns=tuple(late.columns),
-            scans=scans + 1 if len(inputs) == 1 else scans,
-        )
+        late = entering(work.rows)
+        if late is None:
+            raise NothingIsLate(flow)
+        rows = work.rows.unionByName(late.select(F.struct("*").alias(LATE)), allowMissingColumns=True)
+        names = tuple(name for name in late.schema[ROW].dataType.names if name not in HIDDEN)  # type: ignore[attr-defined]
+        scans = work.scans * inputs_read(rows) // inputs_read(work.rows)
+        return replace(work, rows=rows, late_columns=names, scans=scans)
 
     def _expect(self, flow: Flow, rows: DataFrame) -> DataFrame:
-        for one in flow.expectations:
+        tombstones = (sink.tombstone_when for sink in flow.sinks if isinstance(sink, TopicSink))
+        for predicate in (*(one.predicate for one in flow.expectations), *filter(None, tombstones)):
             try:
-                rows.where(F.expr(one.predicate.text))
+                rows.where(F.expr(predicate.text))
             except AnalysisException as error:
-                raise QueryRefused(flow, one.predicate, Expanded(one.predicate.text), error) from None
+                raise QueryRefused(flow, predicate, Expanded(predicate.text), error) from None
         return _judge(rows, flow.expectations)
 
     def _run_steps(self, flow: Flow, inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -279,9 +303,12 @@ def decode(raw: DataFrame, source: Source, format: formats.Format | None) -> Dat
         rows = formats.decode(raw, format, into="__decoded", cause=CAUSE)
         names = [field.name for field in rows.schema["__decoded"].dataType]  # type: ignore[attr-defined]
         fields = {name: F.col("__decoded")[name] for name in names}
+        is_value = F.col("value").isNotNull()
+        if source.null_values == "keep":
+            rows = rows.withColumn(CAUSE, F.when(is_value, F.col(CAUSE)))
         for column in source.columns:
             if not column.nullable:
-                missing = F.col(CAUSE).isNull() & fields[column.name].isNull()
+                missing = is_value & F.col(CAUSE).isNull() & fields[column.name].isNull()
                 rows = rows.withColumn(CAUSE, F.when(missing, f"{column.name} is null").otherwise(F.col(CAUSE)))
     key = F.col("key").cast("string") if source.key_format == "string" else F.col("key")
     carried = {"_key": key} | {name: F.col(name) for name in DECODED_COLUMNS if name != "_key"}

@@ -90,12 +90,15 @@ class DeclarationReader:
             message=fields.text("message") or None,
             framing=cast(Any, fields.choice("framing", keys.FRAMINGS)),
             key_format=cast(Any, fields.choice("key_format", keys.KEY_FORMATS)),
+            null_values=cast(Any, fields.choice("null_values", keys.NULL_VALUES)),
             starting_offsets=self._starting_offsets(fields),
             max_offsets_per_trigger=fields.count("max_offsets_per_trigger"),
             on_data_loss=cast(Any, fields.choice("on_data_loss", keys.ON_DATA_LOSS)),
             watermark=self._watermark(fields),
             place=name.place,
         )
+        if form in ("bytes", "string"):
+            fields.refuse("null_values", f"format {form} keeps values that are null", "remove it")
         if form != "protobuf":
             fields.refuse("message", "only Protobuf files have messages", "remove it")
         return source
@@ -376,6 +379,9 @@ class DeclarationReader:
             message=inner.text("message") or None,
             framing=cast(Any, inner.choice("framing", keys.FRAMINGS)),
             delivery=cast(Any, inner.choice("delivery", keys.DELIVERIES)),
+            tombstone_when=inner.written("tombstone_when"),
+            partitions=inner.count("partitions"),
+            config=inner.properties("config"),
             place=node.place,
         )
 

@@ -27,7 +27,6 @@ from typing import Any, Protocol
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 import ottla
@@ -41,6 +40,7 @@ from ottla.pipeline.layout import Layout
 from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
 from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
 from ottla.pipeline.zones import Batch, Counts, FlowWriter, broker_options, watermark_of_batch
+from ottla.spark.listening import QueryListener
 from ottla.spark.progress import ProgressPublisher, offsets_of
 from ottla.spark.session import is_local
 from ottla.spark.staging import open_filesystem
@@ -52,6 +52,8 @@ _STATUS_EVERY_S = 1.0
 _STOP_S_MAX = 60.0
 #: a query's last progress may arrive after its end
 _EVENTS_S_MAX = 5.0
+#: how Spark writes the watermark of a first batch
+_NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 _PACKAGES = ("ottla", "pyspark_ottla", "pyspark_ottla_table")
 #: what a start of a query, or a batch job, may fail with
 _FAILURES = (PySparkException, Py4JError, OttlaError, OSError)
@@ -280,7 +282,8 @@ class _Supervised:
         status = self.status
         status.rows_per_second = progress.processedRowsPerSecond if progress.numInputRows else 0.0
         status.rows_in += progress.numInputRows // self.scans
-        status.watermark = (progress.eventTime or {}).get("watermark", status.watermark)
+        mark = (progress.eventTime or {}).get("watermark", "")
+        status.watermark = mark if mark not in ("", _NO_WATERMARK) else status.watermark
         if self.flow.late_rows is None:
             status.late += sum(one.numRowsDroppedByWatermark for one in progress.stateOperators)
         lag = topic_lag(progress.sources)
@@ -428,7 +431,7 @@ def refresh_view(session: Session, flow: Flow) -> Counts:
     return writer.write(work.rows, Batch(flow.name, 0))
 
 
-class _Listener(StreamingQueryListener):
+class _Listener(QueryListener):
     """Spark calls it from one thread, in the order of events."""
 
     def __init__(self, flows: dict[str, _Supervised]) -> None:
@@ -536,18 +539,20 @@ def _numbers() -> Iterator[int]:
 
 
 def make_topics(declaration: Declaration) -> None:
-    """Topics that flows write must be there; the brokers decide how many partitions new ones get."""
-    topics = set()
+    """Topics that flows write must be there; what a declaration does not say of new ones, the brokers decide."""
+    topics: dict[str, TopicSink | None] = {}
     for flow in declaration.flows.values():
         sides: tuple[SideOutput | None, ...] = (flow.quarantine, flow.late_rows)
-        topics |= {sink.topic for sink in flow.sinks if isinstance(sink, TopicSink)}
-        topics |= {side.topic for side in sides if side is not None and side.topic}
+        topics |= {side.topic: None for side in sides if side is not None and side.topic}
+    for flow in declaration.flows.values():
+        topics |= {sink.topic: sink for sink in flow.sinks if isinstance(sink, TopicSink)}
     if not topics:
         return
     with Cluster(declaration.brokers, declaration.properties, client_id=f"ottla-{declaration.name}") as cluster:
         there = cluster.topics(sorted(topics))
-        for topic in sorted(topics - set(there)):
-            cluster.create_topic(topic, -1)
+        for topic in sorted(topics.keys() - there.keys()):
+            sink = topics[topic]
+            cluster.create_topic(topic, (sink and sink.partitions) or -1, sink.config if sink else {})
 
 
 def ship_code(session: Session) -> None:

@@ -17,15 +17,18 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType
 from pyspark.sql.window import Window
 
 from ottla.pipeline.declaration import Declaration, Flow, PartitionColumn, SideOutput, Sink, TableSink, TopicSink
+from ottla.pipeline.late import AT, ROW
 from ottla.pipeline.layout import LATE as LATE_ROOM
 from ottla.pipeline.layout import QUARANTINE, Layout, partition_name, resolve
 from ottla.pipeline.lineage import LINEAGE, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC
 from ottla.pipeline.merging import merge_rows
 from ottla.pipeline.plan import ASIDE, CAUSE, LATE, RECORD, VIOLATED, Work, accepted, quoted
 from ottla.spark import formats
+from ottla.spark.table_commit import TableBatch
 from ottla.spark.table_location import TableLocation
 from ottla.spark.wire_format import read_schema
 
@@ -163,7 +166,7 @@ class FlowWriter:
         if not self._late_time or batch.watermark is None:
             return is_good, is_refused, nothing
         if self._late_columns:
-            return is_good, is_refused, _is_behind(F.col(LATE)[self._late_time], batch)
+            return is_good, is_refused, _is_behind(F.col(LATE)[AT], batch)
         # The operator that drops duplicates knows a watermark that is one batch older than this.
         behind = _is_behind(F.col(quoted(self._late_time)), batch)
         return is_good & ~behind, is_refused, fine & behind & F.coalesce(aside, F.lit(True))
@@ -199,7 +202,7 @@ class FlowWriter:
     def _late(self, rows: DataFrame) -> DataFrame:
         if not self._late_columns:
             return rows.select(*map(quoted, self._columns))
-        return rows.select(*(F.col(LATE)[name].alias(name) for name in self._late_columns))
+        return rows.select(*(F.col(LATE)[ROW][name].alias(name) for name in self._late_columns))
 
     def _is_rejected(self) -> Column:
         names = [F.lit(one.name) for one in self._flow.expectations if one.on_violation == "quarantine"]
@@ -232,7 +235,13 @@ class FlowWriter:
         partition_by = [partition_name(one) for one in sink.partition_by]
         if sink.keys:
             newest = newest_by_key(parted, sink.keys)
-            merge_rows(TableLocation.at(path), newest, sink.keys, partition_by, (f"{batch.writer}.table", batch.number))
+            merge_rows(
+                TableLocation.at(path),
+                newest,
+                sink.keys,
+                partition_by,
+                TableBatch(f"{batch.writer}.table", batch.number),
+            )
             return
         writer = parted.write.format(TABLE_FORMAT).option("partitionBy", ",".join(partition_by))
         writer = writer.option("tableFormat", sink.format)
@@ -310,20 +319,26 @@ def topic_rows(rows: DataFrame, sink: TopicSink, declaration: Declaration) -> Da
     """Rows as records: key, value, and where they come from in the headers."""
     names = list(sink.value) or [name for name in rows.columns if not name.startswith("_")]
     headers = lineage_headers(rows.columns)
-    key = F.col(quoted(sink.key)).cast("string") if sink.key is not None else F.lit(None).cast("binary")
+    key = F.lit(None).cast("binary")
+    if sink.key is not None:
+        # Bytes go on as they are; they need not be text.
+        is_bytes = isinstance(rows.select(quoted(sink.key)).schema[0].dataType, BinaryType)
+        key = F.col(quoted(sink.key)) if is_bytes else F.col(quoted(sink.key)).cast("string")
+    deleted = F.lit(False)
+    if sink.tombstone_when is not None:
+        deleted = F.coalesce(F.expr(sink.tombstone_when.text), F.lit(False))
     if sink.format in ("bytes", "string"):
-        value = F.col(quoted(names[0]))
-        return rows.select(key.alias("key"), value.cast("binary").alias("value"), headers.alias("headers"))
+        value = F.when(~deleted, F.col(quoted(names[0])).cast("binary"))
+        return rows.select(key.alias("key"), value.alias("value"), headers.alias("headers"))
     if sink.format == "json":
         format: formats.Format = formats.Json("")
     else:
         schemas = read_schema(resolve(declaration, sink.schema_file or ""))
         format = formats.Avro(schemas) if sink.format == "avro" else formats.Protobuf(schemas, message=sink.message)
-    with_key = rows.select("*", key.alias("__key"), headers.alias("__headers"))
+    with_key = rows.select("*", key.alias("__key"), headers.alias("__headers"), deleted.alias("__deleted"))
     encoded = formats.encode(with_key, format, columns=names, into="__value")
-    return encoded.select(
-        F.col("__key").alias("key"), F.col("__value").alias("value"), F.col("__headers").alias("headers")
-    )
+    value = F.when(~F.col("__deleted"), F.col("__value"))
+    return encoded.select(F.col("__key").alias("key"), value.alias("value"), F.col("__headers").alias("headers"))
 
 
 def side_rows(rows: DataFrame) -> DataFrame:

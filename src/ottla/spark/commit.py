@@ -40,6 +40,7 @@ from ottla.model.batch import CONTROL, HEADER_BYTES, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch, iterate_records
 from ottla.model.types import TopicPartition
+from ottla.spark.source_offsets import offsets_digest
 from ottla.spark.staging import Staged, delete_staged, read_batches
 
 TOKEN_TOPIC = "__spark_commits"
@@ -135,11 +136,6 @@ class Token:
             offsets=fields["offsets"],
             earlier=tuple((batch_id, digest) for batch_id, digest in fields["earlier"]),
         )
-
-
-def offsets_digest(source_offsets: str) -> str:
-    """A short name for the source offsets of a batch."""
-    return hashlib.sha256(source_offsets.encode()).hexdigest()[:24]
 
 
 class CommitProtocol:

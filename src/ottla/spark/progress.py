@@ -13,10 +13,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
-
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
+from ottla.spark.listening import QueryListener
 from ottla.spark.offsets import PartitionOffsets
 from ottla.spark.options import Connection, Options
 
@@ -46,7 +45,7 @@ def publish_progress(spark: SparkSession, options: Mapping[str, str]) -> Progres
     return publisher
 
 
-class ProgressPublisher(StreamingQueryListener):
+class ProgressPublisher(QueryListener):
     """Commits the end of each batch. Spark calls it from one thread."""
 
     def __init__(

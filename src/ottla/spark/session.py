@@ -2,13 +2,14 @@
 
     spark = build_session("orders", conf={"spark.sql.shuffle.partitions": "4"})
 
-Nothing here names a master but the default. Settings that suit one machine are given only when the master is local,
-and whatever the caller sets wins.
+Nothing here names a master but the default. Settings that suit one machine are given only when all of Spark is here:
+in this process (`local[*]`), or in a cluster whose master listens on a loopback address. Whatever the caller sets wins.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -61,7 +62,8 @@ def build_session(app_name: str, master: str | None = None, conf: Mapping[str, s
         if importlib.util.find_spec(package) is None:
             raise SparkMissing(f"the package {package} is missing: `pip install ottla[spark]` installs it")
     settings = settings_of(app_name, master, conf or {}, os.environ)
-    prepare_environment(os.environ, local=is_local(settings.get("spark.master", "")))
+    prepare_environment(os.environ, settings)
+    settings = executor_environment(os.environ, settings) | settings
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
@@ -79,7 +81,7 @@ def settings_of(
     # spark-submit has started the JVM already, with the master of its command line.
     if chosen is None and _SUBMITTED not in environ:
         chosen = "local[*]"
-    settings = _DEFAULTS | (_LOCAL_DEFAULTS if chosen and is_local(chosen) else {}) | dict(conf)
+    settings = _DEFAULTS | (_LOCAL_DEFAULTS if chosen and is_on_this_machine(chosen) else {}) | dict(conf)
     settings["spark.app.name"] = app_name
     if chosen is not None:
         settings["spark.master"] = chosen
@@ -90,16 +92,48 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def prepare_environment(environ: MutableMapping[str, str], *, local: bool) -> None:
+def is_on_this_machine(master: str) -> bool:
+    """Whether all executors are here as well.
+
+    >>> [is_on_this_machine(master) for master in ("local[2]", "spark://127.0.0.1:7077", "spark://a:7077,b:7077")]
+    [True, True, False]
+    """
+    if not master.startswith("spark://"):
+        return is_local(master)
+    hosts = [address.rpartition(":")[0].strip("[]") for address in master.removeprefix("spark://").split(",")]
+    return all(map(_is_loopback, hosts))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def prepare_environment(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
     """What Spark takes from the environment of the process that starts it."""
     environ["JAVA_HOME"] = str(find_java(environ).home)
     # Workers would otherwise run the first python3 of PATH, which need not have our packages.
-    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
     environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     environ.pop("SPARK_REMOTE", None)
-    if local:
+    if is_on_this_machine(settings.get("spark.master", "")):
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         _add_own_packages(environ)
+
+
+def executor_environment(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings by which executors of a cluster on this machine get what this process has.
+
+    Whoever started the cluster may have had another Java and other packages in mind. Of other machines nothing is
+    known: their paths are theirs.
+    """
+    master = settings.get("spark.master", "")
+    if is_local(master) or not is_on_this_machine(master):
+        return {}
+    names = ("JAVA_HOME", "PYTHONPATH", "OTTLA_NUMBA")
+    return {f"spark.executorEnv.{name}": environ[name] for name in names if environ.get(name)}
 
 
 def _add_own_packages(environ: MutableMapping[str, str]) -> None:

@@ -14,7 +14,6 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from ottla.client.cluster import Cluster
 from ottla.spark.columns import RowsRefused, check_written_columns
 from ottla.spark.commit import Checkpoint, CommitProtocol, CommitSettings, commit_once
+from ottla.spark.source_offsets import read_source_offsets
 from ottla.spark.staging import (
     JOBS,
     Staged,
@@ -31,7 +31,6 @@ from ottla.spark.staging import (
     StagingWriter,
     delete_staged,
     is_local,
-    open_filesystem,
     staging_file,
     sweep,
     this_host,
@@ -50,8 +49,6 @@ _PARTITIONS_AGE_S_MAX = 30.0
 #: a job that stages for longer than this has its files swept by others
 _JOB_S_MAX = 3 * 86_400
 _SWEEP_BATCHES = 64
-#: lines of a file of Spark's offset log before those of the sources: version, metadata
-_OFFSETS_HEADER_LINES = 2
 
 _partition_counts: dict[tuple[str, str], tuple[int, float]] = {}
 _sweep_again_at: dict[str, int] = {}
@@ -234,18 +231,6 @@ def connect(options: WriteOptions) -> Cluster:
         client_id=connection.client_id,
         timeout_s=connection.timeout_s,
     )
-
-
-def read_source_offsets(checkpoint_location: str | None, batch_id: int) -> str | None:
-    """What Spark has planned to read for a batch, None when its checkpoint is out of reach."""
-    if checkpoint_location is None:
-        return None
-    with suppress(OSError, StagingError):
-        filesystem, path = open_filesystem(f"{checkpoint_location.rstrip('/')}/offsets/{batch_id}")
-        with filesystem.open_input_stream(path) as stream:
-            lines = bytes(stream.read()).decode().splitlines()
-        return "\n".join(lines[_OFFSETS_HEADER_LINES:])
-    return None
 
 
 def _protocol(options: WriteOptions, name: str, checkpoint: Checkpoint) -> CommitProtocol:

@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -37,6 +37,11 @@ log = logging.getLogger("ottla.spark")
 
 _ATTEMPTS: Final = 10
 _BACKOFF_S: Final = 0.05
+#: how many of the last commits are searched for a batch that comes again: others may have written since
+_REMEMBERED: Final = 100
+#: what a commit says of itself in the table's history
+_BATCH: Final = "ottla.batch"
+_OFFSETS: Final = "ottla.offsets"
 
 
 class CommitRefused(OttlaError):
@@ -65,6 +70,15 @@ class Committed:
     version: int
     #: the table had this batch already
     skipped: bool = False
+
+
+class TableBatch(NamedTuple):
+    """Who writes, and which of its batches."""
+
+    writer: str
+    number: int
+    #: a digest of the source offsets that it was made of; None where they are not known
+    offsets: str | None = None
 
 
 class TableCommit:
@@ -107,13 +121,13 @@ class TableCommit:
             raise SchemaMismatch(f"the table is parted by {', '.join(missing)}, which the rows do not have: add it")
         return TablePlan(rows=merged.rows, partition_by=columns)
 
-    def commit(self, files: Sequence[DataFile], batch: tuple[str, int] | None = None) -> Committed:
-        """Add files; ``batch`` is the writer's name and the number of its batch."""
+    def commit(self, files: Sequence[DataFile], batch: TableBatch | None = None) -> Committed:
+        """Add files, those of a batch once."""
         self._checkpoint("start")
         for attempt in range(_ATTEMPTS):
             table = self._prepare()
-            if batch is not None and _has(table, batch):
-                log.info("the table %s has batch %d of %s already", self._location.uri, batch[1], batch[0])
+            if batch is not None and has_batch(table, batch):
+                log.info("the table %s has batch %d of %s already", self._location.uri, batch.number, batch.writer)
                 # After a commit that looked failed, the batch that is there may be this very one: vacuum must clean.
                 if not attempt:
                     discard(self._location, files)
@@ -182,7 +196,7 @@ class TableCommit:
             if last.type == fs.FileType.NotFound:
                 self._table = None
 
-    def _write(self, table: DeltaTable, files: Sequence[DataFile], batch: tuple[str, int] | None) -> Committed:
+    def _write(self, table: DeltaTable, files: Sequence[DataFile], batch: TableBatch | None) -> Committed:
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [_add_action(file, now_ms) for file in files]
         partition_by = list(table.metadata().partition_columns)
@@ -193,13 +207,12 @@ class TableCommit:
             mode = "overwrite"
             if self._replace.schema:
                 schema = to_delta(prepare_new(self._rows, partition_by))
-        transactions = [] if batch is None else [Transaction(batch[0], batch[1])]
         table.create_write_transaction(
             actions,
             mode,
             schema,
             partition_by,
-            commit_properties=CommitProperties(app_transactions=transactions),
+            commit_properties=None if batch is None else properties_of(batch),
         )
         table.update_incremental()
         return Committed(version=table.version())
@@ -236,9 +249,42 @@ class TableCommit:
         return columns
 
 
-def _has(table: DeltaTable, batch: tuple[str, int]) -> bool:
-    version = table.transaction_version(batch[0])
-    return version is not None and version >= batch[1]
+def has_batch(table: DeltaTable, batch: TableBatch) -> bool:
+    """Whether the table has this batch already.
+
+    :raises CommitRefused: if it has one that was made of other rows, or later ones.
+    """
+    last = table.transaction_version(batch.writer)
+    if last is None or last < batch.number:
+        return False
+    if last == batch.number and _offsets_of(table, batch) in (None, batch.offsets):
+        return True
+    raise CommitRefused(
+        f"the table {table.table_uri} has batches up to {last} of {batch.writer}, and batch {batch.number} of the "
+        "checkpoint is not the one that was committed: it covers other source offsets, or is an older one. The "
+        "checkpoint was restored from an older copy, or another run goes on from it. Nothing was written. Use the "
+        "newest checkpoint; or start with a new checkpointLocation, which writes everything that is read once more"
+    )
+
+
+def _offsets_of(table: DeltaTable, batch: TableBatch) -> str | None:
+    """What the committed batch of this number was made of, as far as that is still known."""
+    if batch.offsets is None:
+        return None
+    name = _batch_name(batch)
+    found = next((entry for entry in table.history(_REMEMBERED) if entry.get(_BATCH) == name), {})
+    digest: str | None = found.get(_OFFSETS)
+    return digest
+
+
+def properties_of(batch: TableBatch) -> CommitProperties:
+    """What a commit of this batch says of itself."""
+    said = {_BATCH: _batch_name(batch)} | ({_OFFSETS: batch.offsets} if batch.offsets else {})
+    return CommitProperties(custom_metadata=said, app_transactions=[Transaction(batch.writer, batch.number)])
+
+
+def _batch_name(batch: TableBatch) -> str:
+    return f"{batch.writer} {batch.number}"
 
 
 def discard(location: TableLocation, files: Sequence[DataFile]) -> None:

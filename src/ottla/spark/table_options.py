@@ -117,6 +117,8 @@ class TableWriteOptions:
     vacuum_hours: int | None
     sink_name: str | None
     batch_id: int | None
+    #: where the stream that writes has its checkpoint
+    checkpoint_location: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool, overwrite: bool = False) -> Self:
@@ -136,6 +138,7 @@ class TableWriteOptions:
             compact_every=_whole_number("compactEvery", given.text("compactEvery") or str(_COMPACT_EVERY)),
             vacuum_hours=None if vacuum_hours is None else _whole_number("vacuumHours", vacuum_hours),
             sink_name=sink_name,
+            checkpoint_location=given.text("checkpointLocation") or None,
             batch_id=None if batch_id is None else _whole_number("ottla.batch.id", batch_id),
         )
         parsed._check(stream=stream, overwrite=overwrite)

@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from ottla.spark.maintenance import maybe_maintain
 from ottla.spark.parquet_directory import STAGING, publish
-from ottla.spark.table_commit import Replace, TableCommit, TablePlan, discard
+from ottla.spark.source_offsets import offsets_digest, read_source_offsets
+from ottla.spark.table_commit import Replace, TableBatch, TableCommit, TablePlan, discard
 from ottla.spark.table_files import DataFile, DataFileWriter, FileLayout
 from ottla.spark.table_options import TableFormat, TableWriteOptions
 from ottla.spark.table_schema import Schema, prepare_new
@@ -102,7 +103,9 @@ class TableStreamWriter(TableWriting, DataSourceStreamArrowWriter):
         # All that a commit depends on: the process may serve several queries, and one that was started anew.
         key = (repr(options), json.dumps(self.rows), self.overwrite)
         commit = _commits.setdefault(key, self._commit_of_table())
-        committed = commit.commit(files, (name, batchId))
+        offsets = read_source_offsets(options.checkpoint_location, batchId)
+        digest = None if offsets is None else offsets_digest(offsets)
+        committed = commit.commit(files, TableBatch(name, batchId, digest))
         if not committed.skipped:
             maybe_maintain(options.location, batchId, every=options.compact_every, vacuum_hours=options.vacuum_hours)
         self.checkpoint("end")
@@ -124,10 +127,12 @@ class TableBatchWriter(TableWriting, DataSourceArrowWriter):
             return
         batch = None
         if options.sink_name is not None and options.batch_id is not None:
-            batch = (options.sink_name, options.batch_id)
+            batch = TableBatch(options.sink_name, options.batch_id)
         committed = self._commit_of_table().commit(files, batch)
         if batch is not None and not committed.skipped:
-            maybe_maintain(options.location, batch[1], every=options.compact_every, vacuum_hours=options.vacuum_hours)
+            maybe_maintain(
+                options.location, batch.number, every=options.compact_every, vacuum_hours=options.vacuum_hours
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self.discard_files(messages)

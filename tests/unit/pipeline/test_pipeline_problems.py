@@ -128,7 +128,7 @@ def test_writing_the_topic_one_stands_on_is_a_cycle(with_flows: Problems) -> Non
         ("{zone: refined, from: staged}", "reads 'staged' of zone staging", "put a flow of zone trusted in between"),
         ("{zone: raw, from: staged}", "reads 'staged' of zone staging", "raw keeps what a source gave"),
         ("{zone: raw, from: orders, deduplicate: order_id}", "has 'deduplicate'", "raw keeps bytes as received"),
-        ("{zone: staging, from: [orders, staged]}", "decodes 'orders' and reads other inputs", "a flow of its own"),
+        ("{zone: staging, from: [orders, staged]}", "decodes 'orders' and reads other inputs", "add sql: or python:"),
         ("{zone: staging, from: orders, kind: view}", "of kind view", "what is rejected must be stored"),
         ("{zone: staging, from: staged, deduplicate: order_id}", "has 'deduplicate'", "zone trusted"),
         ("{zone: trusted, from: staged, deduplicate: orderid}", "names 'orderid'", "write order_id"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.spark.java import JavaMissing, find_java, major_version
-from ottla.spark.session import prepare_environment, settings_of
+from ottla.spark.session import executor_environment, is_on_this_machine, prepare_environment, settings_of
 
 
 def make_java(home: Path, version: str, modules: str | None = "java.base jdk.incubator.vector") -> Path:
@@ -82,6 +82,35 @@ def test_master_of_spark_submit_is_left_alone() -> None:
 
 def test_workers_run_the_same_python_and_find_the_package(tmp_path: Path) -> None:
     environ = {"JAVA_HOME": str(make_java(tmp_path / "j", "17.0.1")), "PYTHONPATH": "/x", "SPARK_REMOTE": "sc://h"}
-    prepare_environment(environ, local=True)
+    prepare_environment(environ, {"spark.master": "local[2]"})
     assert environ["PYSPARK_PYTHON"] and environ["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert environ["PYTHONPATH"].endswith("/x") and "SPARK_REMOTE" not in environ
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "spark://127.0.0.1:7077", "spark://localhost:1,[::1]:2"])
+def test_a_master_on_a_loopback_address_is_on_this_machine(master: str) -> None:
+    assert is_on_this_machine(master)
+
+
+@pytest.mark.parametrize("master", ["", "yarn", "k8s://https://127.0.0.1:6443", "spark://127.0.0.1:1,host:2"])
+def test_any_other_master_is_not(master: str) -> None:
+    assert not is_on_this_machine(master)
+
+
+def test_executors_on_this_machine_get_java_and_packages_of_this_process() -> None:
+    environ = {"JAVA_HOME": "/j", "PYTHONPATH": "/p", "OTHER": "x"}
+    assert executor_environment(environ, {"spark.master": "spark://127.0.0.1:7077"}) == {
+        "spark.executorEnv.JAVA_HOME": "/j",
+        "spark.executorEnv.PYTHONPATH": "/p",
+    }
+
+
+def test_executors_elsewhere_keep_their_own_paths() -> None:
+    assert executor_environment({"JAVA_HOME": "/j"}, {"spark.master": "spark://host:7077"}) == {}
+
+
+def test_python_of_executors_may_be_named_by_a_setting(tmp_path: Path) -> None:
+    environ = {"JAVA_HOME": str(make_java(tmp_path / "j", "17.0.1"))}
+    prepare_environment(environ, {"spark.master": "yarn", "spark.pyspark.python": "./env/bin/python"})
+    assert environ["PYSPARK_PYTHON"] == "./env/bin/python"
+    assert "SPARK_LOCAL_IP" not in environ

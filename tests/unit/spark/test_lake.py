@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from ottla.spark import maintenance, table_commit
 from ottla.spark.options import OptionError
 from ottla.spark.parquet_directory import STAGING, publish
-from ottla.spark.table_commit import CommitRefused, Replace, TableCommit
+from ottla.spark.table_commit import CommitRefused, Replace, TableBatch, TableCommit
 from ottla.spark.table_files import (
     DataFile,
     DataFileWriter,
@@ -62,9 +62,9 @@ class Room:
         writer.write(pa.RecordBatch.from_pylist(rows, arrow))
         return writer.finish()
 
-    def append(self, *values: int, batch: tuple[str, int] | None = None) -> table_commit.Committed:
+    def append(self, *values: int, batch: tuple[Any, ...] | None = None) -> table_commit.Committed:
         files = self.files([{"v": value} for value in values], v="long")
-        return TableCommit(self.location, schema(v="long")).commit(files, batch)
+        return TableCommit(self.location, schema(v="long")).commit(files, TableBatch(*batch) if batch else None)
 
     def values(self) -> list[int]:
         return sorted(DeltaTable(self.location.uri).to_pyarrow_table()["v"].to_pylist())
@@ -100,19 +100,32 @@ def test_batches_of_two_writers_do_not_meet(room: Room) -> None:
 
 def test_older_batch_of_a_driver_that_lives_on_is_refused(room: Room) -> None:
     room.append(1, batch=("query", 4))
-    assert room.append(0, batch=("query", 3)).skipped
+    with pytest.raises(CommitRefused, match=r"batches up to 4 of query, and batch 3 .*restored from an older copy"):
+        room.append(0, batch=("query", 3))
+    assert room.values() == [1]
+
+
+def test_batch_that_comes_again_of_other_offsets_is_refused(room: Room) -> None:
+    room.append(1, batch=("query", 4, "these"))
+    # Others write, and the table's files change.
+    room.append(2)
+    room.append(3, batch=("other", 4, "whatever"))
+    assert room.append(1, batch=("query", 4, "these")).skipped
+    with pytest.raises(CommitRefused, match="covers other source offsets"):
+        room.append(5, batch=("query", 4, "those"))
+    assert room.values() == [1, 2, 3]
 
 
 def test_two_drivers_with_one_batch_commit_it_once(room: Room) -> None:
     zombie = TableCommit(room.location, schema(v="long"))
-    zombie.commit(room.files([{"v": 0}], v="long"), ("query", 0))
+    zombie.commit(room.files([{"v": 0}], v="long"), TableBatch("query", 0))
     mine, theirs = (room.files([{"v": 1}], v="long") for _ in range(2))
     # The zombie has loaded the table; it commits only after the other one has.
     stale = zombie._prepare()
-    TableCommit(room.location, schema(v="long")).commit(mine, ("query", 1))
+    TableCommit(room.location, schema(v="long")).commit(mine, TableBatch("query", 1))
     with pytest.raises(table_commit.CommitFailedError):
-        zombie._write(stale, theirs, ("query", 1))
-    assert zombie.commit(theirs, ("query", 1)).skipped and room.values() == [0, 1]
+        zombie._write(stale, theirs, TableBatch("query", 1))
+    assert zombie.commit(theirs, TableBatch("query", 1)).skipped and room.values() == [0, 1]
 
 
 def test_append_goes_on_when_others_delete_rows_meanwhile(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +139,7 @@ def test_append_goes_on_when_others_delete_rows_meanwhile(room: Room, monkeypatc
         return write(*arguments)
 
     monkeypatch.setattr(commit, "_write", write_after_a_delete)
-    commit.commit(room.files([{"v": 3}], v="long"), ("query", 0))
+    commit.commit(room.files([{"v": 3}], v="long"), TableBatch("query", 0))
     assert room.values() == [2, 3]
 
 
@@ -141,14 +154,14 @@ def test_batches_are_known_when_only_a_checkpoint_tells_of_them(room: Room) -> N
 
 def test_empty_batch_makes_the_table_and_no_version_more(room: Room) -> None:
     commit = TableCommit(room.location, schema(v="long"))
-    assert [commit.commit([], ("query", batch)).version for batch in range(2)] == [0, 0]
+    assert [commit.commit([], TableBatch("query", batch)).version for batch in range(2)] == [0, 0]
 
 
 def test_table_that_was_deleted_is_made_again(room: Room, tmp_path: Path) -> None:
     commit = TableCommit(room.location, schema(v="long"))
-    commit.commit(room.files([{"v": 1}], v="long"), ("query", 0))
+    commit.commit(room.files([{"v": 1}], v="long"), TableBatch("query", 0))
     Path(room.location.uri).rename(tmp_path / "elsewhere")
-    commit.commit(room.files([{"v": 2}], v="long"), ("query", 1))
+    commit.commit(room.files([{"v": 2}], v="long"), TableBatch("query", 1))
     assert room.values() == [2]
 
 
@@ -259,8 +272,8 @@ def test_rows_outside_of_replace_where_are_refused_and_nothing_changes(days: Roo
 
 
 def test_replaced_partition_of_a_batch_that_comes_again_is_replaced_once(days: Room) -> None:
-    replace(days, "day = '2026-01-02'", (20, 2), batch=("backfill", 1))
-    replace(days, "day = '2026-01-02'", (21, 2), batch=("backfill", 1))
+    replace(days, "day = '2026-01-02'", (20, 2), batch=TableBatch("backfill", 1))
+    replace(days, "day = '2026-01-02'", (21, 2), batch=TableBatch("backfill", 1))
     assert days.values() == [1, 3, 20]
 
 
