@@ -74,11 +74,11 @@ class _Analysis:
 
     def _check(self, flow: Flow) -> None:
         try:
-            work = Planner(self._spark, self._graph, self._empty).work(flow)
+            read = self._empty_stream if flow.kind == "table" else self._empty
+            work = Planner(self._spark, self._graph, read).work(flow)
             self._check_result(flow, work)
             self.schemas[flow.name] = work.schema
-            if flow.kind == "table":
-                self._check_stream(flow)
+            self._check_stream(flow, work)
         except QueryRefused as refused:
             self._problems.add(*_where_and_why(flow, refused))
         except NothingIsLate:
@@ -104,9 +104,8 @@ class _Analysis:
         rate = self._spark.readStream.format("rate").load()
         return rate.selectExpr(*(f"CAST(NULL AS {one.dataType.simpleString()}) AS `{one.name}`" for one in schema))
 
-    def _check_stream(self, flow: Flow) -> None:
+    def _check_stream(self, flow: Flow, work: Work) -> None:
         """What no stream can do, Spark says only when a query starts; its check is asked for here."""
-        work = Planner(self._spark, self._graph, self._empty_stream).work(flow)
         if not work.rows.isStreaming:
             return
         jvm: Any = self._spark._jvm

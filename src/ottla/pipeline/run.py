@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,6 +55,8 @@ _STOP_S_MAX = 60.0
 _EVENTS_S_MAX = 5.0
 #: how Spark writes the watermark of a first batch
 _NO_WATERMARK = "1970-01-01T00:00:00.000Z"
+#: how Spark begins to say that a query runs
+_SETTLED = ("Waiting", "Processing")
 _PACKAGES = ("ottla", "pyspark_ottla", "pyspark_ottla_table")
 #: what a start of a query, or a batch job, may fail with
 _FAILURES = (PySparkException, Py4JError, OttlaError, OSError)
@@ -101,6 +104,11 @@ class Session:
     layout: Layout
     inputs: Inputs
 
+    def enter_thread(self) -> None:
+        """A thread of ours has no active session for Spark, and without one no data source of Python's is found."""
+        jvm: Any = self.spark._jvm
+        jvm.SparkSession.setActiveSession(self.spark._jsparkSession)
+
 
 class Supervisor:
     """Runs a pipeline, or some `flows` of it, until it has ended or is stopped."""
@@ -136,8 +144,10 @@ class Supervisor:
         schemas = schemas_of(spark, graph)
         inputs = Inputs(spark, declaration, layout, schemas)
         self._session = Session(spark, declaration, graph, layout, inputs)
+        #: queries are planned and started side by side, which is most of what a start costs
+        self._starts = ThreadPoolExecutor(active_max, "start")
         self._flows = [
-            _Supervised(self._session, declaration.flows[name], self._restarts)
+            _Supervised(self._session, declaration.flows[name], self._restarts, self._starts)
             for name in graph.order
             if declaration.flows[name].kind != "view" and (chosen is None or name in chosen)
         ]
@@ -161,6 +171,7 @@ class Supervisor:
             self._supervise()
         finally:
             self._stop_flows()
+            self._starts.shutdown(wait=False, cancel_futures=True)
             for one in (listener, publisher):
                 self._spark.streams.removeListener(one)
             publisher.close()
@@ -219,8 +230,9 @@ class Supervisor:
 class _Supervised:
     """One flow: started, watched, started again."""
 
-    def __init__(self, session: Session, flow: Flow, restarts: Restarts) -> None:
+    def __init__(self, session: Session, flow: Flow, restarts: Restarts, starts: ThreadPoolExecutor) -> None:
         self._session = session
+        self.starts = starts
         self.flow = flow
         self.trigger = session.declaration.trigger_of(flow)
         self._restarts = restarts
@@ -306,13 +318,10 @@ class _Supervised:
     def _start(self, now: float) -> None:
         self.told.clear()
         self._started_at = now
-        try:
-            kind = _View if self.flow.kind == "materialized_view" else _Stream
-            self._running = kind(self._session, self)
-            self.starting = True
-            self.status.state = "running"
-        except _FAILURES as error:
-            self._fail(error, now)
+        kind = _View if self.flow.kind == "materialized_view" else _Stream
+        self._running = kind(self._session, self)
+        self.starting = True
+        self.status.state = "running"
 
     def _fail(self, error: BaseException, now: float) -> None:
         self._failures += 1
@@ -333,6 +342,12 @@ class _Stream:
     """A flow as a streaming query."""
 
     def __init__(self, session: Session, supervised: _Supervised) -> None:
+        self._told = supervised.told
+        self._started: Future[StreamingQuery] = supervised.starts.submit(self._start, session, supervised)
+
+    @staticmethod
+    def _start(session: Session, supervised: _Supervised) -> StreamingQuery:
+        session.enter_thread()
         flow = supervised.flow
         work = Planner(session.spark, session.graph, session.inputs.stream).work(flow)
         if not work.rows.isStreaming:
@@ -350,19 +365,26 @@ class _Stream:
 
         stream = work.rows.writeStream.foreachBatch(write).queryName(flow.name).option("checkpointLocation", checkpoint)
         stream = stream.outputMode("update" if flow.emit == "changes" else "append")
-        self._query: StreamingQuery = stream.trigger(**trigger_options(supervised.trigger)).start()
+        return stream.trigger(**trigger_options(supervised.trigger)).start()
 
     def ended(self) -> bool:
-        return not self._query.isActive
+        if not self._started.done():
+            return False
+        if self._started.exception() is None:
+            return not self._started.result().isActive
+        # There is no query that could tell anything.
+        self._told.set()
+        return True
 
     def settled(self) -> bool:
-        return str(self._query.status["message"]).startswith(("Waiting", "Processing"))
+        return self._started.done() and str(self._started.result().status["message"]).startswith(_SETTLED)
 
     def failure(self) -> BaseException | None:
-        return self._query.exception()
+        return self._started.exception() or self._started.result().exception()
 
     def stop(self) -> None:
-        self._query.stop()
+        if not self._started.cancel():
+            self._started.result(_STOP_S_MAX).stop()
 
 
 class _View:
@@ -393,10 +415,8 @@ class _View:
         trigger = self._supervised.trigger
         interval_s = max(trigger.interval_ms / 1000, 1.0)
         seen: dict[str, int] = {}
-        # A thread of ours has no active session in Spark's eyes, and without one no data source of Python's is found.
-        jvm: Any = self._session.spark._jvm
         try:
-            jvm.SparkSession.setActiveSession(self._session.spark._jsparkSession)
+            self._session.enter_thread()
             for number in _numbers():
                 versions = self._versions()
                 if trigger.ends or versions != seen:
