@@ -33,7 +33,7 @@ test: $(VENV)/.dev kcat
 
 # What needs no other process: seconds.
 test-fast: $(VENV)/.dev
-	$(BIN)/pytest -m "not broker and not client and not foreign and not crash" $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not broker and not client and not foreign and not crash and not spark" $(PYTEST_ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -29,6 +29,10 @@ _SESSION = {
     "spark.driver.memory": "1g",
     # Tests run little and start often: compiling less is faster.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    # For so few rows, what Spark does to be fast is what makes it slow.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 #: Spark's own Kafka connector, brought here once by the pom beside this file; not in version control
 CONNECTOR_JARS = sorted((Path(__file__).resolve().parents[2] / ".bench" / "spark-kafka").glob("*.jar"))

@@ -6,7 +6,6 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -125,23 +124,7 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def quick(spark: SparkSession) -> Iterator[None]:
-    """For so few rows, what Spark does to be fast is what makes it slow."""
-    settings = {
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    }
-    before = {name: spark.conf.get(name) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield
-    for name, was in before.items():
-        spark.conf.set(name, str(was))
-
-
-@pytest.fixture(scope="module")
-def ran(spark: SparkSession, broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, quick: None) -> Ran:
+def ran(spark: SparkSession, broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """All examples have run, as one pipeline: a supervisor for each would cost more than what it runs."""
     examples = [load(str(file)) for file in _EXAMPLES.glob("*.yaml")]
     together = unite(examples, broker, str(tmp_path_factory.mktemp("operators")))
@@ -354,7 +337,7 @@ class Late:
 
 
 @pytest.fixture(scope="module")
-def late(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, quick: None) -> Late:
+def late(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Late:
     directory = tmp_path_factory.mktemp("late")
     chance = random.Random(7)
     streams = {name: write_readings(directory / name, name, chance) for name in ("readings", "answers")}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -39,19 +39,19 @@ def analyse(declaration: Declaration, spark: SparkSession | None = None) -> Iter
     """Everything that Spark finds wrong. Starts a session of its own if it is given none."""
     graph = Graph(declaration)
     if spark is not None:
-        return _Analysis(spark, graph).run()
+        return _Analysis(spark, graph).run(graph.order)
     session = build_session(f"ottla validate {declaration.name}", "local[1]")
     session.sparkContext.setLogLevel("OFF")
     try:
-        return _Analysis(session, graph).run()
+        return _Analysis(session, graph).run(graph.order)
     finally:
         session.stop()
 
 
-def schemas_of(spark: SparkSession, graph: Graph) -> dict[str, StructType]:
-    """The columns of every flow. Raises BadDeclaration."""
+def schemas_of(spark: SparkSession, graph: Graph, flows: Collection[str] | None = None) -> dict[str, StructType]:
+    """The columns of every flow, or of some and all that they read. Raises BadDeclaration."""
     analysis = _Analysis(spark, graph)
-    problems = tuple(analysis.run())
+    problems = tuple(analysis.run(graph.order if flows is None else graph.above(*flows)))
     if problems:
         raise BadDeclaration(problems)
     return analysis.schemas
@@ -64,11 +64,13 @@ class _Analysis:
         self._problems = Problems()
         self.schemas: dict[str, StructType] = {}
 
-    def run(self) -> tuple[Problem, ...]:
+    def run(self, flows: Collection[str]) -> tuple[Problem, ...]:
         with _quiet():
             for name in self._graph.order:
                 flow = self._graph.declaration.flows[name]
-                if all(one in self.schemas or one in self._graph.declaration.sources for one in flow.input_names):
+                if name in flows and all(
+                    one in self.schemas or one in self._graph.declaration.sources for one in flow.input_names
+                ):
                     self._check(flow)
         return tuple(self._problems)
 

@@ -73,14 +73,19 @@ class Graph:
 
     def sources_of(self, name: str) -> tuple[str, ...]:
         """Every source whose rows may end up in this flow, in the order of the file."""
+        above = self.above(name)
+        return tuple(source for source in self.declaration.sources if source in above)
+
+    def above(self, *names: str) -> set[str]:
+        """These flows, and all flows and sources whose rows may end up in them."""
         seen: set[str] = set()
-        waiting = [name]
+        waiting = list(names)
         while waiting:
             one = waiting.pop()
             if one not in seen:
                 seen.add(one)
                 waiting.extend(self.inputs.get(one, ()))
-        return tuple(source for source in self.declaration.sources if source in seen)
+        return seen
 
     def decodes(self, flow: Flow) -> Source | None:
         """The source whose values this flow decodes, the first if there are several; None if it decodes nothing."""

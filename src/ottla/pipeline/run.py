@@ -141,7 +141,7 @@ class Supervisor:
         self._stopping = threading.Event()
         self.status = RunStatus.begin(declaration.name, declaration.file, str(spark.sparkContext.master))
         graph = Graph(declaration)
-        schemas = schemas_of(spark, graph)
+        schemas = schemas_of(spark, graph, chosen)
         inputs = Inputs(spark, declaration, layout, schemas)
         self._session = Session(spark, declaration, graph, layout, inputs)
         #: queries are planned and started side by side, which is most of what a start costs
