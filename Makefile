@@ -3,12 +3,22 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ./data
+DEMO ?= ./demo-data
 LISTENER ?= PLAINTEXT://127.0.0.1:9092
 METRICS ?= 127.0.0.1:9464
 
-.PHONY: run test test-fast check format docs bench crash groups transactions clean
+.PHONY: run demo broker test test-fast check format docs bench crash groups transactions spark-kills spark-cluster clean
 
+# A broker, a shop that sends events to it, a pipeline on Spark, and a view of it all, until Ctrl-C.
 run: $(VENV)/.run
+	@exec $(BIN)/ottla demo --data $(DEMO) --listener $(LISTENER) --metrics $(METRICS) $(DEMO_ARGS)
+
+# The same with an end: tables, quarantine, and every figure checked against what was sent.
+demo: $(VENV)/.run
+	@exec $(BIN)/ottla demo --events $(or $(EVENTS),5000) $(if $(SEED),--seed $(SEED)) $(DEMO_ARGS)
+
+# The broker alone.
+broker: $(VENV)/.run
 	@echo "Starting a broker on $(LISTENER), data in $(DATA). Stop it with Ctrl-C."
 	@echo "In another terminal:"
 	@echo "  $(BIN)/ottla topic create hello --partitions 3"
@@ -23,7 +33,7 @@ test: $(VENV)/.dev kcat
 
 # What needs no other process: seconds.
 test-fast: $(VENV)/.dev
-	$(BIN)/pytest -m "not broker and not client and not foreign and not crash" $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not broker and not client and not foreign and not crash and not spark" $(PYTEST_ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -32,6 +42,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_docs.py --check
 	$(BIN)/python tools/generate_cli_docs.py --check
+	$(BIN)/python tools/generate_pipeline_docs.py --check
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
@@ -40,6 +51,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python tools/generate_docs.py
 	$(BIN)/python tools/generate_cli_docs.py
+	$(BIN)/python tools/generate_pipeline_docs.py
 
 # Ottla beside Apache Kafka on this machine; writes docs/performance.md. Takes a while.
 bench: $(VENV)/.dev
@@ -59,6 +71,16 @@ transactions: $(VENV)/.dev
 	$(BIN)/pytest tests/transactions --txn-kills $(or $(KILLS),100) --txn-records $(or $(RECORDS),1000000) \
 	  --txn-runs $(or $(RUNS),200) $(if $(SEED),--txn-seed $(SEED)) -s
 
+# Exactly once through Spark, into a topic and a table, while drivers, executors and the broker are killed: KILLS=100
+# ROWS=1000000 SEED=1, all of them optional.
+spark-kills: $(VENV)/.dev
+	$(BIN)/python tests/spark/kill_campaign.py --kills $(or $(KILLS),100) --rows $(or $(ROWS),1000000) \
+	  $(if $(SEED),--seed $(SEED))
+
+# The demonstration on a standalone cluster that loses a worker, beside the same in one process: some minutes.
+spark-cluster: $(VENV)/.dev
+	OTTLA_SPARK_CLUSTER=1 $(BIN)/pytest tests/spark/test_standalone_cluster.py -s
+
 clean:
 	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis
 
@@ -68,7 +90,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed: install your system's python3-venv package"; exit 1; }
 
 $(VENV)/.run: pyproject.toml $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[spark]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(BIN)/python

@@ -1,4 +1,4 @@
-"""`make bench`: measures Ottla's broker and Apache Kafka side by side and writes docs/performance.*.
+"""`make bench`: measures Ottla beside Apache Kafka, and beside Spark's Kafka connector; writes docs/performance.*.
 
 Rounds are interleaved: every scenario runs on one broker and at once on the other, both warm. A run that was
 shortened or narrowed (--quick, --only, --brokers) shows its tables but leaves the docs alone.
@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import kafka_server, ottla_server
+from benchmarks.maven import ROOT, SCRATCH
 from benchmarks.measure import Lab, MeasurementFailed, Metrics, compile_load
-from benchmarks.report import build_document, number, render, write_report
-from benchmarks.scenarios import LOADED, SCENARIOS, Scenario
+from benchmarks.report import build_document, number, render, render_spark, write_report
+from benchmarks.scenarios import LOADED, SCENARIOS, SPARK_ROWS, SPARK_SCENARIOS, Scenario, SparkRow
+from benchmarks.spark import SparkBench
 
-ROOT = Path(__file__).resolve().parent.parent
-SCRATCH = ROOT / ".bench"
 IDLE_SECONDS = 10.0
 # Java compiles its hot paths while it runs; Python is as fast in the first second as later.
 WARMUP_SECONDS = {"kafka": 5.0, "ottla": 1.0}
@@ -37,11 +37,12 @@ BUSY_LOAD = 0.5
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     if options.list:
-        for scenario in SCENARIOS:
-            print(f"{scenario.name:28} {scenario.title}")
+        for name, title in [*((each.name, each.title) for each in SCENARIOS), *SPARK_SCENARIOS.items()]:
+            print(f"{name:28} {title}")
         return 0
     scenarios = [scenario for scenario in SCENARIOS if re.search(options.only, scenario.name)]
-    if not scenarios:
+    spark_rows = [row for row in SPARK_ROWS if re.search(options.only, row.scenario)]
+    if not scenarios and not spark_rows:
         print(f"bench: no scenario matches {options.only!r}; --list shows them", file=sys.stderr)
         return 2
     brokers = _usable_brokers(options.brokers)
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        bench = Bench(scenarios, brokers, options, directory)
+        bench = Bench(scenarios, spark_rows, brokers, options, directory)
         return bench.run()
     except MeasurementFailed as problem:
         print(f"bench: {problem}", file=sys.stderr)
@@ -71,6 +72,7 @@ class Bench:
     def __init__(
         self,
         scenarios: Sequence[Scenario],
+        spark_rows: Sequence[SparkRow],
         brokers: Sequence[str],
         options: argparse.Namespace,
         directory: Path,
@@ -78,8 +80,12 @@ class Bench:
         self._scenarios = scenarios
         self._brokers = list(brokers)
         self._options = options
-        self._whole = not options.quick and len(brokers) == 2 and len(scenarios) == len(SCENARIOS)
+        every_row = len(scenarios) == len(SCENARIOS) and len(spark_rows) == len(SPARK_ROWS)
+        self._whole = not options.quick and len(brokers) == 2 and every_row
         self._lab = Lab(directory, compile_load(SCRATCH))
+        self._spark: SparkBench | None = None
+        if spark_rows:
+            self._spark = SparkBench(spark_rows, brokers, self._lab, directory / "spark", quick=options.quick)
         self._samples: dict[str, dict[str, list[Metrics]]] = {}
         self._failures: dict[str, dict[str, str]] = {}
 
@@ -89,6 +95,8 @@ class Bench:
             print(f"note: the machine is busy (load {load:.1f}); expect low figures, widely spread", flush=True)
         try:
             self._measure_all()
+            if self._spark is not None:
+                self._spark.run(self._options.rounds)
         finally:
             # A second Ctrl-C must not leave a broker behind.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -96,14 +104,19 @@ class Bench:
             print("stopping the brokers", flush=True)
             self._lab.close()
         rows = [*self._scenarios, *([LOADED] if LOADED.name in self._samples else [])]
-        document = build_document(rows, self._samples, self._failures, self._facts(load))
-        print("\n" + render(document))
+        facts = self._facts(load)
+        document = build_document(rows, self._samples, self._failures, facts)
+        if rows:
+            print("\n" + render(document))
+        if self._spark is not None:
+            document["spark_rows"] = self._spark.document(facts)
+            print("\n" + render_spark(document["spark_rows"]))
         if self._whole or self._options.write:
             write_report(ROOT / "docs", document)
             print("\nwritten: docs/performance.md, docs/performance.json")
         else:
             print("\ndocs/performance.md is left as it is: this was not a whole run (--write overrides)")
-        return 1 if self._failures else 0
+        return 1 if self._failures or (self._spark is not None and self._spark.failures) else 0
 
     def _measure_all(self) -> None:
         # Starts come first: they want the machine for themselves.

@@ -15,15 +15,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.maven import SCRATCH, fetch_jars
 from benchmarks.processes import BrokerFailed, BrokerProcess, free_port, wait_until
 from benchmarks.raw_client import RawClient
 
 KAFKA_VERSION = "4.3.0"
 JAVA_VERSION_MIN = 17
-ROOT = Path(__file__).resolve().parent.parent
-JARS = ROOT / ".bench" / "kafka"
+JARS = SCRATCH / "kafka"
 START_SECONDS_MAX = 90.0
-_FETCH_SECONDS_MAX = 900.0
+_MARKER = f"kafka_2.13-{KAFKA_VERSION}.jar"
 _CLUSTER_ID = "T3R0bGFCZW5jaG1hcmtzMQ"
 
 # What Kafka's own start script passes. Its garbage-collection log and JMX port are left out: they only cost.
@@ -59,33 +59,14 @@ def available() -> str | None:
     version = java_version()
     if version < JAVA_VERSION_MIN:
         return f"Apache Kafka {KAFKA_VERSION} needs Java {JAVA_VERSION_MIN} or newer, not Java {version}"
-    if not _jar_present():
+    if not (JARS / _MARKER).exists():
         return "Apache Kafka's jars are missing; fetch them with `python -m benchmarks.kafka_server`"
     return None
 
 
 def fetch() -> str | None:
     """Brings the jars from Maven Central unless they are there; when it cannot, one line that says why."""
-    if _jar_present():
-        return None
-    maven = shutil.which("mvn")
-    if maven is None:
-        return "Apache Kafka's jars are fetched with Maven, and no `mvn` was found"
-    # Copied beside and renamed, so that an interrupted download never looks like a whole one.
-    partial = JARS.with_name("kafka.partial")
-    pom = Path(__file__).with_name("pom.xml")
-    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-    command += [f"-DoutputDirectory={partial}", "-DincludeScope=runtime"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        return "Apache Kafka's jars could not be fetched in time"
-    if done.returncode != 0:
-        reason = (done.stdout + done.stderr).strip().splitlines() or ["no message"]
-        return f"Apache Kafka's jars could not be fetched: {reason[0]}"
-    shutil.rmtree(JARS, ignore_errors=True)
-    partial.rename(JARS)
-    return None
+    return fetch_jars("Apache Kafka", Path(__file__).with_name("pom.xml"), JARS, _MARKER)
 
 
 def java_version() -> int:
@@ -192,10 +173,6 @@ def _java() -> str | None:
     if home and (Path(home) / "bin" / "java").exists():
         return str(Path(home) / "bin" / "java")
     return shutil.which("java")
-
-
-def _jar_present() -> bool:
-    return (JARS / f"kafka_2.13-{KAFKA_VERSION}.jar").exists()
 
 
 if __name__ == "__main__":

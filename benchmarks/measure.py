@@ -78,7 +78,7 @@ class Lab:
         try:
             if scenario.kind == "footprint":
                 return self._footprint(name, scenario, seconds)
-            broker = self._broker(name, page_cache=scenario.acks == -1 and not scenario.fsync)
+            broker = self.broker(name, page_cache=scenario.acks == -1 and not scenario.fsync)
             kinds: dict[str, Callable[[Broker, Scenario, float], Metrics]] = {
                 "produce": self._produce,
                 "consume": self._consume,
@@ -100,8 +100,20 @@ class Lab:
 
     def memory(self, name: str) -> Metrics:
         """What the broker that did most of the work holds now."""
-        resident, own = memory_mb(self._broker(name, page_cache=False).pid)
+        resident, own = memory_mb(self.broker(name, page_cache=False).pid)
         return {"loaded_mb": resident, "loaded_own_mb": own}
+
+    def broker(self, name: str, *, page_cache: bool) -> Broker:
+        """For acks=all from page cache Ottla must be told so when it starts; Kafka always works that way."""
+        key = (name, page_cache and name == "ottla")
+        if key not in self._brokers:
+            settings = dict([_DELETE_DELAY])
+            if key[1]:
+                settings["log.flush.acks.all"] = "false"
+            broker = self._new_broker(name, settings)
+            self._brokers[key] = broker
+            broker.start()
+        return self._brokers[key]
 
     # Throughput
 
@@ -322,18 +334,6 @@ class Lab:
             broker.stop()
 
     # Brokers, topics, batches
-
-    def _broker(self, name: str, *, page_cache: bool) -> Broker:
-        """For acks=all from page cache Ottla must be told so when it starts; Kafka always works that way."""
-        key = (name, page_cache and name == "ottla")
-        if key not in self._brokers:
-            settings = dict([_DELETE_DELAY])
-            if key[1]:
-                settings["log.flush.acks.all"] = "false"
-            broker = self._new_broker(name, settings)
-            self._brokers[key] = broker
-            broker.start()
-        return self._brokers[key]
 
     def _new_broker(self, name: str, settings: dict[str, str]) -> Broker:
         maker = ApacheKafka if name == "kafka" else Ottla

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import socket
@@ -143,6 +144,20 @@ def memory_mb(pid: int) -> tuple[float, float]:
             elif name in ("RssAnon", "RssShmem"):
                 own += int(value.split()[0])
     return resident / 1024, own / 1024
+
+
+def proportional_mb(pid: int) -> float:
+    """Memory of a process and its children, what several of them share counted once (PSS)."""
+    kilobytes = 0
+    for fields in _family_stat(pid):
+        try:
+            rollup = Path(f"/proc/{fields[-1]}/smaps_rollup").read_text()
+        except OSError:
+            # Workers come and go.
+            continue
+        found = re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)
+        kilobytes += int(found[1]) if found else 0
+    return kilobytes / 1024
 
 
 def _family_stat(pid: int) -> list[list[str]]:

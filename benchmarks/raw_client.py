@@ -19,7 +19,7 @@ from lz4.frame import compress  # type: ignore[import-untyped]
 from benchmarks.processes import wait_until
 
 # API key and version.
-PRODUCE, LIST_OFFSETS, METADATA = (0, 8), (2, 3), (3, 8)
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = (0, 8), (1, 4), (2, 3), (3, 8)
 CREATE_TOPICS, DELETE_TOPICS = (19, 4), (20, 3)
 FIND_COORDINATOR, ALTER_CONFIGS = (10, 1), (44, 0)
 ADMIN_TIMEOUT_MS = 60_000
@@ -27,6 +27,8 @@ _CODEC_LZ4 = 3
 _LATEST = -1
 _TRANSACTION, _TOPIC = 1, 2
 _SET, _DELETE = 0, 1
+_READ_COMMITTED = 1
+_CONTROL_BIT = 0x20
 
 
 class RawClient:
@@ -95,6 +97,17 @@ class RawClient:
         _refuse(f"ListOffsets {topic}-{partition}", code)
         return int(offset)
 
+    def fetch(self, topic: str, partition: int, offset: int, bytes_max: int) -> bytes:
+        """Record batches from an offset on, as far as they are committed; the last may be cut."""
+        body = struct.pack(">iiiibi", -1, 100, 1, bytes_max, _READ_COMMITTED, 1) + _string(topic)
+        reply = self._call(FETCH, body + struct.pack(">iiqi", 1, partition, offset, bytes_max))
+        at = 10 + struct.unpack_from(">h", reply, 8)[0] + 4
+        _, code, _, _, aborted = struct.unpack_from(">ihqqi", reply, at)
+        _refuse(f"Fetch {topic}-{partition}", code)
+        at += 26 + max(aborted, 0) * 16
+        size = struct.unpack_from(">i", reply, at)[0]
+        return reply[at + 4 : at + 4 + max(size, 0)]
+
     def _call(self, api: tuple[int, int], body: bytes) -> bytes:
         key, version = api
         frame = struct.pack(">hhi", key, version, 1) + _string("bench") + body
@@ -124,6 +137,40 @@ def wait_writable(port: int, topic: str, partitions: int, *, seconds_max: float 
         for partition in range(partitions):
             while client.produce(topic, partition, batch) != 0:
                 wait_until(deadline, f"waiting for a leader of {topic}-{partition}")
+
+
+def count_records(port: int, topic: str, partitions: int, expected: int, *, seconds_max: float = 30.0) -> int:
+    """How many records a topic holds, markers left out: asked for until there are as many as expected, or too long."""
+    count = 0
+    positions = [0] * partitions
+    deadline = time.monotonic() + seconds_max
+    with RawClient(port) as client:
+        while True:
+            came = False
+            for partition in range(partitions):
+                data = client.fetch(topic, partition, positions[partition], 8 << 20)
+                records, position = count_batches(data)
+                if position is not None:
+                    came = True
+                    count += records
+                    positions[partition] = position
+            if not came and (count >= expected or time.monotonic() > deadline):
+                return count
+
+
+def count_batches(data: bytes) -> tuple[int, int | None]:
+    """The records of whole batches, and the offset behind them."""
+    count, next_offset, at = 0, None, 0
+    while at + 61 <= len(data):
+        base, length = struct.unpack_from(">qi", data, at)
+        if at + 12 + length > len(data):
+            break
+        attributes, last_delta = struct.unpack_from(">hi", data, at + 21)
+        if not attributes & _CONTROL_BIT:
+            count += struct.unpack_from(">i", data, at + 57)[0]
+        next_offset = base + last_delta + 1
+        at += 12 + length
+    return count, next_offset
 
 
 def first_acknowledged(port: int, topic: str, *, deadline: float) -> None:

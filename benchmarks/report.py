@@ -11,11 +11,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scenarios import Scenario, Target
+from benchmarks.scenarios import (
+    CONTESTANTS,
+    DEFAULT_KAFKA,
+    DEFAULT_OTTLA,
+    OURS_KAFKA,
+    OURS_OTTLA,
+    TUNED_KAFKA,
+    TUNED_OTTLA,
+    Scenario,
+    SparkRow,
+    Target,
+)
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+SPARK_BEGIN, SPARK_END = "<!-- bench:spark:begin -->", "<!-- bench:spark:end -->"
 
-#: scenario name -> broker name -> one dict of metrics per round
+#: scenario name -> broker or contestant -> one dict of metrics per round
 Samples = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]
 Document = dict[str, Any]
 
@@ -45,6 +57,7 @@ _METRIC_UNITS = {
     "idle_cpu_percent": " %",
     "loaded_mb": " MB",
     "loaded_own_mb": " MB",
+    "memory_mb": " MB",
     "p50_ms": " ms",
     "p99_ms": " ms",
     "p999_ms": " ms",
@@ -57,6 +70,26 @@ _METRIC_UNITS = {
     "commit_p99_ms": " ms",
 }
 
+
+_CONTESTANT_TITLES = {
+    OURS_OTTLA: "Ottla's source, on Ottla",
+    OURS_KAFKA: "Ottla's source, on Kafka",
+    TUNED_OTTLA: "connector tuned, on Ottla",
+    TUNED_KAFKA: "connector tuned, on Kafka",
+    DEFAULT_OTTLA: "connector, on Ottla",
+    DEFAULT_KAFKA: "connector, on Kafka",
+}
+_SPARK_METRICS = {
+    "records_per_second": "records/s",
+    "p50_ms": "p50 of a trigger",
+    "memory_mb": "peak memory of JVM, Python driver and workers (PSS)",
+}
+#: heading -> Ottla's contestant, and the first there is of these
+_SPARK_RATIOS = {
+    "source on Ottla / connector on Kafka": (OURS_OTTLA, (TUNED_KAFKA, DEFAULT_KAFKA)),
+    "both on Kafka": (OURS_KAFKA, (TUNED_KAFKA, DEFAULT_KAFKA)),
+    "both on Ottla": (OURS_OTTLA, (TUNED_OTTLA, DEFAULT_OTTLA)),
+}
 
 #: a difference that may be nothing, or less: to divide it by another one says nothing
 _NO_RATIO = frozenset({"cost_percent"})
@@ -101,6 +134,40 @@ def verdict(target: Target, brokers: Mapping[str, Mapping[str, Mapping[str, floa
     return {"metric": target.metric, "bound": target.bound, "limit": target.limit, "value": value, "met": met}
 
 
+def build_spark(
+    rows: Sequence[SparkRow],
+    samples: Samples,
+    failures: Mapping[str, Mapping[str, str]],
+    facts: Mapping[str, Any],
+) -> Document:
+    """The same for Spark: what stands under "spark" in docs/performance.json."""
+    found = []
+    for row in rows:
+        contestants = {name: summarise(each) for name, each in samples.get(row.name, {}).items()}
+        line: Document = {"name": row.name, "title": row.title, "contestants": contestants}
+        if row.target is not None:
+            line["target"] = _spark_verdict(row.target, contestants)
+        if failures.get(row.name):
+            line["failures"] = dict(failures[row.name])
+        found.append(line)
+    return {**facts, "rows": found}
+
+
+def _spark_verdict(target: Target, contestants: Mapping[str, Any]) -> Document:
+    against = TUNED_KAFKA if TUNED_KAFKA in contestants else DEFAULT_KAFKA
+    pair = {"ottla": contestants.get(OURS_OTTLA, {}), "kafka": contestants.get(against, {})}
+    return verdict(target, pair)
+
+
+def merge_spark(old: Document | None, new: Document) -> Document:
+    """Rows of an earlier run stay where this one has none, if both were made under the same conditions."""
+    if old is None or any(old.get(name) != value for name, value in new.items() if name != "rows"):
+        return new
+    names = {row["name"] for row in new["rows"]}
+    kept = {row["name"]: row for row in [*old["rows"], *new["rows"]]}
+    return {**new, "rows": [kept[name] for name in dict.fromkeys([*(row["name"] for row in old["rows"]), *names])]}
+
+
 # ---- A document to text
 
 
@@ -123,20 +190,73 @@ def render(document: Document) -> str:
     return "\n\n".join(parts)
 
 
-def splice(page: str, tables: str) -> str:
+def render_spark(document: Document) -> str:
+    """The tables of Spark."""
+    machine, settings = document["machine"], document["settings"]
+    connector = f"Spark's Kafka connector {document['connector']}" if document["connector"] else "no Kafka connector"
+    lines = [
+        f"Spark {document['spark']} (`local[2]`, driver 2g, ParallelGC, warm) with Ottla {document['ottla']} and "
+        f"{connector}, on Ottla and on Apache Kafka {document['kafka'] or '(absent)'}, both from the page cache; "
+        f"{document['measured_on']}, {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']} GB; "
+        f"{number(document['records'])} records of 9 + 100 B in 2 partitions; "
+        f"median (smallest..largest) of {settings['rounds']} rounds. "
+        "*Tuned* is `kafka.max.poll.records=10000`. The ratios set Ottla's source against the tuned connector, or the "
+        "default one where there is nothing to tune."
+    ]
+    lines += [f"Missing: {reason}." for reason in document["missing"]]
+    for metric, title in _SPARK_METRICS.items():
+        rows = [row for row in document["rows"] if any(metric in each for each in row["contestants"].values())]
+        if rows:
+            lines.append(_spark_table(title, metric, rows))
+    return "\n\n".join(lines)
+
+
+def _spark_table(title: str, metric: str, rows: Sequence[Document]) -> str:
+    shown = [
+        name for name in CONTESTANTS if any(name in {**row["contestants"], **row.get("failures", {})} for row in rows)
+    ]
+    heads = [title, *(_CONTESTANT_TITLES[name] for name in shown), *_SPARK_RATIOS, "target"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for row in rows:
+        contestants = row["contestants"]
+        cells = [row["title"]]
+        cells += [_cell({"brokers": contestants, "failures": row.get("failures", {})}, name, metric) for name in shown]
+        cells += [_times(_spark_ratio(contestants, ours, theirs, metric)) for ours, theirs in _SPARK_RATIOS.values()]
+        target = row.get("target")
+        cells.append(_targets([target] if target and target["metric"] == metric else []))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _spark_ratio(contestants: Mapping[str, Any], ours: str, theirs: Sequence[str], metric: str) -> float | None:
+    opponent: Mapping[str, Any] = next((contestants[name] for name in theirs if name in contestants), {})
+    return _ratio({"ottla": contestants.get(ours, {}), "kafka": opponent}, metric)
+
+
+def splice(page: str, tables: str, begin: str = BEGIN, end: str = END) -> str:
     """The page with new tables between its markers; what people wrote outside of them stays as it is."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"docs/performance.md needs the lines {BEGIN} and {END} to show where the tables go")
-    return f"{head}{BEGIN}\n{tables}\n{END}{tail}"
+    head, found_begin, rest = page.partition(begin)
+    _, found_end, tail = rest.partition(end)
+    if not found_begin or not found_end:
+        raise ValueError(f"docs/performance.md needs the lines {begin} and {end} to show where the tables go")
+    return f"{head}{begin}\n{tables}\n{end}{tail}"
 
 
 def write_report(docs: Path, document: Document) -> None:
-    page = docs / "performance.md"
-    new = splice(page.read_text(), render(document))
-    page.write_text(new)
-    (docs / "performance.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    """What was not measured, the brokers' rows or Spark's, stays as it is."""
+    page, figures = docs / "performance.md", docs / "performance.json"
+    text = page.read_text()
+    old: Document = json.loads(figures.read_text()) if figures.exists() else {}
+    spark = old.get("spark_rows")
+    if document.get("spark_rows"):
+        spark = merge_spark(spark, document["spark_rows"])
+        text = splice(text, render_spark(spark), SPARK_BEGIN, SPARK_END)
+    if document["scenarios"]:
+        text = splice(text, render(document))
+        old = document
+    page.write_text(text)
+    written = {**old, "spark_rows": spark} if spark else old
+    figures.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n")
 
 
 def _facts(document: Document) -> str:

@@ -236,3 +236,105 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 #: Filled from all the others while they run: the memory a broker holds after work.
 LOADED = Scenario(name="loaded", title="after the work above", kind="loaded")
+
+
+# ---- Spark: two engines on two brokers
+
+#: contestants: engine, how it is set, broker
+OURS_OTTLA, OURS_KAFKA = "ottla@ottla", "ottla@kafka"
+TUNED_KAFKA, TUNED_OTTLA = "connector-tuned@kafka", "connector-tuned@ottla"
+DEFAULT_KAFKA, DEFAULT_OTTLA = "connector@kafka", "connector@ottla"
+CONTESTANTS = (OURS_OTTLA, OURS_KAFKA, TUNED_OTTLA, TUNED_KAFKA, DEFAULT_OTTLA, DEFAULT_KAFKA)
+
+SPARK_PARTITIONS = 2
+SPARK_RECORDS, SPARK_RECORDS_QUICK = 2_000_000, 200_000
+SPARK_KEY_BYTES, SPARK_VALUE_BYTES = 9, 100
+FLOOR_RECORDS_PER_SECOND = 100
+FLOOR_SECONDS, FLOOR_SECONDS_QUICK = 6.0, 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkWork:
+    """What a Spark process is asked to do in one measurement."""
+
+    kind: Literal["read", "write", "copy", "floor"]
+    columns: Literal["value", "key-value", "all"] = "all"
+    #: of Ottla's sink; the connector's is always at least once
+    delivery: Literal["exactly-once", "at-least-once"] = "at-least-once"
+    #: with kafka.max.poll.records=10000, which only the connector's reading knows
+    tuned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkRow:
+    """One line of the tables: the same work for both engines, as each does it."""
+
+    name: str
+    title: str
+    scenario: str
+    ours: SparkWork
+    connector: SparkWork
+    #: None: there is nothing to tune
+    tuned: SparkWork | None = None
+    #: Ottla's source on Ottla against the connector on Kafka
+    target: Target | None = None
+
+    def work_of(self, contestant: str) -> SparkWork | None:
+        engine = contestant.partition("@")[0]
+        return {"ottla": self.ours, "connector": self.connector, "connector-tuned": self.tuned}[engine]
+
+
+def _spark_read(name: str, title: str, columns: Literal["value", "all"]) -> SparkRow:
+    work = SparkWork(kind="read", columns=columns)
+    return SparkRow(
+        name=name,
+        title=title,
+        scenario="spark-read",
+        ours=work,
+        connector=work,
+        tuned=SparkWork(kind="read", columns=columns, tuned=True),
+        target=_faster(1.5),
+    )
+
+
+SPARK_SCENARIOS = {
+    "spark-read": "Spark: a topic read in one batch",
+    "spark-write": "Spark: rows written to a topic",
+    "spark-copy": "Spark: topic to topic as a stream",
+    "spark-floor": "Spark: the shortest micro-batch",
+}
+SPARK_ROWS: tuple[SparkRow, ...] = (
+    _spark_read("spark-read-value", "batch read, value only", "value"),
+    _spark_read("spark-read-all", "batch read, all columns", "all"),
+    SparkRow(
+        name="spark-write-exactly-once",
+        title="write, Ottla's exactly once",
+        scenario="spark-write",
+        ours=SparkWork(kind="write", delivery="exactly-once"),
+        connector=SparkWork(kind="write"),
+    ),
+    SparkRow(
+        name="spark-write-at-least-once",
+        title="write, all at least once",
+        scenario="spark-write",
+        ours=SparkWork(kind="write"),
+        connector=SparkWork(kind="write"),
+    ),
+    SparkRow(
+        name="spark-copy",
+        title="topic to topic, AvailableNow, Ottla's exactly once",
+        scenario="spark-copy",
+        ours=SparkWork(kind="copy", columns="key-value", delivery="exactly-once"),
+        connector=SparkWork(kind="copy", columns="key-value"),
+        tuned=SparkWork(kind="copy", columns="key-value", tuned=True),
+        target=_faster(2.0),
+    ),
+    SparkRow(
+        name="spark-floor",
+        title="micro-batch floor, 100 records/s to noop",
+        scenario="spark-floor",
+        ours=SparkWork(kind="floor"),
+        connector=SparkWork(kind="floor"),
+        target=Target("p50_ms", "ratio <=", 1.0),
+    ),
+)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ottla.log.records import Record, build_batch
 from ottla.model.batch import checksum
+from ottla.model.records import Record, build_batch
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient, batch_of, fetch_from, fetch_request, produce_request
 

@@ -17,8 +17,8 @@ from tests.unit.log.log_room import NAME, NOW, append, contents
 from tests.unit.log.store_room import disk_with
 
 from ottla.log import compaction
-from ottla.log.records import Record, iterate_records
 from ottla.model.batch import read_header
+from ottla.model.records import Record, iterate_records
 from ottla.model.settings import TopicSettings
 from ottla.testing.disk import DiskCut, Keep, MemoryDisk
 

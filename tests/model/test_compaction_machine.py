@@ -14,8 +14,8 @@ from tests.unit.log.log_room import NOW, sync
 from tests.unit.log.store_room import disk_with
 
 from ottla.log import compaction
-from ottla.log.records import Record
 from ottla.model.batch import DELETE_HORIZON, read_header
+from ottla.model.records import Record
 from ottla.testing.disk import MemoryDisk
 
 RETENTION_MS = 1000

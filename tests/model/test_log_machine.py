@@ -24,11 +24,11 @@ from tests.unit.log.log_room import (
 )
 
 from ottla.log.log import Log
-from ottla.log.records import Record, build_batch
 from ottla.log.recovery import CleanStop
 from ottla.log.segment import Segment
 from ottla.model.batch import SEQUENCES, read_header
 from ottla.model.errors import InvalidProducerEpoch, KafkaError, OffsetOutOfRange, OutOfOrderSequence
+from ottla.model.records import Record, build_batch
 from ottla.testing.disk import MemoryDisk
 
 #: value sizes: many batches to a chunk, several chunks to a batch, and batches that are written at once

@@ -24,7 +24,7 @@ from tests.unit.log.txn_room import History, Sent, append_txn, read_committed, s
 
 from ottla.log import compaction
 from ottla.log.log import Log
-from ottla.log.records import Record, build_batch
+from ottla.model.records import Record, build_batch
 from ottla.testing.disk import MemoryDisk
 
 RETENTION_MS = 1000

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.log.records import (
+from ottla.model.batch import CODECS, read_header
+from ottla.model.errors import InvalidRecord
+from ottla.model.records import (
     Record,
     build_batch,
     find_timestamp,
@@ -19,8 +21,6 @@ from ottla.log.records import (
     recompress,
     record_timestamps,
 )
-from ottla.model.batch import CODECS, read_header
-from ottla.model.errors import InvalidRecord
 
 with warnings.catch_warnings():
     # kafka-python reads its resources in a way that Python has deprecated.

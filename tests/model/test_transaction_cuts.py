@@ -17,7 +17,7 @@ from tests.unit.log.log_room import NAME, NOW, append, sync, topic
 from tests.unit.log.store_room import disk_with
 from tests.unit.log.txn_room import History, Sent, append_txn
 
-from ottla.log.records import Record, build_batch
+from ottla.model.records import Record, build_batch
 from ottla.model.settings import TopicSettings
 from ottla.testing.disk import DiskCut, Keep, MemoryDisk
 

@@ -6,18 +6,24 @@ import json
 from pathlib import Path
 
 import pytest
+from benchmarks.raw_client import count_batches, encode_batch, sample_values
 from benchmarks.report import (
     BEGIN,
     END,
+    SPARK_BEGIN,
+    SPARK_END,
     build_document,
+    build_spark,
+    merge_spark,
     number,
     render,
+    render_spark,
     splice,
     summarise,
     verdict,
     write_report,
 )
-from benchmarks.scenarios import SCENARIOS, Scenario, Target
+from benchmarks.scenarios import CONTESTANTS, SCENARIOS, SPARK_ROWS, SPARK_SCENARIOS, Scenario, Target
 
 FACTS = {
     "ottla": "0.1.0",
@@ -29,6 +35,15 @@ FACTS = {
 PRODUCE = Scenario(
     name="single", title="single records", kind="produce", targets=(Target("records_per_second", "ratio >=", 2.0),)
 )
+
+SPARK_FACTS = {**FACTS, "spark": "4.3.0", "connector": "4.2.0", "records": 2_000_000, "missing": []}
+READ = next(row for row in SPARK_ROWS if row.name == "spark-read-value")
+
+
+def rates(**values: float) -> dict[str, dict[str, list[dict[str, float]]]]:
+    """Samples of one row, contestants in their order."""
+    found = zip(CONTESTANTS, values.values(), strict=False)
+    return {READ.name: {contestant: [{"records_per_second": value}] for contestant, value in found}}
 
 
 def medians(**values: float) -> dict[str, dict[str, dict[str, float]]]:
@@ -90,3 +105,51 @@ def test_numbers_have_three_digits_and_a_size(value: float, text: str):
 def test_scenario_names_are_unique():
     names = [scenario.name for scenario in SCENARIOS]
     assert len(names) == len(set(names))
+
+
+def test_a_row_of_spark_sets_our_source_against_the_tuned_connector():
+    samples = rates(ours_ottla=3e6, ours_kafka=2e6, tuned_ottla=1.5e6, tuned_kafka=1e6, ottla=9e5, kafka=5e5)
+    row = render_spark(build_spark([READ], samples, {}, SPARK_FACTS)).splitlines()[-1]
+    assert row.endswith("| 900 k | 500 k | 3.00x | 2.00x | 2.00x | ≥ 1.5x: met |")
+
+
+def test_without_the_connector_rows_of_spark_show_what_there_is_and_what_is_missing():
+    facts = {**SPARK_FACTS, "connector": None, "missing": ["no `mvn` was found"]}
+    text = render_spark(build_spark([READ], rates(ours_ottla=3e6), {}, facts))
+    assert "Missing: no `mvn` was found." in text
+    assert text.splitlines()[-1] == "| batch read, value only | 3.00 M | – | – | – | ≥ 1.5x: not judged |"
+
+
+def test_a_contestant_that_failed_at_everything_is_shown_as_failed():
+    document = build_spark([READ], rates(ours_ottla=3e6), {READ.name: {"ottla@kafka": "it ended"}}, SPARK_FACTS)
+    assert render_spark(document).splitlines()[-1].startswith("| batch read, value only | 3.00 M | failed |")
+
+
+def test_spark_rows_measured_in_pieces_come_together():
+    first, second = (build_spark([row], {}, {}, SPARK_FACTS) for row in SPARK_ROWS[:2])
+    assert [row["name"] for row in merge_spark(first, second)["rows"]] == [row.name for row in SPARK_ROWS[:2]]
+
+
+def test_spark_rows_of_other_conditions_are_not_kept():
+    first, second = (build_spark([row], {}, {}, SPARK_FACTS) for row in SPARK_ROWS[:2])
+    assert merge_spark({**first, "records": 1}, second) == second
+
+
+def test_a_run_of_spark_alone_leaves_the_brokers_rows(tmp_path: Path):
+    (tmp_path / "performance.md").write_text(f"{BEGIN}\nbrokers\n{END}\n{SPARK_BEGIN}\n{SPARK_END}\n")
+    (tmp_path / "performance.json").write_text(json.dumps({"scenarios": ["old"]}))
+    spark = build_spark([READ], rates(ours_ottla=3e6), {}, SPARK_FACTS)
+    write_report(tmp_path, {**FACTS, "scenarios": [], "spark_rows": spark})
+    assert "brokers" in (tmp_path / "performance.md").read_text()
+    assert json.loads((tmp_path / "performance.json").read_text()) == {"scenarios": ["old"], "spark_rows": spark}
+
+
+def test_every_row_of_spark_belongs_to_a_scenario():
+    assert {row.scenario for row in SPARK_ROWS} == set(SPARK_SCENARIOS)
+
+
+def test_records_are_counted_by_whole_batches_without_markers():
+    batch = encode_batch(sample_values(100, 7))
+    marker = bytearray(batch)
+    marker[22] |= 0x20
+    assert count_batches(batch + marker + batch[:-1]) == (7, 7)

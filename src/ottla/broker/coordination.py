@@ -22,9 +22,9 @@ from ottla.coordinator.outcome import World
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.env.metrics import Sample
 from ottla.env.tasks import Tasks
-from ottla.log.records import Record, build_batch, iterate_records
 from ottla.log.segment import FileRegion
 from ottla.model.errors import InvalidRecord, KafkaError
+from ottla.model.records import Record, build_batch, iterate_records
 from ottla.replica.partition import Partition
 
 log = logging.getLogger(__name__)

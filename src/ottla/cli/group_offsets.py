@@ -78,7 +78,8 @@ def _find_commits(cluster: Cluster, group: str, wanted: Mapping[str, set[int] | 
 def _delete(client: WireClient, group: str, names: Sequence[PartitionName]) -> dict[PartitionName, Failure]:
     """Returns the partitions that were refused."""
     from ottla.cli.cluster import PartitionName
-    from ottla.cli.wire_client import CoordinatorType, check
+    from ottla.cli.wire_client import check
+    from ottla.client.cluster import CoordinatorType
     from ottla.model.errors import ErrorCode
     from ottla.wire.messages.offset_delete import (
         OffsetDeleteRequest,

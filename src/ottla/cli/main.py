@@ -15,7 +15,21 @@ import click
 import ottla
 from ottla.cli.failure import FAILED, INTERRUPTED, USAGE
 
-_NOUNS = ("broker", "config", "consume", "doctor", "group", "log", "offsets", "perf", "produce", "topic", "txn")
+_NOUNS = (
+    "broker",
+    "config",
+    "consume",
+    "demo",
+    "doctor",
+    "group",
+    "log",
+    "offsets",
+    "perf",
+    "pipeline",
+    "produce",
+    "topic",
+    "txn",
+)
 
 
 class CommandLine(click.Group):

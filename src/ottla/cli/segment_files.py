@@ -14,7 +14,6 @@ from typing import IO, Any, NamedTuple
 
 from crc32c import crc32c
 
-from ottla.log.records import Record, iterate_records
 from ottla.model.batch import (
     CODEC_MASK,
     CODECS,
@@ -29,6 +28,7 @@ from ottla.model.batch import (
     read_header,
 )
 from ottla.model.errors import InvalidRecord
+from ottla.model.records import Record, iterate_records
 
 PROBLEM = "problem"
 

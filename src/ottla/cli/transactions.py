@@ -12,16 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.cli.failure import Failure, NotFound
-from ottla.cli.wire_client import (
-    CoordinatorType,
-    Node,
-    TryAgain,
-    WireClient,
-    check,
-    failure_of,
-    nodes_of,
-    shown,
-)
+from ottla.cli.wire_client import TryAgain, WireClient, check, failure_of, nodes_of, shown
+from ottla.client.cluster import CoordinatorType
+from ottla.client.connection import Node
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest

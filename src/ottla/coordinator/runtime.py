@@ -23,10 +23,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from ottla.coordinator.outcome import NEVER, Moment, Producer, Ticket, World
 from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
-from ottla.log.records import Record, build_batch, iterate_records
 from ottla.log.transactions import read_marker
 from ottla.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
 from ottla.model.errors import ErrorCode, KafkaError, MessageTooLarge, RecordListTooLarge, Refused
+from ottla.model.records import Record, build_batch, iterate_records
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
 from ottla.wire import Message, WireError

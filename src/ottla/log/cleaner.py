@@ -36,7 +36,6 @@ from typing import IO, Any, NamedTuple
 
 from ottla.env.disk import Disk, RealDisk
 from ottla.log.index import RELATIVE_OFFSET_MAX
-from ottla.log.records import RecordSpan, empty_batch, placeholder, record_spans, retain_spans
 from ottla.log.segment import Segment, SegmentFile
 from ottla.log.transactions import EndedTransaction, index_to_bytes
 from ottla.model.batch import (
@@ -51,6 +50,7 @@ from ottla.model.batch import (
     read_header,
 )
 from ottla.model.errors import CorruptMessage, KafkaError
+from ottla.model.records import RecordSpan, empty_batch, placeholder, record_spans, retain_spans
 
 #: what one key costs in memory, measured: digest, offset and their place in a dict
 KEY_BYTES = 160

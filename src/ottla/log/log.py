@@ -31,7 +31,6 @@ from ottla.env.disk import Disk
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
 from ottla.log.producers import ProducerEntry, Producers, load_snapshot, remove_snapshots, snapshot_path
-from ottla.log.records import find_timestamp, first_null_key, max_timestamp_record, recompress
 from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment
 from ottla.log.transactions import EndedTransaction, marker_batch
 from ottla.log.validation import refuse_unless_allowed
@@ -59,6 +58,7 @@ from ottla.model.errors import (
     OffsetOutOfRange,
     RecordListTooLarge,
 )
+from ottla.model.records import find_timestamp, first_null_key, max_timestamp_record, recompress
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from ottla.log.records import Record, build_batch, iterate_records
 from ottla.model.errors import InvalidRecord
+from ottla.model.records import Record, build_batch, iterate_records
 
 ABORT, COMMIT = 0, 1
 _KEY = Struct(">hh")

@@ -1,4 +1,4 @@
-"""model: the words of the house. Knows: nothing but the standard library and CRC32C.
+"""model: the words of the house. Knows: the standard library, CRC32C and the codecs of batches.
 
 Never: sockets, files, asyncio, other rooms.
 """

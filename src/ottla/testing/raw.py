@@ -17,7 +17,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.log.records import Record, build_batch
+from ottla.model.records import Record, build_batch
 from ottla.wire import (
     ZERO_UUID,
     Message,

@@ -12,8 +12,8 @@ import pytest
 from crc32c import crc32c
 
 from ottla.log.producers import Producers
-from ottla.log.records import Record, build_batch
 from ottla.model.batch import CRC_POSITION
+from ottla.model.records import Record, build_batch
 
 SEGMENT = "00000000000000000010"
 

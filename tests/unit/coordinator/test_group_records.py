@@ -37,7 +37,7 @@ from ottla.coordinator.records import (
     decode_record,
     encode_record,
 )
-from ottla.log.records import Record, build_batch
+from ottla.model.records import Record, build_batch
 from ottla.wire import WireError
 
 _TOPIC_ID = bytes.fromhex("0000000000000001 0000000000000002")

@@ -20,7 +20,7 @@ from ottla.coordinator.transaction_records import (
     decode_transaction,
     encode_transaction,
 )
-from ottla.log.records import Record, build_batch
+from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
 from ottla.wire import WireError
 

@@ -10,8 +10,8 @@ from tests.unit.log.store_room import StoreRoom, disk_with, spec
 
 from ottla.log.compaction import Compactor, plan_compaction
 from ottla.log.log import Log
-from ottla.log.records import Record, build_batch, iterate_records
 from ottla.model.batch import read_header
+from ottla.model.records import Record, build_batch, iterate_records
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.testing.disk import MemoryDisk
 

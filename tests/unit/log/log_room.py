@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ottla.env.disk import Disk
 from ottla.log.log import Log
-from ottla.log.records import Record, build_batch
 from ottla.log.recovery import CleanStop, open_log
 from ottla.model.batch import PREFIX, PREFIX_BYTES, read_header
+from ottla.model.records import Record, build_batch
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import TopicPartition
 from ottla.testing.disk import MemoryDisk

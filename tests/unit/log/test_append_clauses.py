@@ -8,7 +8,6 @@ import pytest
 from tests.unit.log.log_room import NOW, append, batch, contents, new_log, stored, topic, write
 
 from ottla.log.log import Log
-from ottla.log.records import Record, build_batch, iterate_records
 from ottla.model.batch import (
     CODECS,
     CONTROL,
@@ -34,6 +33,7 @@ from ottla.model.errors import (
     Refused,
     UnsupportedCompression,
 )
+from ottla.model.records import Record, build_batch, iterate_records
 
 GZIP, ZSTD = CODECS.index("gzip"), CODECS.index("zstd")
 

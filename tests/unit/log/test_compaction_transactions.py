@@ -13,8 +13,8 @@ from tests.unit.log.txn_room import Client, end_txn, read_committed, stable_end
 from ottla.env.disk import RealDisk
 from ottla.log.cleaner import CleanJob, clean, clean_in_process
 from ottla.log.compaction import _job_of, plan_compaction
-from ottla.log.records import Record, build_batch
 from ottla.model.batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL, read_header
+from ottla.model.records import Record, build_batch
 from ottla.model.settings import BrokerSettings
 from ottla.testing.disk import MemoryDisk
 

@@ -23,11 +23,11 @@ from tests.unit.log.txn_room import Client, append_txn, end_txn, read_committed,
 
 from ottla.log.log import Log
 from ottla.log.producers import Producers
-from ottla.log.records import iterate_records
 from ottla.log.segment import Segment
 from ottla.log.transactions import EndedTransaction, index_from_bytes, index_to_bytes, read_marker
 from ottla.model.batch import read_header
 from ottla.model.errors import ErrorCode, InvalidProducerEpoch, InvalidRecord, KafkaError, OutOfOrderSequence, Refused
+from ottla.model.records import iterate_records
 from ottla.model.settings import TopicSettings
 from ottla.testing.disk import MemoryDisk
 

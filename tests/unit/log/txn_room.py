@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tests.unit.log.log_room import NOW, append, batch, split
 
 from ottla.log.log import Log
-from ottla.log.records import Record, build_batch, iterate_records
 from ottla.log.transactions import read_marker
 from ottla.model.batch import CONTROL, TRANSACTIONAL, read_header
+from ottla.model.records import Record, build_batch, iterate_records
 
 
 def txn_batch(

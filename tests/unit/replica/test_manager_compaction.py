@@ -16,8 +16,8 @@ from ottla.env.disk import RealDisk
 from ottla.env.tasks import ThreadPool
 from ottla.log import compaction
 from ottla.log.log import Log
-from ottla.log.records import iterate_records
 from ottla.log.store import LogStore
+from ottla.model.records import iterate_records
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager

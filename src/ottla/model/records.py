@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-from ottla.log.compression import NONE, compress, decompress
 from ottla.model.batch import (
     CODEC_MASK,
     CONTROL,
@@ -33,6 +32,7 @@ from ottla.model.batch import (
     checksum,
     read_header,
 )
+from ottla.model.compression import NONE, compress, decompress
 from ottla.model.errors import InvalidRecord
 
 #: what a batch may grow to when it is opened: sixteen times the default of max.message.bytes

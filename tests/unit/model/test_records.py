@@ -4,7 +4,9 @@ import struct
 
 import pytest
 
-from ottla.log.records import (
+from ottla.model.batch import CODECS, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, checksum, read_header
+from ottla.model.errors import InvalidRecord
+from ottla.model.records import (
     Record,
     build_batch,
     find_timestamp,
@@ -14,8 +16,6 @@ from ottla.log.records import (
     recompress,
     record_timestamps,
 )
-from ottla.model.batch import CODECS, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, checksum, read_header
-from ottla.model.errors import InvalidRecord
 
 every_codec = pytest.mark.parametrize("codec", range(len(CODECS)), ids=CODECS)
 

@@ -13,8 +13,8 @@ import lz4.frame
 import pytest
 import zstandard
 
-from ottla.log.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
 from ottla.model.batch import CODECS
+from ottla.model.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
 from ottla.model.errors import InvalidRecord
 
 with warnings.catch_warnings():
@@ -185,7 +185,7 @@ def bomb(codec: int) -> bytes:
 
 OPEN_BOMB = """
 import sys
-from ottla.log.compression import InvalidRecord, decompress
+from ottla.model.compression import InvalidRecord, decompress
 
 def peak_kib():
     with open("/proc/self/status") as status:

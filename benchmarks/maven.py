@@ -1,0 +1,34 @@
+"""Jars for comparison, brought by Maven into .bench (not in version control) when they are not there yet."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRATCH = ROOT / ".bench"
+_FETCH_SECONDS_MAX = 900.0
+
+
+def fetch_jars(what: str, pom: Path, directory: Path, marker: str) -> str | None:
+    """Brings what a pom names, unless the jar `marker` is there; when it cannot, one line that says why."""
+    if (directory / marker).exists():
+        return None
+    maven = shutil.which("mvn")
+    if maven is None:
+        return f"the jars of {what} are fetched with Maven, and no `mvn` was found"
+    # Copied beside and renamed, so that an interrupted download never looks like a whole one.
+    partial = directory.with_name(f"{directory.name}.partial")
+    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+    command += [f"-DoutputDirectory={partial}", "-DincludeScope=runtime"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        return f"the jars of {what} could not be fetched in time"
+    if done.returncode != 0:
+        reason = (done.stdout + done.stderr).strip().splitlines() or ["no message"]
+        return f"the jars of {what} could not be fetched: {reason[0]}"
+    shutil.rmtree(directory, ignore_errors=True)
+    partial.rename(directory)
+    return None

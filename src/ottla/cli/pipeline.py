@@ -1,0 +1,129 @@
+"""`ottla pipeline`: declare pipelines between topics and tables, and see what is wrong with them before they start."""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla.cli import pipeline_run
+from ottla.cli.failure import Failure, NotFound
+from ottla.cli.output import JSON, TEXT, YAML, escape_controls, output_option, print_data
+
+if TYPE_CHECKING:
+    from ottla.pipeline import Declaration, Problem
+
+_TEMPLATES = ("shop",)
+_INIT_DEFAULT = "shop.yaml"
+
+_FILE = click.Path(dir_okay=False)
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Declare pipelines between topics and tables, check them, look at them, and run them."""
+
+
+# The verbs below need no Spark. Those that do have a module of their own, and import Spark only when they are called,
+# so that help stays instant.
+for _verb in (pipeline_run.run, pipeline_run.status, pipeline_run.stop, pipeline_run.backfill):
+    command.add_command(_verb)
+
+
+@command.command("init")
+@click.argument("file", metavar="[FILE]", type=_FILE, default=_INIT_DEFAULT)
+@click.option(
+    "--template", type=click.Choice(_TEMPLATES), default="shop", show_default=True, help="Which example to begin with."
+)
+@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+def init(file: str, template: str, force: bool) -> None:
+    """Write an example to begin with, shop.yaml unless FILE says otherwise."""
+    text = resources.files("ottla.pipeline").joinpath("templates", f"{template}.yaml").read_text(encoding="utf-8")
+    try:
+        with open(file, "w" if force else "x", encoding="utf-8") as target:
+            target.write(text.replace(_INIT_DEFAULT, os.path.basename(file)))
+    except FileExistsError:
+        raise Failure(f"{file} is there already; name another file, or add --force to overwrite it") from None
+    click.echo(f"Wrote {file}. Next: ottla pipeline explain {file}")
+
+
+@command.command("validate")
+@click.argument("files", metavar="FILE...", type=_FILE, nargs=-1, required=True)
+@click.option("--deep", is_flag=True, help="Have Spark analyse every query as well: takes seconds, and needs Java.")
+@output_option(TEXT, JSON, YAML, default=TEXT)
+def validate(files: tuple[str, ...], deep: bool, output: str) -> None:
+    """Tell everything that is wrong with pipelines, without starting them.
+
+    A FILE is YAML, or Python that makes a Pipeline. Each problem is one line: file, line, column, what is wrong and
+    what to write instead. Any problem makes the exit code 1.
+    """
+    problems: list[Problem] = []
+    results = []
+    for file in files:
+        declaration, found = _check(file, deep)
+        problems += found
+        results.append({"file": file, "problems": [_problem_fields(problem) for problem in found]})
+        if output == TEXT:
+            for problem in found:
+                click.echo(escape_controls(str(problem), keep=""))
+            if declaration is not None and not found:
+                flows, sources = len(declaration.flows), len(declaration.sources)
+                click.echo(f"{file}: ok, {_count(sources, 'source')}, {_count(flows, 'flow')}")
+    if output != TEXT:
+        print_data(results, output)
+    if problems:
+        raise Failure(f"{_count(len(problems), 'problem')} found; each line above says what to write instead")
+
+
+@command.command("explain")
+@click.argument("file", metavar="FILE", type=_FILE)
+@output_option(TEXT, JSON, YAML, default=TEXT)
+def explain(file: str, output: str) -> None:
+    """Draw a pipeline: its sources, its flows by zone, what they read, expect and write."""
+    declaration, problems = _check(file, deep=False)
+    if declaration is None:
+        for problem in problems:
+            click.echo(escape_controls(str(problem), keep=""), err=True)
+        raise Failure(f"{file} has {_count(len(problems), 'problem')}; correct them and explain again")
+    from ottla.cli.pipeline_drawing import describe, draw
+
+    picture = describe(declaration)
+    if output == TEXT:
+        draw(picture)
+    else:
+        print_data(picture, output)
+
+
+def _check(file: str, deep: bool) -> tuple[Declaration | None, list[Problem]]:
+    from ottla.pipeline import BadDeclaration, load
+    from ottla.pipeline.checks import DeepCheckMissing, deep_check
+
+    try:
+        declaration = load(file)
+    except BadDeclaration as bad:
+        return None, list(bad.problems)
+    except FileNotFoundError as error:
+        raise NotFound(f"{error.filename} does not exist; 'ottla pipeline init' writes an example") from None
+    if not deep:
+        return declaration, []
+    try:
+        return declaration, list(deep_check(declaration))
+    except DeepCheckMissing as error:
+        raise Failure(str(error)) from None
+
+
+def _problem_fields(problem: Problem) -> dict[str, Any]:
+    place = problem.place
+    return {
+        "file": place.file,
+        "line": place.line,
+        "column": place.column,
+        "what": problem.what,
+        "instead": problem.instead,
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

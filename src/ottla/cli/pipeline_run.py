@@ -1,0 +1,233 @@
+"""`ottla pipeline run`, `status`, `stop` and `backfill`: the verbs that need Spark, or speak to one that runs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla.cli.failure import Failure, NotFound, NotHealthy
+from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_table, output_option, print_data
+
+if TYPE_CHECKING:
+    from ottla.pipeline import Declaration
+    from ottla.pipeline.declaration import Trigger
+    from ottla.pipeline.status import RunStatus
+
+_FILE = click.Path(dir_okay=False)
+_COLUMNS = (
+    Column("FLOW", "name"), Column("ZONE", "zone"), Column("STATE", "state"), Column("ROWS", "rows"),
+    Column("ROWS/S", "rows_per_second"), Column("LAG", "lag"), Column("WATERMARK", "watermark"),
+    Column("QUARANTINE", "quarantined"), Column("DROPPED", "dropped"), Column("LATE", "late"),
+    Column("RESTARTS", "restarts"), Column("ERROR", "error"),
+)  # fmt: skip
+
+_master = click.option("--master", help="Where Spark runs: local[*], spark://..., yarn, k8s://...  [default: local[*]]")
+_conf = click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's, before the file's.")
+
+
+@click.command("run")
+@click.argument("file", metavar="FILE", type=_FILE)
+@_master
+@_conf
+@click.option("--once", is_flag=True, help="Read all there is, then end, whatever the file says.")
+@click.option("--trigger", help="For all flows: once, available-now, continuous, 'every 10s'.")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve metrics for Prometheus on this port.")
+def run(
+    file: str, master: str | None, conf: tuple[str, ...], once: bool, trigger: str | None, metrics_port: int | None
+) -> None:
+    """Run a pipeline until it has ended, or is stopped by Ctrl-C, SIGTERM or 'ottla pipeline stop'.
+
+    Shows its flows as they go; lines instead of a table when the output is no terminal. A flow that fails is started
+    again, and the others go on. The exit code is 1 if a flow has failed in the end.
+    """
+    if once and trigger is not None:
+        raise click.UsageError("--once and --trigger exclude each other")
+    declaration = _load(file)
+    chosen = _trigger("available-now" if once else trigger) if once or trigger is not None else None
+    with _session(declaration, master, conf) as spark:
+        from ottla.pipeline.run import Supervisor, stopped_by_signals
+        from ottla.pipeline.status import serve_metrics
+        from ottla.pipeline.view import live_view
+
+        with live_view(_echo) as show:
+            supervisor = Supervisor(declaration, spark, trigger=chosen, show=show)
+            metrics = serve_metrics(metrics_port, lambda: supervisor.status) if metrics_port is not None else None
+            try:
+                with stopped_by_signals(supervisor):
+                    status = supervisor.run()
+            finally:
+                if metrics is not None:
+                    metrics.shutdown()
+    if status.failed:
+        names = ", ".join(flow.name for flow in status.failed)
+        raise Failure(f"failed: {names}; 'ottla pipeline status {file}' has the errors")
+
+
+@click.command("status")
+@click.argument("file", metavar="FILE", type=_FILE)
+@output_option(TABLE, JSON, YAML)
+def status(file: str, output: str) -> None:
+    """Tell how a pipeline is doing, or how its last run has ended."""
+    found = _status(_load(file))
+    alive = found.alive(int(time.time() * 1000))
+    if output != TABLE:
+        print_data({**found.as_json(), "alive": alive}, output)
+        return
+    word = found.state if alive or found.state == "ended" else "dead: its process is gone"
+    began = datetime.fromtimestamp(found.started_ms / 1000, UTC).isoformat(timespec="seconds")
+    click.echo(f"{found.pipeline}: {word}, process {found.pid} on {found.host}, on {found.master}, since {began}")
+    click.echo(format_table(_COLUMNS, found.as_json()["flows"]))
+
+
+@click.command("stop")
+@click.argument("file", metavar="FILE", type=_FILE)
+@click.option(
+    "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait for its end."
+)
+def stop(file: str, timeout_s: float) -> None:
+    """Ask a running pipeline to end, and wait until it has. Its flows go on from there when it is run again."""
+    from ottla.pipeline.layout import Layout
+    from ottla.pipeline.status import StatusFiles
+
+    declaration = _load(file)
+    found = _status(declaration)
+    if not found.alive(int(time.time() * 1000)):
+        click.echo(f"{found.pipeline} does not run")
+        return
+    files = StatusFiles(Layout.of(declaration))
+    files.ask_to_stop(found.run)
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        now = files.read()
+        if now is None or now.run != found.run or not now.alive(int(time.time() * 1000)):
+            click.echo(f"{found.pipeline} has ended")
+            return
+        time.sleep(0.2)
+    raise NotHealthy(f"{found.pipeline} has not ended in {timeout_s:.0f} s; it is process {found.pid} on {found.host}")
+
+
+@click.command("backfill")
+@click.argument("file", metavar="FILE", type=_FILE)
+@click.argument("flows", metavar="[FLOW]...", nargs=-1)
+@click.option("--since", help="Only rows from this time on: 2026-01-31, or 2026-01-31T12:00:00Z.")
+@click.option("--until", help="Only rows before this time.")
+@click.option("--from", "origin", type=click.Choice(["raw", "log"]), default="raw", show_default=True,
+              help="Decode the raw zone again, or the topics themselves.")  # fmt: skip
+@_master
+@_conf
+@output_option(TABLE, JSON, YAML)
+def backfill(
+    file: str, flows: tuple[str, ...], since: str | None, until: str | None, origin: str, master: str | None,
+    conf: tuple[str, ...], output: str,
+) -> None:  # fmt: skip
+    """Make rows again, in place of those that are there: all, or those of a range of time.
+
+    FLOWs, and all that stand on them, are computed from their inputs by the plan that the stream has; without names
+    everything behind the raw zone. The pipeline must not run. Topics are not written again.
+    """
+    from dataclasses import asdict
+
+    declaration = _load(file)
+    bounds = _moment(since, "--since"), _moment(until, "--until")
+    with _session(declaration, master, conf) as spark:
+        from ottla.pipeline.backfill import Backfill, Range
+        from ottla.pipeline.view import live_view
+
+        with live_view(lambda line: click.echo(escape_controls(line), err=True)) as show:
+            job = Backfill(declaration, spark, range=Range(*bounds), flows=flows, origin=origin, show=show)  # type: ignore[arg-type]
+            rows = [asdict(one) for one in job.run()]
+    if output == TABLE:
+        columns = (Column("FLOW", "flow"), Column("TABLE", "table"), Column("ROWS", "rows"),
+                   Column("PARTITIONS", "partitions"))  # fmt: skip
+        click.echo(format_table(columns, rows))
+    else:
+        print_data(rows, output)
+    if job.left_out:
+        names = ", ".join(sorted(job.left_out))
+        raise Failure(f"not made again: {names}; they or flows before them fail, see 'ottla pipeline status {file}'")
+
+
+def _load(file: str) -> Declaration:
+    from ottla.pipeline import BadDeclaration, load
+
+    try:
+        return load(file)
+    except BadDeclaration as bad:
+        raise _refused(bad) from None
+    except FileNotFoundError as error:
+        raise NotFound(f"{error.filename} does not exist; 'ottla pipeline init' writes an example") from None
+
+
+def _refused(bad: Any) -> Failure:
+    for problem in bad.problems:
+        click.echo(escape_controls(str(problem), keep=""), err=True)
+    return Failure("the pipeline was not started; each line above says what to write instead")
+
+
+@contextmanager
+def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]) -> Iterator[Any]:
+    from ottla.model.errors import OttlaError
+    from ottla.pipeline import BadDeclaration
+
+    settings = dict(declaration.spark)
+    for one in conf:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise click.UsageError(f"--conf {one!r} is no NAME=VALUE")
+        settings[name] = value
+    try:
+        from ottla.pipeline.layout import Layout
+        from ottla.pipeline.status import StatusFiles
+        from ottla.spark.session import build_session
+
+        # Told again when the run begins; here it costs nothing.
+        StatusFiles(Layout.of(declaration)).refuse_if_running()
+
+        spark = build_session(f"ottla {declaration.name}", master, settings)
+        spark.sparkContext.setLogLevel(settings.get("spark.log.level", "OFF"))
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    except BadDeclaration as bad:
+        raise _refused(bad) from None
+    except OttlaError as error:
+        raise Failure(str(error)) from None
+
+
+def _status(declaration: Declaration) -> RunStatus:
+    from ottla.pipeline.layout import Layout
+    from ottla.pipeline.status import StatusFiles
+
+    found = StatusFiles(Layout.of(declaration)).read()
+    if found is None:
+        raise NotFound(f"{declaration.name} has never run here; 'ottla pipeline run' starts it")
+    return found
+
+
+def _trigger(text: str | None) -> Trigger:
+    from ottla.pipeline.declaration import Trigger
+
+    try:
+        return Trigger.parse(text or "")
+    except ValueError as error:
+        raise click.UsageError(f"--trigger: {error}") from None
+
+
+def _moment(text: str | None, option: str) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"{option} {text!r} is no time; write 2026-01-31T12:00:00Z") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _echo(line: str) -> None:
+    click.echo(escape_controls(line, keep=""))

@@ -1,0 +1,427 @@
+"""Records on their way to the leaders of their partitions.
+
+A `ProduceStream` keeps several requests in flight to each broker. Every batch carries a producer id and a sequence, so
+that a broker writes it once and in order whatever happens to the requests. When anything fails that may pass, the
+stream stands still and recovers:
+
+    1 take the answers that still come   2 wait   3 ask who leads by now   4 send again, in order, what has no answer
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from struct import Struct
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from ottla.client.connection import BrokerConnection, Node
+from ottla.client.errors import FENCING_CODES, BrokerError, ClientError, ConnectionLost, Fenced
+from ottla.client.retrying import Retry
+from ottla.model.batch import (
+    CRC_POSITION,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    SEQUENCES,
+    TRANSACTIONAL,
+    BatchHeader,
+    checksum,
+    read_header,
+)
+from ottla.model.errors import ErrorCode
+from ottla.model.types import TopicPartition
+from ottla.wire import ZERO_UUID
+from ottla.wire.frame import Buffer, write_uvarint
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+from ottla.wire.messages.produce import ProduceResponse
+
+if TYPE_CHECKING:
+    from ottla.client.cluster import Cluster
+
+PRODUCE_KEY: Final = 0
+VERSIONS_ALL: Final = (3, 13)
+FLEXIBLE_FROM: Final = 9
+TOPIC_IDS_FROM: Final = 13
+#: a broker keeps the last five sequences of a producer: more in flight could not be told from repetitions
+IN_FLIGHT_MAX: Final = 5
+#: a request is sent when its batches are this large together
+REQUEST_BYTES: Final = 1 << 20
+#: InitProducerId's later versions prepare transactions that outlive their producer
+INIT_PRODUCER_ID_MAX: Final = 5
+
+_DUPLICATE_SEQUENCE_NUMBER: Final = 46
+#: answers by which the leader is another one, or the topic
+_MOVED_CODES: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+_INT32: Final = Struct(">i")
+_INT16: Final = Struct(">h")
+_ACKS_TIMEOUT: Final = Struct(">hi")
+_CRC: Final = Struct(">I")
+_PRODUCER: Final = Struct(">qhi")
+_PRODUCER_POSITION: Final = 43
+_ATTRIBUTES_LOW_POSITION: Final = 22
+
+
+class Producer(NamedTuple):
+    """Who writes: a broker takes the records of the newest epoch only."""
+
+    id: int
+    epoch: int
+
+
+class _Batch:
+    """A batch that no broker has acknowledged."""
+
+    __slots__ = ("data", "tp")
+
+    def __init__(self, tp: TopicPartition, data: bytearray) -> None:
+        self.tp = tp
+        self.data = data
+
+
+class _Lane:
+    """The way to one broker."""
+
+    def __init__(self, connection: BrokerConnection) -> None:
+        self.connection = connection
+        #: to be sent, at most one of each partition
+        self.gathered: dict[TopicPartition, _Batch] = {}
+        self.gathered_bytes = 0
+        self.requests: deque[_Request] = deque()
+
+
+class _Request(NamedTuple):
+    """A request in flight: its batches by topic, as the answer will name it, and partition."""
+
+    batches: dict[tuple[str | bytes, int], _Batch]
+
+
+def new_producer_id(cluster: Cluster) -> Producer:
+    """An id for a producer outside of transactions."""
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout=0)
+
+    def attempt(deadline: float) -> Producer:
+        answer = cluster.ask_any(request, deadline=deadline)
+        if answer.error_code:
+            raise BrokerError(answer.error_code, "producer id")
+        return Producer(answer.producer_id, answer.producer_epoch)
+
+    return cluster.retry("producer id", attempt)
+
+
+class ProduceStream:
+    """Batches in, written once and in order per partition; a context manager that flushes at a good end.
+
+    After an exception the stream is of no use any more: what it had not acknowledged may be there or not.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        producer: Producer,
+        *,
+        transactional_id: str | None = None,
+        versions: tuple[int, int] = VERSIONS_ALL,
+    ) -> None:
+        self._cluster = cluster
+        self._producer = producer
+        self._transactional_id = transactional_id
+        self._versions = versions
+        self._sequences: dict[TopicPartition, int] = {}
+        self._lanes: dict[Node, _Lane] = {}
+        #: by partition in the order of their sequences
+        self._unacknowledged: dict[TopicPartition, deque[_Batch]] = {}
+        self._broken: ClientError | None = None
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            self._cluster.give_back(lane.connection)
+        self._lanes.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    @property
+    def is_broken(self) -> bool:
+        return self._broken is not None
+
+    def continue_as(self, producer: Producer) -> None:
+        """Everything is acknowledged, and what follows is written by this producer; a new one counts from 0."""
+        assert not self._unacknowledged, "batches of the old producer are under way"
+        if producer != self._producer:
+            self._producer = producer
+            self._sequences.clear()
+
+    def send(self, tp: TopicPartition, batch: bytes | bytearray) -> None:
+        """Take one batch; a bytearray is written into, and must be left alone until it is flushed."""
+        if self._broken is not None:
+            raise self._broken
+        data = batch if isinstance(batch, bytearray) else bytearray(batch)
+        self._sign(tp, data)
+        pending = _Batch(tp, data)
+        self._unacknowledged.setdefault(tp, deque()).append(pending)
+        self._guarded(lambda retry: self._enqueue(pending, retry))
+
+    def flush(self) -> None:
+        """Return when every batch is acknowledged."""
+        if self._broken is not None:
+            raise self._broken
+        self._guarded(self._send_and_receive_all)
+
+    def _sign(self, tp: TopicPartition, data: bytearray) -> None:
+        header = check_batch(data)
+        sequence = self._sequences.get(tp, 0)
+        self._sequences[tp] = (sequence + header.last_offset_delta + 1) % SEQUENCES
+        _PRODUCER.pack_into(data, _PRODUCER_POSITION, self._producer.id, self._producer.epoch, sequence)
+        if self._transactional_id is not None:
+            data[_ATTRIBUTES_LOW_POSITION] |= TRANSACTIONAL
+        _CRC.pack_into(data, CRC_POSITION, checksum(data))
+
+    # Sending
+
+    def _guarded(self, work: Callable[[Retry], None]) -> None:
+        retry = Retry("records", self._cluster.timeout_s)
+        try:
+            try:
+                work(retry)
+            except ClientError as error:
+                self._recover(error, retry)
+        except ClientError as error:
+            self._broken = error
+            raise
+
+    def _recover(self, error: ClientError, retry: Retry) -> None:
+        while True:
+            if not error.retriable:
+                raise error
+            left = self._count()
+            self._take_answers(retry)
+            if self._count() < left:
+                retry.progress()
+            retry.pause_or_raise(error)
+            try:
+                for pending in [pending for queue in self._unacknowledged.values() for pending in queue]:
+                    self._enqueue(pending, retry)
+                self._send_and_receive_all(retry)
+                return
+            except ClientError as again:
+                error = again
+
+    def _count(self) -> int:
+        return sum(map(len, self._unacknowledged.values()))
+
+    def _take_answers(self, retry: Retry) -> None:
+        """Whatever is under way comes to its end; what was only gathered is forgotten, for all is sent again."""
+        for node, lane in list(self._lanes.items()):
+            lane.gathered = {}
+            lane.gathered_bytes = 0
+            while lane.requests and lane.connection.is_open:
+                try:
+                    self._receive(lane, retry)
+                except ClientError as error:
+                    if not error.retriable:
+                        raise
+            if not lane.connection.is_open:
+                self._cluster.give_back(lane.connection)
+                del self._lanes[node]
+                for tp in self._unacknowledged:
+                    self._cluster.forget(tp.topic)
+
+    def _enqueue(self, pending: _Batch, retry: Retry) -> None:
+        lane = self._lane(pending.tp, retry)
+        if pending.tp in lane.gathered or lane.gathered_bytes + len(pending.data) > REQUEST_BYTES:
+            self._send_gathered(lane, retry)
+        lane.gathered[pending.tp] = pending
+        lane.gathered_bytes += len(pending.data)
+
+    def _lane(self, tp: TopicPartition, retry: Retry) -> _Lane:
+        node = self._cluster.leader(tp, retry.attempt_deadline()).node
+        lane = self._lanes.get(node)
+        if lane is None:
+            lane = self._lanes[node] = _Lane(self._cluster.borrow(node, retry.attempt_deadline()))
+        return lane
+
+    def _send_and_receive_all(self, retry: Retry) -> None:
+        for lane in list(self._lanes.values()):
+            self._send_gathered(lane, retry)
+        for lane in list(self._lanes.values()):
+            while lane.requests:
+                self._receive(lane, retry)
+
+    def _send_gathered(self, lane: _Lane, retry: Retry) -> None:
+        while len(lane.requests) >= IN_FLIGHT_MAX:
+            self._receive(lane, retry)
+        batches, lane.gathered, lane.gathered_bytes = lane.gathered, {}, 0
+        if not batches:
+            return
+        deadline = retry.attempt_deadline()
+        ids = {tp.topic: self._cluster.leader(tp, deadline).topic_id for tp in batches}
+        version = _version(lane.connection, self._versions, ids)
+        rows = {tp: batch.data for tp, batch in batches.items()}
+        timeout_ms = _ack_timeout_ms(self._cluster)
+        body = produce_body(version, ids, rows, transactional_id=self._transactional_id, timeout_ms=timeout_ms)
+        lane.connection.send_pieces(PRODUCE_KEY, version, body, deadline)
+        lane.requests.append(_Request({_topic_key(version, tp, ids): batch for tp, batch in batches.items()}))
+
+    # Answers
+
+    def _receive(self, lane: _Lane, retry: Retry) -> None:
+        """Take one answer; raises what is the matter with the first batch that must be sent again."""
+        answer: ProduceResponse = lane.connection.receive(retry.attempt_deadline())
+        batches = lane.requests.popleft().batches
+        failure: ClientError | None = None
+        for topic in answer.responses:
+            for row in topic.partition_responses:
+                pending = batches.pop((topic.name or bytes(topic.topic_id), row.index), None)
+                if pending is not None:
+                    failure = self._judge(pending, row.error_code, row.error_message) or failure
+        if batches and failure is None:
+            failure = ConnectionLost(str(lane.connection.node), "an answer leaves out partitions")
+        if failure is not None:
+            raise failure
+        retry.progress()
+
+    def _judge(self, pending: _Batch, code: int, text: str | None) -> ClientError | None:
+        """None for a batch that is written, what failed for one to be sent again; raises what nothing can cure."""
+        queue = self._unacknowledged[pending.tp]
+        if code in (0, _DUPLICATE_SEQUENCE_NUMBER):
+            queue.remove(pending)
+            if not queue:
+                del self._unacknowledged[pending.tp]
+            return None
+        subject = f"records for {pending.tp}"
+        if code in FENCING_CODES:
+            raise Fenced(code, self._transactional_id or subject)
+        if code in _MOVED_CODES:
+            self._cluster.forget(pending.tp.topic)
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue[0] is not pending:
+            return _BehindFailure(code, subject, text)
+        error = BrokerError(code, subject, text)
+        if error.retriable:
+            return error
+        raise error
+
+
+class _BehindFailure(BrokerError):
+    """A batch is out of order only because one before it has failed, and will not be when that one is there."""
+
+    retriable = True
+
+
+def check_batch(data: Buffer) -> BatchHeader:
+    """The header of one batch; ValueError for anything else."""
+    if len(data) < HEADER_BYTES or (header := read_header(data)).magic != MAGIC:
+        raise ValueError("not a record batch of Kafka's format 2")
+    if header.length + LENGTH_END != len(data):
+        raise ValueError(f"one batch at a time: the first has {header.length + LENGTH_END} of {len(data)} bytes")
+    return header
+
+
+def produce_once(
+    cluster: Cluster, tp: TopicPartition, batch: Buffer, acks: int, transactional_id: str | None, deadline: float
+) -> int:
+    """One attempt to append a batch as it is; its first offset, -1 without acknowledgement."""
+    leader = cluster.leader(tp, deadline)
+    connection = cluster.borrow(leader.node, deadline)
+    ids = {tp.topic: leader.topic_id}
+    try:
+        version = _version(connection, VERSIONS_ALL, ids)
+        body = produce_body(
+            version, ids, {tp: batch}, acks=acks, transactional_id=transactional_id, timeout_ms=_ack_timeout_ms(cluster)
+        )
+        connection.send_pieces(PRODUCE_KEY, version, body, deadline)
+        if acks == 0:
+            # No answer will come, and a connection that waits for one is of no use to others.
+            connection.close()
+            return -1
+        answer: ProduceResponse = connection.receive(deadline)
+    except ConnectionLost:
+        cluster.forget(tp.topic)
+        raise
+    finally:
+        cluster.give_back(connection)
+    for topic in answer.responses:
+        for row in topic.partition_responses:
+            if row.error_code in _MOVED_CODES:
+                cluster.forget(tp.topic)
+            if row.error_code:
+                raise BrokerError(row.error_code, f"records for {tp}", row.error_message)
+            return row.base_offset
+    raise ConnectionLost(str(leader.node), "an answer without the partition")
+
+
+def _version(connection: BrokerConnection, versions: tuple[int, int], ids: Mapping[str, bytes]) -> int:
+    lowest, highest = versions
+    if ZERO_UUID in ids.values():
+        highest = min(highest, TOPIC_IDS_FROM - 1)
+    return connection.version_of(PRODUCE_KEY, lowest, highest)
+
+
+def _ack_timeout_ms(cluster: Cluster) -> int:
+    # The broker gives up before this client does, and says so.
+    return max(int(cluster.timeout_s * 400), 100)
+
+
+def _topic_key(version: int, tp: TopicPartition, ids: Mapping[str, bytes]) -> tuple[str | bytes, int]:
+    return (ids[tp.topic] if version >= TOPIC_IDS_FROM else tp.topic), tp.partition
+
+
+def produce_body(
+    version: int,
+    ids: Mapping[str, bytes],
+    batches: Mapping[TopicPartition, Buffer],
+    *,
+    acks: int = -1,
+    transactional_id: str | None = None,
+    timeout_ms: int,
+) -> list[Buffer]:
+    """A Produce request without its header, as pieces; the batches are among them as they are."""
+    flexible = version >= FLEXIBLE_FROM
+    tags = b"\0" if flexible else b""
+    topics: dict[str, list[TopicPartition]] = {}
+    for tp in batches:
+        topics.setdefault(tp.topic, []).append(tp)
+    pieces: list[Buffer] = []
+    head = _text(transactional_id, flexible) + _ACKS_TIMEOUT.pack(acks, timeout_ms) + _count(len(topics), flexible)
+    for topic, rows in topics.items():
+        head += ids[topic] if version >= TOPIC_IDS_FROM else _text(topic, flexible)
+        head += _count(len(rows), flexible)
+        for tp in rows:
+            batch = batches[tp]
+            pieces += (head + _INT32.pack(tp.partition) + _count(len(batch), flexible), batch)
+            head = tags
+        head += tags
+    pieces.append(head + tags)
+    return pieces
+
+
+def _text(text: str | None, flexible: bool) -> bytes:
+    if text is None:
+        return b"\0" if flexible else b"\xff\xff"
+    data = text.encode()
+    return (write_uvarint(len(data) + 1) if flexible else _INT16.pack(len(data))) + data
+
+
+def _count(count: int, flexible: bool) -> bytes:
+    return write_uvarint(count + 1) if flexible else _INT32.pack(count)

@@ -1,0 +1,65 @@
+"""Patience: how long to wait before the next attempt, and when to give up."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Final
+
+from ottla.client.errors import UNKNOWN_TOPIC_CODES, BrokerError, ClientError, TimedOut, Unreachable
+
+_PAUSE_S_MIN: Final = 0.02
+_PAUSE_S_MAX: Final = 1.0
+#: an unknown topic may have been made a moment ago; a name that is wrong should not cost the whole timeout
+_UNKNOWN_TOPIC_S_MAX: Final = 5.0
+
+
+class Retry:
+    """The attempts at one undertaking.
+
+    while True:
+        try:
+            return attempt()
+        except ClientError as error:
+            retry.pause_or_raise(error)
+    """
+
+    def __init__(self, undertaking: str, timeout_s: float) -> None:
+        self._undertaking = undertaking
+        self._timeout_s = timeout_s
+        self.progress()
+
+    def progress(self) -> None:
+        """Something was achieved: the time starts anew."""
+        self._started = time.monotonic()
+        self._pause_s = _PAUSE_S_MIN
+        self._unknown_since: float | None = None
+
+    @property
+    def deadline(self) -> float:
+        return self._started + self._timeout_s
+
+    def attempt_deadline(self) -> float:
+        """Until when one attempt may take; a broker that has fallen silent leaves time for another."""
+        now = time.monotonic()
+        return min(self.deadline, now + max(self._timeout_s / 2, 1.0))
+
+    def pause_or_raise(self, error: ClientError) -> None:
+        """Wait before the next attempt, or raise what the last one ended in."""
+        if not error.retriable:
+            raise error
+        now = time.monotonic()
+        until = self.deadline
+        if isinstance(error, BrokerError) and error.code in UNKNOWN_TOPIC_CODES:
+            self._unknown_since = self._unknown_since or now
+            until = min(until, self._unknown_since + _UNKNOWN_TOPIC_S_MAX)
+        else:
+            self._unknown_since = None
+        left_s = until - now
+        if left_s < _PAUSE_S_MIN:
+            if isinstance(error, Unreachable) or until < self.deadline:
+                raise error
+            raise TimedOut(f"{self._undertaking}: no success within {self._timeout_s:g} s; last: {error}") from error
+        # Clients that failed together do not come back together; the last attempt needs some time of its own.
+        time.sleep(min(self._pause_s * random.uniform(0.8, 1.2), left_s / 2))
+        self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)

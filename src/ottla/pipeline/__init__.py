@@ -1,0 +1,11 @@
+"""pipeline: declared flows between topics and tables, and the supervisor that runs them. Knows: spark, client, model.
+
+Never: the broker wing. A declaration is read and checked without Spark: `load` for files, `Pipeline` for Python.
+"""
+
+from ottla.pipeline.declaration import Declaration
+from ottla.pipeline.decorators import Pipeline
+from ottla.pipeline.load import load
+from ottla.pipeline.problems import BadDeclaration, Problem
+
+__all__ = ["BadDeclaration", "Declaration", "Pipeline", "Problem", "load"]

@@ -1,0 +1,201 @@
+"""Spark's own analysis of a declaration, on empty inputs: types, functions, columns, and what a stream cannot do.
+
+Flows are planned in order, by the code that runs them, so that the columns of one are known to the next. A flow whose
+input could not be analysed is left out: its problems would be echoes.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+
+from ottla.model.errors import OttlaError
+from ottla.pipeline.declaration import Declaration, Flow, PythonStep, TableSink
+from ottla.pipeline.graph import Graph
+from ottla.pipeline.lineage import LINEAGE, RAW_COLUMNS, RECORD_COLUMNS
+from ottla.pipeline.plan import FunctionRefused, NothingIsLate, Planner, QueryRefused, Work
+from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems, suggestion
+from ottla.spark.session import build_session
+
+if TYPE_CHECKING:
+    from ottla.pipeline.document import Text
+
+_RAW_DDL = ", ".join(f"`{name}` {kind}" for name, kind in RAW_COLUMNS.items())
+#: pyspark prints each error of an analysis as JSON, besides raising it
+_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_PARSED_AT = re.compile(r"\(line (\d+), pos (\d+)\)")
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+.*", re.S)
+_CONDITION = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
+
+
+def analyse(declaration: Declaration, spark: SparkSession | None = None) -> Iterable[Problem]:
+    """Everything that Spark finds wrong. Starts a session of its own if it is given none."""
+    graph = Graph(declaration)
+    if spark is not None:
+        return _Analysis(spark, graph).run(graph.order)
+    session = build_session(f"ottla validate {declaration.name}", "local[1]")
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        return _Analysis(session, graph).run(graph.order)
+    finally:
+        session.stop()
+
+
+def schemas_of(spark: SparkSession, graph: Graph, flows: Collection[str] | None = None) -> dict[str, StructType]:
+    """The columns of every flow, or of some and all that they read. Raises BadDeclaration."""
+    analysis = _Analysis(spark, graph)
+    problems = tuple(analysis.run(graph.order if flows is None else graph.above(*flows)))
+    if problems:
+        raise BadDeclaration(problems)
+    return analysis.schemas
+
+
+class _Analysis:
+    def __init__(self, spark: SparkSession, graph: Graph) -> None:
+        self._spark = spark
+        self._graph = graph
+        self._problems = Problems()
+        self.schemas: dict[str, StructType] = {}
+
+    def run(self, flows: Collection[str]) -> tuple[Problem, ...]:
+        with _quiet():
+            for name in self._graph.order:
+                flow = self._graph.declaration.flows[name]
+                if name in flows and all(
+                    one in self.schemas or one in self._graph.declaration.sources for one in flow.input_names
+                ):
+                    self._check(flow)
+        return tuple(self._problems)
+
+    def _check(self, flow: Flow) -> None:
+        try:
+            read = self._empty_stream if flow.kind == "table" else self._empty
+            work = Planner(self._spark, self._graph, read).work(flow)
+            self._check_result(flow, work)
+            self.schemas[flow.name] = work.schema
+            self._check_stream(flow, work)
+        except QueryRefused as refused:
+            self._problems.add(*_where_and_why(flow, refused))
+        except NothingIsLate:
+            assert flow.late_rows is not None
+            what = f"flow {flow.name!r} has 'late_rows', and none of its steps drops late rows"
+            advice = "put it where a window over the watermark's column, or a join, is"
+            self._problems.add(flow.late_rows.place, what, advice)
+        except FunctionRefused as refused:
+            self._problems.add(refused.step.place, f"flow {flow.name!r}: {refused.step.function}", refused.what)
+        except (PySparkException, OttlaError, OSError) as error:
+            what = f"flow {flow.name!r}: {_plain(error).removeprefix(f'flow {flow.name}: ')}"
+            self._problems.add(_place_of_failure(flow), what, "correct that")
+
+    def _empty(self, name: str) -> DataFrame:
+        schema: StructType | str = self.schemas.get(name, _RAW_DDL)
+        return self._spark.createDataFrame([], schema)
+
+    def _empty_stream(self, name: str) -> DataFrame:
+        reads = self._graph.declaration.flows.get(name)
+        if reads is not None and reads.kind == "materialized_view":
+            return self._empty(name)
+        schema = self._empty(name).schema
+        rate = self._spark.readStream.format("rate").load()
+        return rate.selectExpr(*(f"CAST(NULL AS {one.dataType.simpleString()}) AS `{one.name}`" for one in schema))
+
+    def _check_stream(self, flow: Flow, work: Work) -> None:
+        """What no stream can do, Spark says only when a query starts; its check is asked for here."""
+        if not work.rows.isStreaming:
+            return
+        jvm: Any = self._spark._jvm
+        modes = jvm.org.apache.spark.sql.streaming.OutputMode
+        mode = modes.Update() if flow.emit == "changes" else modes.Append()
+        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        try:
+            checker.checkForStreaming(work.rows._jdf.queryExecution().analyzed(), mode)
+        except AnalysisException as error:
+            self._problems.add(_place_of_failure(flow), f"flow {flow.name!r}: {_plain(error)}", "write it otherwise")
+
+    def _check_result(self, flow: Flow, work: Work) -> None:
+        columns = work.columns
+        traced = LINEAGE in columns or all(name in columns for name in RECORD_COLUMNS)
+        if not traced:
+            what = f"flow {flow.name!r}: its rows cannot be traced to their records"
+            advice = f"pass on {', '.join(RECORD_COLUMNS)}, or add {LINEAGE}"
+            self._problems.add(_place_of_failure(flow), what, advice)
+        asked = [("deduplicate", name, flow.place) for name in flow.deduplicate]
+        for sink in flow.sinks:
+            if isinstance(sink, TableSink):
+                asked += [("partition_by", one.column, sink.place) for one in sink.partition_by]
+                asked += [("keys", name, sink.place) for name in sink.keys]
+            else:
+                asked += [("value", name, sink.place) for name in sink.value]
+                asked += [("key", sink.key, sink.place)] if sink.key is not None else []
+        if flow.watermark is not None:
+            asked.append(("watermark", flow.watermark.column, flow.watermark.place))
+            self._check_time(flow, work)
+        self._check_names(flow, asked, columns)
+
+    def _check_names(self, flow: Flow, asked: Iterable[tuple[str, str, Place]], columns: tuple[str, ...]) -> None:
+        known = {name.lower() for name in columns}
+        for key, name, place in asked:
+            if name.lower() not in known:
+                what = f"flow {flow.name!r}: {key} names {name!r}, which is no column of the rows"
+                self._problems.add(place, what, suggestion(name, columns, none=""))
+
+    def _check_time(self, flow: Flow, work: Work) -> None:
+        mark = flow.watermark
+        field = next((one for one in work.schema if mark is not None and one.name == mark.column), None)
+        if mark is None or field is None or isinstance(field.dataType, TimestampType | TimestampNTZType):
+            return
+        what = f"flow {flow.name!r}: the watermark's column {field.name!r} is {field.dataType.simpleString()}"
+        self._problems.add(mark.place, what, "make it a timestamp")
+
+
+def _where_and_why(flow: Flow, refused: QueryRefused) -> tuple[Place, str, str]:
+    place = _place_in(refused.written, refused)
+    text = _plain(refused.error)
+    what, _, hint = text.partition(" Did you mean one of the following? ")
+    instead = f"write one of {hint.strip(' [].')}" if hint else "correct the query"
+    return place, f"flow {flow.name!r}: {what.rstrip('.')}", instead.replace("`", "")
+
+
+def _place_in(written: Text, refused: QueryRefused) -> Place:
+    error = refused.error
+    parsed = _PARSED_AT.search(str(error))
+    if parsed is not None:
+        lines = refused.query.text.split("\n")[: int(parsed[1]) - 1]
+        position = sum(len(line) + 1 for line in lines) + int(parsed[2])
+        return written.place_of(refused.query.written_at(position))
+    for context in error.getQueryContext():
+        if context.startIndex() >= 0:
+            return written.place_of(refused.query.written_at(context.startIndex()))
+    return written.place
+
+
+def _place_of_failure(flow: Flow) -> Place:
+    step = next((one for one in flow.steps if isinstance(one, PythonStep)), None) or next(iter(flow.steps), None)
+    return step.place if step is not None else flow.place
+
+
+def _plain(error: BaseException) -> str:
+    """The first sentence of an error, without codes."""
+    if not isinstance(error, PySparkException):
+        return str(error)
+    text = _SQLSTATE.sub("", _CONDITION.sub("", str(error)))
+    return text.strip().splitlines()[0] if text.strip() else str(error)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    before = {name: logging.getLogger(name).disabled for name in _LOUD}
+    for name in _LOUD:
+        logging.getLogger(name).disabled = True
+    try:
+        yield
+    finally:
+        for name, disabled in before.items():
+            logging.getLogger(name).disabled = disabled

@@ -1,0 +1,311 @@
+"""Making rows again: the same flows over rows of the past, in place of what the stream has made of them.
+
+A backfill first brings all flows up to date, so that stream and backfill have seen the same. Then each flow is computed
+from the beginning by the same plan, as one batch that nobody sees; and what falls into the range takes the place of the
+rows there, in one commit per table. Streams pass such commits over, because every flow behind is made again as well.
+
+The result is what the stream has made, with one difference: to one batch nothing is late. Rows that came behind the
+watermark are in it.
+
+What a range means: rows that come from one record are replaced by the record's time, other rows by the time that
+their table is parted by, or else by the column of their watermark. A table without any of these is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import reduce
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ottla.model.errors import OttlaError
+from ottla.pipeline.analysis import schemas_of
+from ottla.pipeline.declaration import Declaration, Flow, Trigger
+from ottla.pipeline.graph import Graph
+from ottla.pipeline.inputs import Inputs
+from ottla.pipeline.layout import LATE, QUARANTINE, Layout, partition_name
+from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP
+from ottla.pipeline.plan import Planner, quoted
+from ottla.pipeline.run import Session, Supervisor, refresh_view, ship_code, trigger_options
+from ottla.pipeline.status import RunStatus
+from ottla.pipeline.zones import TABLE_FORMAT, Batch, Counts, FlowWriter
+from ottla.spark.offsets import PartitionOffsets
+from ottla.spark.staging import open_filesystem
+from ottla.spark.table_location import TableLocation
+
+Origin = Literal["raw", "log"]
+
+_AVAILABLE_NOW = Trigger(kind="available-now")
+
+
+class BackfillRefused(OttlaError):
+    """It cannot be done; the text says what to do first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From `since` up to, not including, `until`; an open end is None."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def everything(self) -> bool:
+        return self.since is None and self.until is None
+
+    def holds(self, column: str) -> Column:
+        """True or false, never null: a row without a time is in no range."""
+        time = F.col(quoted(column))
+        holds = time.isNotNull()
+        if self.since is not None:
+            holds = holds & (time >= F.lit(self.since))
+        if self.until is not None:
+            holds = holds & (time < F.lit(self.until))
+        return F.coalesce(holds, F.lit(False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """What a backfill has done to one table."""
+
+    flow: str
+    table: str
+    #: rows that are there now in place of others
+    rows: int
+    #: None: the table as a whole
+    partitions: int | None
+
+
+class Backfill:
+    """One backfill of a pipeline that does not run."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        spark: SparkSession,
+        *,
+        range: Range | None = None,
+        flows: Collection[str] = (),
+        origin: Origin = "raw",
+        show: Callable[[RunStatus], None] | None = None,
+    ) -> None:
+        self._declaration = declaration
+        self._spark = spark
+        self._range = range or Range()
+        self._origin = origin
+        self._show = show
+        self._graph = Graph(declaration)
+        self._layout = Layout.of(declaration)
+        self._scratch = self._layout.scratch(uuid.uuid4().hex)
+        self._chosen = choose(self._graph, flows)
+        #: flows that could not be brought up to date, and those that stand on them: their rows are as they were
+        self.left_out: set[str] = set()
+
+    def run(self) -> list[Replaced]:
+        self.left_out = self._catch_up()
+        schemas = schemas_of(self._spark, self._graph)
+        inputs = Inputs(self._spark, _from_the_beginning(self._declaration), self._layout, schemas)
+        session = Session(self._spark, self._declaration, self._graph, self._layout, inputs)
+        ship_code(session)
+        done: list[Replaced] = []
+        try:
+            for name in self._graph.order:
+                flow = self._declaration.flows[name]
+                if name not in self._chosen - self.left_out or flow.append_to is not None or flow.table is None:
+                    continue
+                if flow.kind == "materialized_view":
+                    counts = refresh_view(session, flow)
+                    done.append(Replaced(flow=name, table=flow.table.name, rows=counts.rows, partitions=None))
+                else:
+                    done += self._replace(session, flow)
+        finally:
+            if TableLocation.at(self._scratch.storage).local:
+                shutil.rmtree(self._scratch.storage, ignore_errors=True)
+        return done
+
+    def _catch_up(self) -> set[str]:
+        """Run what is to be made again, and what it stands on, to the end; what could not is left out."""
+        needed = set(self._chosen)
+        for name in reversed(self._graph.order):
+            if name in needed:
+                needed.update(self._graph.inputs[name])
+        supervisor = Supervisor(self._declaration, self._spark, trigger=_AVAILABLE_NOW, flows=needed, show=self._show)
+        behind = {flow.name for flow in supervisor.run().flows if flow.state != "done"}
+        for name in self._graph.order:
+            append_to = self._declaration.flows[name].append_to
+            if name in behind and append_to is not None:
+                behind.add(append_to.name)
+            if any(one in behind for one in self._graph.inputs[name]):
+                behind.add(name)
+        return behind & self._chosen
+
+    def _replace(self, session: Session, flow: Flow) -> Iterator[Replaced]:
+        writers = [flow, *(one for one in self._declaration.flows.values() if _appends_to(one, flow))]
+        for one in writers:
+            self._compute(session, one)
+        assert flow.table is not None
+        columns = [partition_name(one) for one in flow.table.partition_by]
+        yield self._put_in_place(flow, flow.zone, flow.table.name, self._time_of(session, flow), columns)
+        for one in writers:
+            for room, side in ((QUARANTINE, one.quarantine), (LATE, one.late_rows)):
+                if side is not None and side.table and self._layout_has(self._layout, room, side.table):
+                    yield self._put_in_place(one, room, side.table, TIMESTAMP, [])
+
+    def _compute(self, session: Session, flow: Flow) -> Counts:
+        """The flow's rows from the beginning, into tables of the scratch layout."""
+        total = Counts()
+        work = Planner(self._spark, self._graph, lambda name: self._read(session, flow, name)).work(flow)
+        writer = FlowWriter(self._declaration, self._scratch, flow, work, with_topics=False)
+
+        def write(rows: DataFrame, number: int) -> None:
+            total.add(writer.write(rows, Batch(flow.name, number)))
+
+        stream = work.rows.writeStream.foreachBatch(write).queryName(f"backfill-{flow.name}")
+        stream = stream.option("checkpointLocation", self._scratch.checkpoint(flow))
+        stream = stream.outputMode("update" if flow.emit == "changes" else "append")
+        query = stream.trigger(**trigger_options(_AVAILABLE_NOW)).start()
+        query.awaitTermination()
+        return total
+
+    def _read(self, session: Session, flow: Flow, name: str) -> DataFrame:
+        reads = self._declaration.flows.get(name)
+        if reads is not None and reads.zone == "raw" and self._origin == "log":
+            rows = self._read_log(session, reads, reads.input_names[0])
+        elif reads is None:
+            rows = self._read_log(session, flow, name)
+        else:
+            rows = session.inputs.stream(name)
+        if not flow.steps and not flow.deduplicate and not self._range.everything and TIMESTAMP in rows.columns:
+            # Each row comes from one record: those of other records need not be made.
+            rows = rows.where(self._range.holds(TIMESTAMP))
+        return rows
+
+    def _read_log(self, session: Session, reader: Flow, source: str) -> DataFrame:
+        """Records up to where the stream has read them: what comes later is the stream's."""
+        offsets = committed_offsets(self._layout.checkpoint(reader))
+        topic = self._declaration.sources[source].topic
+        read = [
+            (F.col(PARTITION) == tp.partition) & (F.col(OFFSET) < offset)
+            for tp, offset in offsets.items()
+            if tp.topic == topic
+        ]
+        within = reduce(lambda one, two: one | two, read, F.lit(False))
+        return session.inputs.stream(source).where(within)
+
+    def _time_of(self, session: Session, flow: Flow) -> str | None:
+        assert flow.table is not None
+        columns = {field.name for field in session.inputs.batch(flow.name).schema}
+        mark = self._graph.watermark_of(flow.name)
+        parted = [one.column for one in flow.table.partition_by if one.part is not None]
+        wanted = [TIMESTAMP, *parted, *([mark.column] if mark is not None else [])]
+        return next((name for name in wanted if name in columns), None)
+
+    def _layout_has(self, layout: Layout, room: str, table: str) -> bool:
+        return any(TableLocation.at(one.table(room, table)).exists() for one in (layout, self._scratch))
+
+    def _put_in_place(self, flow: Flow, room: str, table: str, column: str | None, parted: list[str]) -> Replaced:
+        target = TableLocation.at(self._layout.table(room, table))
+        made = TableLocation.at(self._scratch.table(room, table))
+        if not made.exists():
+            new = self._load(target).limit(0)
+        else:
+            new = self._load(made)
+        whole = self._range.everything or column is None or not target.exists()
+        partitions: int | None = None
+        writer_options = {"partitionBy": ",".join(parted)}
+        if whole:
+            rows = new
+            writer_options["overwriteSchema"] = "true"
+        else:
+            assert column is not None
+            old = self._load(target)
+            new = new.where(self._range.holds(column))
+            affected = _affected(old.where(self._range.holds(column)), new, parted)
+            kept = old.where(~self._range.holds(column))
+            if affected is not None:
+                partitions = len(affected)
+                if not affected:
+                    return Replaced(flow=flow.name, table=table, rows=0, partitions=0)
+                where = f"`{parted[0]}` IN ({', '.join(_literal(value) for value in affected)})"
+                kept = kept.where(F.col(quoted(parted[0])).isin(*affected))
+                writer_options["replaceWhere"] = where
+            rows = kept.unionByName(new, allowMissingColumns=True)
+        count = new.count()
+        rows.write.format(TABLE_FORMAT).mode("overwrite").options(**writer_options).save(target.uri)
+        return Replaced(flow=flow.name, table=table, rows=count, partitions=partitions)
+
+    def _load(self, location: TableLocation) -> DataFrame:
+        return self._spark.read.format(TABLE_FORMAT).load(location.uri)
+
+
+def choose(graph: Graph, names: Collection[str]) -> set[str]:
+    """The flows to make again: those named and all that stand on them; without names all but raw, which is the past."""
+    flows = graph.declaration.flows
+    for name in names:
+        if name not in flows:
+            raise BackfillRefused(f"there is no flow {name!r}: name one of {', '.join(flows)}")
+    chosen = set(names) or {name for name in graph.order if flows[name].zone != "raw"}
+    for name in graph.order:
+        if any(one in chosen for one in graph.inputs[name]):
+            chosen.add(name)
+        append_to = flows[name].append_to
+        if append_to is not None and name in chosen:
+            chosen.add(append_to.name)
+    # Rows of flows that share a table cannot be told apart: if one is made again, so are the others.
+    return chosen | {one.name for one in flows.values() if one.append_to is not None and one.append_to.name in chosen}
+
+
+def committed_offsets(checkpoint: str) -> PartitionOffsets:
+    """Where a flow has come to in the topics that it reads."""
+    filesystem, path = open_filesystem(f"{checkpoint}/commits")
+    from pyarrow import fs
+
+    numbers = [
+        int(info.base_name)
+        for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        if info.base_name.isdecimal()
+    ]
+    if not numbers:
+        return PartitionOffsets()
+    filesystem, path = open_filesystem(f"{checkpoint}/offsets/{max(numbers)}")
+    with filesystem.open_input_stream(path) as stream:
+        lines = bytes(stream.read()).decode().splitlines()
+    offsets = PartitionOffsets()
+    # One line for each input, that of a table looks otherwise, that of an input which has given nothing yet is a dash.
+    for line in lines[2:]:
+        with suppress(ValueError):
+            offsets.update(PartitionOffsets.from_json(line))
+    return offsets
+
+
+def _from_the_beginning(declaration: Declaration) -> Declaration:
+    sources = {
+        name: replace(source, starting_offsets="earliest", max_offsets_per_trigger=None)
+        for name, source in declaration.sources.items()
+    }
+    return replace(declaration, sources=sources)
+
+
+def _appends_to(flow: Flow, target: Flow) -> bool:
+    return flow.append_to is not None and flow.append_to.name == target.name
+
+
+def _affected(old: DataFrame, new: DataFrame, parted: list[str]) -> list[object] | None:
+    """The partitions, by their first column, that have rows in the range; None when the whole table is rewritten."""
+    if not parted:
+        return None
+    name = quoted(parted[0])
+    found = old.select(name).union(new.select(name)).distinct().collect()
+    values: list[object] = sorted((row[0] for row in found if row[0] is not None), key=str)
+    return values if len(values) == len(found) else None
+
+
+def _literal(value: object) -> str:
+    return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"

@@ -1,0 +1,283 @@
+"""What a declaration's parts mean together: rules of zones and kinds, queries, columns, expectations.
+
+The deep check is Spark's own analysis of every query. It lives behind DEEP_CHECK, a function
+`(Declaration) -> Iterable[Problem]`, so that nothing here needs a JVM.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Iterable
+from typing import cast
+
+from ottla.pipeline.declaration import PREVIOUS, Declaration, Flow, PythonStep, SqlStep, TableSink, TopicSink
+from ottla.pipeline.expectations import check_predicate
+from ottla.pipeline.graph import Graph, check_graph
+from ottla.pipeline.lineage import lineage_flaws
+from ottla.pipeline.problems import Place, Problem, Problems, suggestion
+from ottla.pipeline.sql import Query, read_query
+
+#: module and function; a module of that name makes `validate --deep` work
+DEEP_CHECK = "ottla.pipeline.analysis:analyse"
+
+
+class DeepCheckMissing(RuntimeError):
+    """Spark, or the part of Ottla that asks it, is not installed."""
+
+
+def check_declaration(declaration: Declaration, problems: Problems, unzoned: Collection[str] = ()) -> None:
+    """Add everything that is wrong and can be known without Spark. The zones of `unzoned` flows are not known."""
+    graph = Graph(declaration, unzoned)
+    check_graph(graph, problems)
+    for flow in declaration.flows.values():
+        if flow.name not in unzoned:
+            _Rules(graph, flow, problems).check()
+        _check_steps(graph, flow, problems)
+        _check_columns(graph, flow, problems)
+
+
+def deep_check(declaration: Declaration) -> tuple[Problem, ...]:
+    """Ask Spark. Raises DeepCheckMissing when there is none."""
+    module, _, function = DEEP_CHECK.partition(":")
+    try:
+        analyse = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise DeepCheckMissing(f"the deep check needs {error.name}; install ottla[spark]") from None
+    return tuple(cast(Iterable[Problem], analyse(declaration)))
+
+
+class _Rules:
+    """What a flow may have, by its zone and its kind."""
+
+    def __init__(self, graph: Graph, flow: Flow, problems: Problems) -> None:
+        self._graph = graph
+        self._flow = flow
+        self._problems = problems
+
+    def check(self) -> None:
+        flow = self._flow
+        if flow.zone == "raw":
+            self._check_raw()
+        if flow.zone == "staging":
+            self._check_staging()
+        if flow.kind == "view":
+            self._check_view()
+        if flow.kind == "materialized_view":
+            self._check_materialized_view()
+        if len(flow.inputs) > 1 and not flow.steps and flow.zone != "raw" and self._graph.decodes(flow) is None:
+            self._refuse(
+                f"reads {len(flow.inputs)} inputs and does not say what to do with them", "add sql: or python:"
+            )
+        if flow.append_to is not None and flow.sinks:
+            self._refuse("has both 'to' and 'append_to'", "keep one", flow.append_to.place)
+        self._check_time()
+        self._check_sinks()
+        self._check_expectation_names()
+
+    def _check_raw(self) -> None:
+        flow = self._flow
+        if len(flow.inputs) > 1:
+            self._refuse("reads several sources", "raw keeps bytes as received: write one flow per source")
+        for what, given in (
+            ("steps", flow.steps), ("expectations", flow.expectations), ("'deduplicate'", flow.deduplicate),
+            ("a watermark", flow.watermark), ("'quarantine'", flow.quarantine), ("'late_rows'", flow.late_rows),
+        ):  # fmt: skip
+            if given:
+                self._refuse(f"is in zone raw and has {what}", "raw keeps bytes as received: move that to a later zone")
+        if flow.kind != "table":
+            self._refuse(f"is in zone raw and of kind {flow.kind}", "remove 'kind': raw is a table")
+
+    def _check_staging(self) -> None:
+        flow = self._flow
+        source = self._graph.decodes(flow)
+        if source is None:
+            return
+        if len(flow.inputs) > 1 and not flow.steps:
+            self._refuse(
+                f"decodes {source.name!r} and reads other inputs",
+                "add sql: or python:, or decode it in a flow of its own",
+            )
+        if flow.kind != "table":
+            self._refuse(
+                f"decodes {source.name!r} and is of kind {flow.kind}", "remove 'kind': what is rejected must be stored"
+            )
+
+    def _check_view(self) -> None:
+        flow = self._flow
+        stored = {
+            "'to'": flow.sinks,
+            "'append_to'": flow.append_to,
+            "'late_rows'": flow.late_rows,
+            "'trigger'": flow.trigger,
+        }
+        for what, given in stored.items():
+            if given:
+                self._refuse(f"is a view and has {what}", "a view stores nothing: remove it, or write kind: table")
+        if any(one.on_violation == "quarantine" for one in flow.expectations):
+            self._refuse("is a view and puts rows in quarantine", "a view stores nothing: write kind: table")
+
+    def _check_materialized_view(self) -> None:
+        flow = self._flow
+        if flow.zone == "staging":
+            self._refuse("is a materialized view in staging", "write kind: table, or move it to trusted or refined")
+        for what, given in (
+            ("'deduplicate'", flow.deduplicate), ("'late_rows'", flow.late_rows), ("'append_to'", flow.append_to),
+            ("a watermark", flow.watermark), ("'emit: changes'", flow.emit == "changes"),
+        ):  # fmt: skip
+            if given:
+                self._refuse(f"is a materialized view and has {what}", "it is computed as a whole: remove that")
+        for sink in flow.sinks:
+            if isinstance(sink, TopicSink) or sink.keys:
+                what = "a topic" if isinstance(sink, TopicSink) else "keys"
+                self._refuse(
+                    f"is a materialized view and has {what} in 'to'", "it replaces a table: remove that", sink.place
+                )
+        for name in flow.input_names:
+            reads = self._graph.declaration.flows.get(name)
+            if reads is not None and reads.kind == "view":
+                self._refuse(f"is a materialized view and reads the view {name!r}", f"make {name} a table")
+
+    def _check_time(self) -> None:
+        flow = self._flow
+        # On a cycle nobody can say what comes along; the cycle itself is told elsewhere.
+        marked = flow.name not in self._graph.order or self._graph.watermark_of(flow.name) is not None
+        words = {word for step in flow.steps if isinstance(step, SqlStep) for word in read_query(step.sql.text).words}
+        advice = "add watermark: to the source, with a column and a delay"
+        if flow.deduplicate and flow.zone != "trusted":
+            self._refuse(f"is in zone {flow.zone} and has 'deduplicate'", "move it to a flow of zone trusted")
+        elif flow.deduplicate and not marked:
+            self._refuse("drops duplicates and has no watermark, so it would remember every row for ever", advice)
+        if flow.late_rows is not None and not marked:
+            self._refuse("has 'late_rows' and no watermark, so nothing is ever late", advice, flow.late_rows.place)
+        if flow.kind != "table":
+            return
+        streams = any(self._is_stream(name) for name in flow.input_names)
+        if "GROUP" in words and flow.emit == "final" and not marked and streams:
+            self._refuse(
+                "aggregates without a watermark, so nothing is ever final", f"{advice}, or write emit: changes"
+            )
+        if "SESSION_WINDOW" in words and flow.emit == "changes":
+            self._refuse("has session windows, which Spark gives once only", "write emit: final")
+
+    def _is_stream(self, name: str) -> bool:
+        flow = self._graph.declaration.flows.get(name)
+        return flow is None or flow.kind != "materialized_view"
+
+    def _check_sinks(self) -> None:
+        flow = self._flow
+        tables = [sink for sink in flow.sinks if isinstance(sink, TableSink)]
+        if len(tables) > 1:
+            self._refuse(
+                "has two tables in 'to'", "keep one; another flow can read it and write the other", tables[1].place
+            )
+        for table in tables:
+            if table.format == "parquet" and (table.keys or flow.emit == "changes"):
+                self._refuse("merges rows into Parquet, which cannot", "write format: delta", table.place)
+            elif flow.emit == "changes" and not table.keys:
+                self._refuse("emits changes to a table without keys", "add keys: to the table", table.place)
+        topics = [sink for sink in flow.sinks if isinstance(sink, TopicSink)]
+        for number, topic in enumerate(topics):
+            if any(topic.topic == other.topic for other in topics[:number]):
+                self._refuse(f"writes topic {topic.topic!r} twice", "remove one", topic.place)
+            if topic.key is not None:
+                continue
+            advice = "add key: COLUMN to the topic"
+            if flow.emit == "changes":
+                self._refuse("emits changes to a topic without a key", advice, topic.place)
+            elif topic.compacted:
+                self._refuse("writes a compacted topic without a key", advice, topic.place)
+            elif topic.tombstone_when is not None:
+                self._refuse("writes tombstones without a key, which delete nothing", advice, topic.place)
+
+    def _check_expectation_names(self) -> None:
+        seen: set[str] = set()
+        for one in self._flow.expectations:
+            if one.name and one.name in seen:
+                self._refuse(
+                    f"has two expectations named {one.name!r}", "rename one: metrics are kept by name", one.place
+                )
+            seen.add(one.name)
+
+    def _refuse(self, what: str, instead: str, place: Place | None = None) -> None:
+        self._problems.add(place or self._flow.place, f"flow {self._flow.name!r} {what}", instead)
+
+
+def _check_steps(graph: Graph, flow: Flow, problems: Problems) -> None:
+    known = {name.lower(): name for name in flow.input_names}
+    used: set[str] = set()
+    certain = True
+    for number, step in enumerate(flow.steps):
+        if number:
+            known[PREVIOUS] = PREVIOUS
+        if isinstance(step, PythonStep):
+            for name in step.inputs:
+                _check_table(graph, flow, name, known, step.place, problems)
+            used.update(name.lower() for name in step.inputs)
+        else:
+            query = read_query(step.sql.text)
+            certain = certain and not query.flaws
+            _check_query(graph, flow, step, query, known, problems)
+            used.update(token.text.lower() for token in query.tables)
+        if step.name is not None:
+            known[step.name.lower()] = step.name
+    for one in flow.inputs if flow.steps and certain else ():
+        if one.name.lower() not in used:
+            what = f"flow {flow.name!r} names {one.name!r} in 'from' and never reads it"
+            problems.add(one.place, what, "use it in a step, or remove it")
+    last = flow.steps[-1] if flow.steps else None
+    if isinstance(last, SqlStep) and certain and read_query(last.sql.text).drops_lineage:
+        what = f"flow {flow.name!r}: the rows of this query cannot be traced to their records"
+        inputs = ", ".join(flow.input_names)
+        advice = (
+            f"select _topic, _partition, _offset, or add lineage_range({inputs}) AS _lineage to an aggregate, "
+            f"lineage({inputs}) AS _lineage to a join"
+        )
+        problems.add(last.place, what, advice)
+
+
+def _check_query(
+    graph: Graph, flow: Flow, step: SqlStep, query: Query, known: dict[str, str], problems: Problems
+) -> None:
+    for flaw in (*query.flaws, *(() if query.flaws else lineage_flaws(step.sql.text))):
+        place = step.sql.place_of(flaw.position)
+        problems.add(place, f"flow {flow.name!r}: this SQL does not parse: {flaw.what}", flaw.instead)
+    for token in query.tables:
+        _check_table(graph, flow, token.text, known, step.sql.place_of(token.position), problems)
+
+
+def _check_table(graph: Graph, flow: Flow, name: str, known: dict[str, str], place: Place, problems: Problems) -> None:
+    if name.lower() in known:
+        return
+    declared = {one.lower(): one for one in (*graph.declaration.sources, *graph.declaration.flows)}
+    if name.lower() in declared:
+        what = f"flow {flow.name!r} reads {name!r}, which is not in its 'from'"
+        problems.add(place, what, f"add {declared[name.lower()]} to 'from'")
+    elif name.lower() == PREVIOUS:
+        problems.add(place, f"flow {flow.name!r}: there is no step before this one", "read a name from 'from'")
+    else:
+        what = f"flow {flow.name!r} reads {name!r}, which is none of its inputs"
+        problems.add(place, what, suggestion(name, known.values(), none="add it to 'from'"))
+
+
+def _check_columns(graph: Graph, flow: Flow, problems: Problems) -> None:
+    columns = graph.result_columns(flow.name)
+    for expectation in flow.expectations:
+        check_predicate(expectation.predicate, f"the expectation {expectation.name!r}", columns, problems)
+    for sink in flow.sinks:
+        if isinstance(sink, TopicSink) and sink.tombstone_when is not None:
+            check_predicate(sink.tombstone_when, f"flow {flow.name!r}: tombstone_when", columns, problems)
+    if columns is None:
+        return
+    known = {column.lower() for column in columns}
+    asked = [("deduplicate", column, flow.place) for column in flow.deduplicate]
+    for sink in flow.sinks:
+        if isinstance(sink, TableSink):
+            asked += [("partition_by", one.column, sink.place) for one in sink.partition_by]
+            asked += [("keys", column, sink.place) for column in sink.keys]
+        else:
+            asked += [("key", sink.key, sink.place)] if sink.key is not None else []
+            asked += [("value", column, sink.place) for column in sink.value]
+    for key, column, place in asked:
+        if column.lower() not in known:
+            what = f"flow {flow.name!r}: {key} names {column!r}, which is no column of the rows"
+            problems.add(place, what, suggestion(column, columns, none=""))

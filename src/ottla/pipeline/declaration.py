@@ -1,0 +1,242 @@
+"""A pipeline as it was declared: frozen, complete, and free of everything that a reader could find wrong.
+
+Where these values come from (a YAML file, or Python with decorators) can no longer be seen, apart from `place`, which
+says where something was written and takes no part in comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from ottla.pipeline.document import Text
+from ottla.pipeline.duration import format_duration, parse_duration_ms
+from ottla.pipeline.expectations import Expectation
+from ottla.pipeline.problems import Place
+from ottla.pipeline.schema import Column
+
+Zone = Literal["raw", "staging", "trusted", "refined"]
+Format = Literal["json", "avro", "protobuf", "bytes", "string"]
+
+#: what a step calls the result of the step before
+PREVIOUS = "previous"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """When a flow runs a batch. `interval_ms` belongs to `interval` alone."""
+
+    kind: Literal["once", "available-now", "interval", "continuous"]
+    interval_ms: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A trigger as it is written in a declaration. Raises ValueError.
+
+        >>> str(Trigger.parse("every 90 seconds"))
+        'every 1m30s'
+        """
+        word, _, span = text.strip().partition(" ")
+        if word == "every" and span:
+            return cls(kind="interval", interval_ms=parse_duration_ms(span))
+        if text.strip() in ("once", "available-now", "continuous"):
+            return cls(kind=text.strip())  # type: ignore[arg-type]
+        raise ValueError(f"{text!r} is no trigger: write once, available-now, continuous or 'every 10s'")
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run is over when everything there was has been read."""
+        return self.kind in ("once", "available-now")
+
+    def __str__(self) -> str:
+        return f"every {format_duration(self.interval_ms)}" if self.kind == "interval" else self.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """How late rows may be, by the time in this column."""
+
+    column: str
+    delay_ms: int
+    place: Place = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.column}, {format_duration(self.delay_ms)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A topic that is read."""
+
+    name: str
+    topic: str
+    format: Format
+    description: str = ""
+    #: the fields of a value where they are known without opening the schema file; else empty
+    columns: tuple[Column, ...] = ()
+    #: relative to the declaration's directory
+    schema_file: str | None = None
+    message: str | None = None
+    framing: Literal["none", "confluent"] = "none"
+    key_format: Literal["bytes", "string"] = "bytes"
+    #: what becomes of records without a value: rejected like any that cannot be decoded, or rows whose fields are null
+    null_values: Literal["reject", "keep"] = "reject"
+    #: a word, a moment, or offsets by partition
+    starting_offsets: Literal["earliest", "latest"] | datetime | Mapping[int, int] = "earliest"
+    max_offsets_per_trigger: int | None = None
+    on_data_loss: Literal["fail", "continue"] = "fail"
+    watermark: Watermark | None = None
+    place: Place = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlStep:
+    """A query over the flow's inputs, named results before it, and `previous`."""
+
+    sql: Text
+    name: str | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.sql.place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonStep:
+    """A function of DataFrames. `function` is `module:function`; `call` is there when Python declared it."""
+
+    function: str
+    inputs: tuple[str, ...]
+    name: str | None = None
+    call: Callable[..., Any] | None = field(default=None, compare=False)
+    place: Place = field(compare=False)
+
+
+Step = SqlStep | PythonStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionColumn:
+    """A column that a table is partitioned by, or a part of the time in it."""
+
+    column: str
+    part: Literal["year", "month", "day", "hour"] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.part}({self.column})" if self.part else self.column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSink:
+    """A table of the lake, at storage/zone/name. With keys, rows replace each other."""
+
+    name: str
+    format: Literal["delta", "parquet"] = "delta"
+    partition_by: tuple[PartitionColumn, ...] = ()
+    merge_schema: bool = False
+    keys: tuple[str, ...] = ()
+    place: Place = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSink:
+    """A topic that is written. An empty `value` stands for every column that does not begin with `_`."""
+
+    topic: str
+    format: Format = "json"
+    key: str | None = None
+    value: tuple[str, ...] = ()
+    schema_file: str | None = None
+    message: str | None = None
+    framing: Literal["none", "confluent"] = "none"
+    delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    #: rows for which it is true become records without a value
+    tombstone_when: Text | None = None
+    #: of the topic, if it has to be made; None: as many as the brokers give it
+    partitions: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    place: Place = field(compare=False)
+
+    @property
+    def compacted(self) -> bool:
+        """Whether the topic is made to keep the newest record of each key."""
+        return "compact" in (one.strip() for one in self.config.get("cleanup.policy", "").split(","))
+
+
+Sink = TableSink | TopicSink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideOutput:
+    """Where rows go that are not part of the result: exactly one of the two is set."""
+
+    table: str | None = None
+    topic: str | None = None
+    place: Place = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"table {self.table}" if self.table else f"topic {self.topic}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A name in `from`, and where it stands."""
+
+    name: str
+    place: Place = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """One table or view, and how its rows are made."""
+
+    name: str
+    zone: Zone
+    inputs: tuple[Input, ...]
+    description: str = ""
+    kind: Literal["table", "view", "materialized_view"] = "table"
+    steps: tuple[Step, ...] = ()
+    expectations: tuple[Expectation, ...] = ()
+    deduplicate: tuple[str, ...] = ()
+    watermark: Watermark | None = None
+    emit: Literal["final", "changes"] = "final"
+    #: empty for views and for flows that append to another's table
+    sinks: tuple[Sink, ...] = ()
+    append_to: Input | None = None
+    #: set where rows can be rejected: in staging, and where an expectation quarantines
+    quarantine: SideOutput | None = None
+    late_rows: SideOutput | None = None
+    trigger: Trigger | None = None
+    version: int = 1
+    place: Place = field(compare=False)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.inputs)
+
+    @property
+    def table(self) -> TableSink | None:
+        """The table others read this flow by."""
+        return next((sink for sink in self.sinks if isinstance(sink, TableSink)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """A whole pipeline. Relative paths in it are relative to the directory of `file`."""
+
+    name: str
+    file: str = field(compare=False)
+    description: str = ""
+    brokers: str = "127.0.0.1:9092"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    storage: str
+    checkpoints: str
+    trigger: Trigger
+    spark: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, Source]
+    flows: Mapping[str, Flow]
+
+    def trigger_of(self, flow: Flow) -> Trigger:
+        return flow.trigger or self.trigger

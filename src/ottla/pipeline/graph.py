@@ -1,0 +1,322 @@
+"""Sources and flows as a graph: who reads whom, in which order, and which columns and watermarks go along.
+
+Rows go from sources through the zones, and only forward. A flow reads its own zone or the one before:
+
+    source -> raw -> staging -> trusted -> refined
+         `----------->'
+
+Staging may read a source itself, because the topic holds the same bytes as raw for as long as its retention lasts.
+Whoever reads a source or a raw flow in staging decodes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from ottla.pipeline.declaration import Declaration, Flow, Input, Source, TableSink, TopicSink, Watermark
+from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS, TIMESTAMP
+from ottla.pipeline.problems import Place, Problems, suggestion
+
+_SOURCE = "source"
+#: what a zone may read
+READS = {
+    "raw": (_SOURCE,),
+    "staging": (_SOURCE, "raw", "staging"),
+    "trusted": ("staging", "trusted"),
+    "refined": ("trusted", "refined"),
+}
+
+
+@dataclass(slots=True)
+class Graph:
+    """The graph of a declaration. Names that lead nowhere have no edge."""
+
+    declaration: Declaration
+    #: flows whose zone could not be read; what depends on it is neither known nor worth saying
+    unzoned: Collection[str] = ()
+    #: by flow, the sources and flows whose rows go into it, appended ones included
+    inputs: dict[str, tuple[str, ...]] = field(init=False)
+    #: the way around each cycle, in the direction of rows; empty in a graph that can run
+    cycles: tuple[tuple[str, ...], ...] = field(init=False)
+    #: flows, each behind everything it reads; those on a cycle are left out
+    order: tuple[str, ...] = field(init=False)
+    #: what is known of each flow's rows; filled in order, so that no walk is long or done twice
+    _columns: dict[str, tuple[str, ...] | None] = field(init=False, default_factory=dict)
+    _watermarks: dict[str, Watermark | None] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        flows = self.declaration.flows
+        known = {*self.declaration.sources, *flows}
+        appended: dict[str, list[str]] = {}
+        for flow in flows.values():
+            if flow.append_to is not None:
+                appended.setdefault(flow.append_to.name, []).append(flow.name)
+        self.inputs = {
+            flow.name: tuple(name for name in (*flow.input_names, *appended.get(flow.name, ())) if name in known)
+            for flow in flows.values()
+        }
+        self.order, self.cycles = _sort(self.inputs)
+        self._watermarks = {source.name: source.watermark for source in self.declaration.sources.values()}
+        for name in self.order:
+            brought = (self._watermarks[one] for one in self.inputs[name])
+            self._watermarks[name] = flows[name].watermark or next((one for one in brought if one is not None), None)
+            self._columns[name] = self._find_columns(flows[name])
+
+    def zone_of(self, name: str) -> str:
+        """The zone of a flow, or `source`."""
+        flow = self.declaration.flows.get(name)
+        return flow.zone if flow is not None else _SOURCE
+
+    def readers_of(self, name: str) -> tuple[str, ...]:
+        return tuple(flow for flow, inputs in self.inputs.items() if name in inputs)
+
+    def sources_of(self, name: str) -> tuple[str, ...]:
+        """Every source whose rows may end up in this flow, in the order of the file."""
+        above = self.above(name)
+        return tuple(source for source in self.declaration.sources if source in above)
+
+    def above(self, *names: str) -> set[str]:
+        """These flows, and all flows and sources whose rows may end up in them."""
+        seen: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            one = waiting.pop()
+            if one not in seen:
+                seen.add(one)
+                waiting.extend(self.inputs.get(one, ()))
+        return seen
+
+    def decodes(self, flow: Flow) -> Source | None:
+        """The source whose values this flow decodes, the first if there are several; None if it decodes nothing."""
+        if flow.zone != "staging":
+            return None
+        return next((source for source in map(self.source_of, flow.input_names) if source is not None), None)
+
+    def source_of(self, name: str) -> Source | None:
+        """The source whose records an input has as they were received: itself, or that of a raw flow."""
+        reads = self.declaration.flows.get(name)
+        if reads is not None and reads.zone == "raw":
+            name = next((one for one in reads.input_names if one in self.declaration.sources), "")
+        return self.declaration.sources.get(name)
+
+    def result_columns(self, name: str) -> tuple[str, ...] | None:
+        """The columns of a flow's rows where that is certain: nothing but decoding and filtering was done to them."""
+        return self._columns.get(name)
+
+    def watermark_of(self, name: str) -> Watermark | None:
+        """The watermark of the rows of a source or flow: its own, or the first that an input brings along."""
+        return self._watermarks.get(name)
+
+    def _find_columns(self, flow: Flow) -> tuple[str, ...] | None:
+        if flow.steps or flow.name in self.unzoned:
+            return None
+        if flow.zone == "raw":
+            return tuple(RAW_COLUMNS)
+        source = self.decodes(flow)
+        if source is not None:
+            return (*(column.name for column in source.columns), *DECODED_COLUMNS) if source.columns else None
+        return self._columns.get(flow.input_names[0]) if len(flow.input_names) == 1 else None
+
+
+def check_graph(graph: Graph, problems: Problems) -> None:
+    """Names that lead nowhere, names that are taken, cycles, zones in the wrong order where both are known."""
+    _check_names(graph, problems)
+    _check_outputs(graph, problems)
+    _check_topics(graph, problems)
+    for cycle in graph.cycles:
+        flow = graph.declaration.flows[cycle[-1]]
+        drawn = " -> ".join(cycle)
+        place = next((one.place for one in flow.inputs if one.name == cycle[-2]), flow.place)
+        problems.add(place, f"rows would go around in a cycle: {drawn}", "take one of these names out of a 'from'")
+    for flow in graph.declaration.flows.values():
+        for one in flow.inputs:
+            zoned = flow.name not in graph.unzoned and one.name not in graph.unzoned
+            _check_input(graph, flow, one, problems, zoned=zoned)
+        _check_append(graph, flow, problems)
+        _check_own_topics(graph, flow, problems)
+        _check_watermark(graph, flow, problems)
+    for source in graph.declaration.sources.values():
+        _check_source(graph, source, problems)
+
+
+def _check_names(graph: Graph, problems: Problems) -> None:
+    # SQL does not tell capitals from small letters, and neither do some file systems.
+    seen: dict[str, Source | Flow] = {}
+    everything: list[Source | Flow] = [*graph.declaration.sources.values(), *graph.declaration.flows.values()]
+    for one in everything:
+        first = seen.setdefault(one.name.lower(), one)
+        if first is not one:
+            kind = "source" if isinstance(first, Source) else "flow"
+            what = f"{one.name!r} is also the name of the {kind} in line {first.place.line}"
+            problems.add(one.place, what, f"rename one, for instance to {one.name}_{_zone_word(one)}")
+        if one.name.lower() == "previous":
+            problems.add(one.place, "'previous' is what steps call the step before", "choose another name")
+
+
+def _zone_word(one: Source | Flow) -> str:
+    return "topic" if isinstance(one, Source) else one.zone
+
+
+def _check_outputs(graph: Graph, problems: Problems) -> None:
+    tables: dict[tuple[str, str], str] = {}
+    for flow in graph.declaration.flows.values():
+        outputs: list[tuple[str, str, Place]] = [
+            (flow.zone, sink.name, sink.place) for sink in flow.sinks if isinstance(sink, TableSink)
+        ]
+        for room, side in (("quarantine", flow.quarantine), ("late", flow.late_rows)):
+            if side is not None and side.table:
+                outputs.append((room, side.table, side.place))
+        for room, table, place in outputs:
+            first = tables.setdefault((room, table.lower()), flow.name)
+            if first != flow.name:
+                what = f"the table {table!r} is already written by flow {first!r}"
+                problems.add(place, what, f"rename it, or write append_to: {first} instead of 'to'")
+
+
+def _check_topics(graph: Graph, problems: Problems) -> None:
+    """Several flows may write a topic; which of them makes it is not known, so they must want the same."""
+    written: dict[str, tuple[str, TopicSink]] = {}
+    for flow in graph.declaration.flows.values():
+        for sink in flow.sinks:
+            if not isinstance(sink, TopicSink):
+                continue
+            first, other = written.setdefault(sink.topic, (flow.name, sink))
+            if (sink.partitions, sink.config) != (other.partitions, other.config):
+                what = f"flow {flow.name!r} makes the topic {sink.topic!r} other than flow {first!r} does"
+                problems.add(sink.place, what, "write the same 'partitions' and 'config' in both")
+
+
+def _check_input(graph: Graph, flow: Flow, one: Input, problems: Problems, *, zoned: bool) -> None:
+    declaration = graph.declaration
+    if one.name not in declaration.sources and one.name not in declaration.flows:
+        what = f"flow {flow.name!r} reads {one.name!r}, which is neither a source nor a flow"
+        instead = suggestion(one.name, _readable(graph, flow), none="declare a source of that name")
+        topic = next((source.name for source in declaration.sources.values() if source.topic == one.name), None)
+        problems.add(one.place, what, f"that is a topic; write its source, {topic}" if topic else instead)
+        return
+    zone = graph.zone_of(one.name)
+    if zoned and zone not in READS[flow.zone]:
+        problems.add(one.place, *_zone_violation(flow, one.name, zone))
+    reads = declaration.flows.get(one.name)
+    if reads is not None and reads.kind != "view" and reads.table is None and reads.append_to is None:
+        what = f"flow {flow.name!r} reads {one.name!r}, which is written to a topic only"
+        problems.add(one.place, what, f"add '- table: {one.name}' to its 'to', or read the topic as a source")
+    if reads is not None and reads.append_to is not None:
+        what = f"flow {flow.name!r} reads {one.name!r}, whose rows go to the table of {reads.append_to.name!r}"
+        problems.add(one.place, what, f"read {reads.append_to.name}")
+
+
+def _readable(graph: Graph, flow: Flow) -> list[str]:
+    """What this flow may read, for suggestions; everything if nothing fits."""
+    names = [*graph.declaration.sources, *(name for name in graph.declaration.flows if name != flow.name)]
+    return [name for name in names if graph.zone_of(name) in READS[flow.zone]] or names
+
+
+def _zone_violation(flow: Flow, name: str, zone: str) -> tuple[str, str]:
+    what = f"flow {flow.name!r} is in zone {flow.zone} and reads {name!r} of zone {zone}"
+    if zone == _SOURCE:
+        what = f"flow {flow.name!r} is in zone {flow.zone} and reads the source {name!r}"
+        return what, "decode it in a flow of zone staging, and read that"
+    if flow.zone == "raw":
+        return what, "raw keeps what a source gave: read a source, or move the flow to staging"
+    order = list(READS)
+    if order.index(zone) > order.index(flow.zone):
+        return what, f"rows go forward only: move {flow.name!r} to zone {zone}, or read an earlier flow"
+    between = order[order.index(flow.zone) - 1]
+    return what, f"put a flow of zone {between} in between, and read that"
+
+
+def _check_append(graph: Graph, flow: Flow, problems: Problems) -> None:
+    if flow.append_to is None:
+        return
+    target = graph.declaration.flows.get(flow.append_to.name)
+    place = flow.append_to.place
+    if target is None:
+        tables = [
+            one.name
+            for one in graph.declaration.flows.values()
+            if one.zone == flow.zone and one.table and one is not flow
+        ]
+        what = f"flow {flow.name!r} appends to {flow.append_to.name!r}, which is no flow"
+        problems.add(place, what, suggestion(flow.append_to.name, tables, none="declare that flow first"))
+    elif target.kind != "table" or target.table is None:
+        what = f"flow {flow.name!r} appends to {target.name!r}, which has no table that rows are added to"
+        problems.add(place, what, "name a flow of kind table")
+    elif target.zone != flow.zone:
+        what = f"flow {flow.name!r} of zone {flow.zone} appends to {target.name!r} of zone {target.zone}"
+        problems.add(place, what, f"write zone: {target.zone}, or choose another table")
+
+
+def _check_own_topics(graph: Graph, flow: Flow, problems: Problems) -> None:
+    """A topic that a flow both stands on and writes is a cycle as well, through the broker."""
+    written = [(sink.topic, sink.place) for sink in flow.sinks if isinstance(sink, TopicSink)]
+    for side in (flow.quarantine, flow.late_rows):
+        if side is not None and side.topic:
+            written.append((side.topic, side.place))
+    stands_on = graph.sources_of(flow.name) if written else ()
+    topics = {graph.declaration.sources[name].topic: name for name in stands_on}
+    for topic, place in written:
+        if topic in topics:
+            what = (
+                f"rows would go around in a cycle: {topics[topic]} -> {flow.name} -> topic {topic} -> {topics[topic]}"
+            )
+            problems.add(place, what, "write to another topic")
+
+
+def _check_watermark(graph: Graph, flow: Flow, problems: Problems) -> None:
+    columns = graph.result_columns(flow.name)
+    mark = flow.watermark
+    if mark is not None and columns is not None and mark.column not in columns:
+        what = f"flow {flow.name!r}: the watermark's column {mark.column!r} is no column of the rows"
+        problems.add(mark.place, what, suggestion(mark.column, columns, none="declare a schema first"))
+
+
+def _check_source(graph: Graph, source: Source, problems: Problems) -> None:
+    if not graph.readers_of(source.name):
+        problems.add(source.place, f"source {source.name!r} is read by no flow", "add it to a 'from', or remove it")
+    mark = source.watermark
+    if mark is None or not source.columns or mark.column in ("", TIMESTAMP):
+        return
+    column = next((one for one in source.columns if one.name == mark.column), None)
+    called = f"source {source.name!r}: the watermark's column {mark.column!r}"
+    times = [one.name for one in source.columns if one.is_event_time] or [TIMESTAMP]
+    if column is None:
+        problems.add(mark.place, f"{called} is not in the schema", suggestion(mark.column, times, none=""))
+    elif not column.is_event_time:
+        advice = f"make it a timestamp, or write {' or '.join(times)}"
+        problems.add(mark.place, f"{called} is of type {column.type}", advice)
+
+
+def _sort(inputs: dict[str, tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Flows behind their inputs, and the cycles among the rest."""
+    waits = {name: {one for one in reads if one in inputs} for name, reads in inputs.items()}
+    readers: dict[str, list[str]] = {name: [] for name in inputs}
+    for name, reads in waits.items():
+        for one in reads:
+            readers[one].append(name)
+    order = [name for name, reads in waits.items() if not reads]
+    for name in order:
+        for reader in readers[name]:
+            waits[reader].discard(name)
+            if not waits[reader]:
+                order.append(reader)
+    left = {name: tuple(one for one in inputs[name] if waits.get(one)) for name, reads in waits.items() if reads}
+    return tuple(order), tuple(_cycles(left))
+
+
+def _cycles(left: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """One way around for each knot; what only stands behind a cycle is on none."""
+    told: set[str] = set()
+    for start in left:
+        path: dict[str, None] = {}
+        name = start
+        while name not in path and name not in told:
+            path[name] = None
+            name = left[name][0]
+        told.update(path)
+        if name in path:
+            # The walk went from readers to what they read; rows go the other way.
+            walked = list(path)
+            around = walked[walked.index(name) :][::-1]
+            yield (*around[-1:], *around)

@@ -1,0 +1,61 @@
+"""Where a pipeline's things lie: tables by zone, side outputs, checkpoints, the status file.
+
+storage/raw|staging|trusted|refined/TABLE      storage/quarantine|late/TABLE
+storage/_status/PIPELINE.json                  storage/_backfill/...   while one is under way
+checkpoints/PIPELINE/FLOW-vVERSION
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ottla.pipeline.declaration import Declaration, Flow, PartitionColumn
+
+QUARANTINE = "quarantine"
+LATE = "late"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Absolute paths, or addresses of an object store."""
+
+    pipeline: str
+    storage: str
+    checkpoints: str
+
+    @classmethod
+    def of(cls, declaration: Declaration) -> Self:
+        return cls(
+            pipeline=declaration.name,
+            storage=resolve(declaration, declaration.storage),
+            checkpoints=resolve(declaration, declaration.checkpoints),
+        )
+
+    def table(self, room: str, name: str) -> str:
+        return f"{self.storage}/{room}/{name}"
+
+    def checkpoint(self, flow: Flow) -> str:
+        return f"{self.checkpoints}/{self.pipeline}/{flow.name}-v{flow.version}"
+
+    @property
+    def status(self) -> str:
+        return f"{self.storage}/_status"
+
+    def scratch(self, run: str) -> Layout:
+        """The same pipeline somewhere else, for rows that nobody may see yet."""
+        place = f"{self.storage}/_backfill/{run}"
+        return Layout(pipeline=self.pipeline, storage=place, checkpoints=f"{place}/_checkpoints")
+
+
+def resolve(declaration: Declaration, path: str) -> str:
+    """A path of a declaration, which is relative to its file."""
+    if "://" in path:
+        return path.rstrip("/")
+    return str((Path(declaration.file).parent / Path(path).expanduser()).resolve())
+
+
+def partition_name(partition: PartitionColumn) -> str:
+    """The column a table is parted by: parts of a time get one of their own."""
+    return partition.column if partition.part is None else f"_{partition.part}_{partition.column}"

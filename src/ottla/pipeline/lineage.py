@@ -1,0 +1,154 @@
+"""Lineage: every row of every zone can be traced to the records it came from.
+
+A row that comes from one record carries where that record lies: `_topic`, `_partition`, `_offset`. So it is in raw,
+staging and trusted, and in refined where rows are only filtered or reshaped.
+
+A row that comes from several records, by a join or an aggregate, carries `_lineage` instead: a list with one entry per
+partition that contributed, `{topic, partition, first, last}`. Bounds were chosen over a list of offsets, because the
+state of a window then grows with partitions and not with rows. In an aggregate, `first` and `last` are the least and
+greatest offset over all records of that input in the group: every contributing record lies in one of these partitions
+between these offsets, and the trusted table has them, to be filtered by the row's own keys.
+
+Three functions write that in a query. They are expanded before Spark sees the query:
+
+- `lineage(a, b)`: a join of rows of `a` and `b`; exact, `first` equals `last`
+- `lineage_range(a, b)`: an aggregate over rows of `a` and `b`
+- `lineage_union(a)`: an aggregate over rows that have `_lineage` themselves
+
+Without names in the parentheses the columns are taken as they stand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.pipeline.sql import Flaw, Token, tokenize
+
+TOPIC = "_topic"
+PARTITION = "_partition"
+OFFSET = "_offset"
+TIMESTAMP = "_timestamp"
+LINEAGE = "_lineage"
+#: what a row that comes from one record carries
+RECORD_COLUMNS = (TOPIC, PARTITION, OFFSET)
+LINEAGE_TYPE = "ARRAY<STRUCT<topic: STRING, partition: INT, first: BIGINT, last: BIGINT>>"
+
+#: columns of a raw table, in order, with their types
+RAW_COLUMNS = {
+    "key": "BINARY",
+    "value": "BINARY",
+    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    TOPIC: "STRING",
+    PARTITION: "INT",
+    OFFSET: "BIGINT",
+    TIMESTAMP: "TIMESTAMP",
+    "_timestamp_type": "INT",
+}
+#: what decoding adds behind the fields of the schema
+DECODED_COLUMNS = {"_key": "BINARY", TOPIC: "STRING", PARTITION: "INT", OFFSET: "BIGINT", TIMESTAMP: "TIMESTAMP"}
+
+_ROW = "struct({0}_topic AS topic, {0}_partition AS partition, {0}_offset AS first, {0}_offset AS last)"
+_RANGE = (
+    "transform(collect_set(struct({0}_topic AS topic, {0}_partition AS partition)), lineage_p -> "
+    "struct(lineage_p.topic AS topic, lineage_p.partition AS partition, "
+    "min({0}_offset) AS first, max({0}_offset) AS last))"
+)
+_UNION = "array_distinct(flatten(collect_set({0}_lineage)))"
+FUNCTIONS = ("lineage", "lineage_range", "lineage_union")
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A query with the lineage functions written out, and the way back to the one that was written."""
+
+    text: str
+    #: where a call began and ended in the query as written, and how long it has become; in order
+    calls: tuple[tuple[int, int, int], ...] = ()
+
+    def written_at(self, position: int) -> int:
+        """Where in the query as written stands what is at this position; inside of a call, where the call begins."""
+        grown = 0
+        for start, end, length in self.calls:
+            if position < start + grown:
+                break
+            if position < start + grown + length:
+                return start
+            grown += length - (end - start)
+        return position - grown
+
+
+def expand_lineage(sql: str) -> str:
+    """The query as Spark reads it, with the lineage functions written out.
+
+    >>> expand_lineage("SELECT lineage_union(o) AS _lineage FROM o")
+    'SELECT array_distinct(flatten(collect_set(o._lineage))) AS _lineage FROM o'
+    """
+    return expand(sql).text
+
+
+def expand(sql: str) -> Expanded:
+    """The same, with positions.
+
+    >>> query = expand("SELECT lineage_union(o) AS _lineage, x FROM o")
+    >>> query.written_at(query.text.index("x FROM"))
+    37
+    """
+    tokens, flaws = tokenize(sql)
+    if flaws:
+        return Expanded(sql)
+    calls: list[tuple[int, int, int]] = []
+    text = sql
+    for at in range(len(tokens) - 1, -1, -1):
+        call = _call_at(tokens, at)
+        if call is not None:
+            names, closing = call
+            start, end = tokens[at].position, closing.position + 1
+            written_out = _expand(tokens[at].text.lower(), names)
+            text = text[:start] + written_out + text[end:]
+            calls.append((start, end, len(written_out)))
+    return Expanded(text, tuple(reversed(calls)))
+
+
+def lineage_flaws(sql: str) -> list[Flaw]:
+    """Calls of the lineage functions that cannot be expanded."""
+    tokens, _ = tokenize(sql)
+    return [
+        Flaw(token.position, f"{token.text} takes names of tables and nothing else", f"write {token.text}(orders)")
+        for at, token in enumerate(tokens)
+        if _is_function(tokens, at) and _call_at(tokens, at) is None
+    ]
+
+
+def _is_function(tokens: list[Token], at: int) -> bool:
+    return (
+        tokens[at].kind == "word"
+        and tokens[at].text.lower() in FUNCTIONS
+        and at + 1 < len(tokens)
+        and tokens[at + 1].is_sign("(")
+    )
+
+
+def _call_at(tokens: list[Token], at: int) -> tuple[list[str], Token] | None:
+    if not _is_function(tokens, at):
+        return None
+    names: list[str] = []
+    inside = tokens[at + 2 :]
+    if inside and inside[0].is_sign(")"):
+        return names, inside[0]
+    for name, behind in zip(inside[::2], inside[1::2], strict=False):
+        if name.kind not in ("word", "quoted"):
+            return None
+        names.append(f"`{name.text}`." if name.kind == "quoted" else f"{name.text}.")
+        if behind.is_sign(")"):
+            return names, behind
+        if not behind.is_sign(","):
+            return None
+    return None
+
+
+def _expand(function: str, names: list[str]) -> str:
+    if function == "lineage":
+        return f"array({', '.join(_ROW.format(name) for name in names or [''])})"
+    template = _RANGE if function == "lineage_range" else _UNION
+    parts = [template.format(name) for name in names or [""]]
+    return parts[0] if len(parts) == 1 else f"concat({', '.join(parts)})"

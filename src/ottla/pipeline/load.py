@@ -1,0 +1,90 @@
+"""Load a pipeline from a file, YAML or Python, or refuse it with everything that is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from ottla.pipeline.checks import check_declaration
+from ottla.pipeline.declaration import Declaration
+from ottla.pipeline.decorators import Pipeline
+from ottla.pipeline.document import SIZE_BYTES_MAX, read_document
+from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems
+from ottla.pipeline.reading import DeclarationReader, ReadFile
+
+_SCHEMA_BYTES_MAX = 1024 * 1024
+#: on modules that were loaded here, and may give way to another of the same name
+_MARK = "__ottla_pipeline__"
+
+
+def load(path: str) -> Declaration:
+    """Load the pipeline in this file, YAML or `.py`. Raises BadDeclaration, or OSError if it cannot be read."""
+    if path.endswith(".py"):
+        return load_python(path)
+    with Path(path).open("rb") as file:
+        data = file.read(SIZE_BYTES_MAX + 1)
+    return parse(data, path, read_beside(path))
+
+
+def parse(data: bytes, file: str, read_file: ReadFile) -> Declaration:
+    """Read a YAML declaration. `file` is what problems call it, `read_file` opens schema files it names."""
+    problems = Problems()
+    root = read_document(data, file, problems)
+    reader = DeclarationReader(file, problems, read_file)
+    declaration = reader.read(root)
+    check_declaration(declaration, problems, reader.unzoned)
+    problems.refuse_if_any()
+    return declaration
+
+
+def load_python(path: str) -> Declaration:
+    """Import a Python file and take the one Pipeline it makes. What the file itself raises is for its author to see."""
+    found = [value for value in vars(_import_file(path)).values() if isinstance(value, Pipeline)]
+    pipelines = list({id(one): one for one in found}.values())
+    if len(pipelines) != 1:
+        count = "no" if not pipelines else str(len(pipelines))
+        instead = "make one: shop = Pipeline('shop', storage='lake')" if not pipelines else "keep one per file"
+        raise BadDeclaration([Problem(Place(path), f"the file makes {count} pipelines", instead)])
+    return pipelines[0].declaration(read_beside(path))
+
+
+def read_beside(path: str) -> ReadFile:
+    """Open files by their path relative to that of a declaration."""
+    directory = Path(path).parent
+
+    def read(name: str) -> bytes:
+        with (directory / name).open("rb") as file:
+            data = file.read(_SCHEMA_BYTES_MAX + 1)
+        if len(data) > _SCHEMA_BYTES_MAX:
+            raise OSError(f"it has more than {_SCHEMA_BYTES_MAX} bytes")
+        return data
+
+    return read
+
+
+def _import_file(path: str) -> ModuleType:
+    name = Path(path).stem
+    taken = sys.modules.get(name)
+    if taken is not None and not hasattr(taken, _MARK):
+        what = f"Python has a module {name!r} already"
+        raise BadDeclaration([Problem(Place(path), what, f"rename the file, for instance to {name}_pipeline.py")])
+    spec = importlib.util.spec_from_file_location(name, Path(path).resolve())
+    assert spec is not None and spec.loader is not None, "a file that ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    # Python steps are found again by module and name; modules beside the file as if Python had been started with it.
+    setattr(module, _MARK, True)
+    sys.modules[name] = module
+    beside = str(Path(path).resolve().parent)
+    if beside not in sys.path:
+        sys.path.insert(0, beside)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        place = Place(error.filename or path, error.lineno or 1, error.offset or 1)
+        raise BadDeclaration([Problem(place, f"this is no Python: {error.msg}", "correct the line")]) from None
+    except ImportError as error:
+        what = f"a module cannot be imported: {error}"
+        raise BadDeclaration([Problem(Place(path), what, "install it, or put it beside this file")]) from None
+    return module

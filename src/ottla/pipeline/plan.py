@@ -1,0 +1,372 @@
+"""A flow as a transformation of DataFrames, the same for streams, for batches and for empty inputs.
+
+`Planner` is given a way to read inputs and knows nothing of where they come from. What it makes of a flow is `Work`:
+all that one batch yields, accepted or not, in one DataFrame. The columns of the result come first; behind them stands
+what is for the writer only (`zones`):
+
+    __cause       why the record could not be decoded; null where it could
+    __violated    names of the expectations that the row violates
+    __record      key, value and headers of the record, in flows that decode
+    __aside       false for rows of the result alone, true for a second look at all of them, null for both in one
+    __late        in flows with steps: a row that enters an operator which drops late ones (`late`), and nothing else
+
+Duplicates are dropped among accepted rows only. What is rejected or late goes around that operator, which would drop
+late rows silently and take two rejected rows without a key for duplicates: that is the second look.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from ottla.model.errors import OttlaError
+from ottla.pipeline.declaration import PREVIOUS, Flow, PythonStep, Source, SqlStep, TopicSink, Watermark
+from ottla.pipeline.document import Text
+from ottla.pipeline.expectations import Expectation
+from ottla.pipeline.graph import Graph
+from ottla.pipeline.late import ROW, entering, inputs_read
+from ottla.pipeline.layout import resolve
+from ottla.pipeline.lineage import DECODED_COLUMNS, RECORD_COLUMNS, Expanded, expand
+from ottla.spark import formats
+from ottla.spark.wire_format import read_schema
+
+CAUSE = "__cause"
+VIOLATED = "__violated"
+RECORD = "__record"
+ASIDE = "__aside"
+LATE = "__late"
+HIDDEN = (CAUSE, VIOLATED, RECORD, ASIDE, LATE)
+#: what the message of a query begins with that an expectation has stopped
+EXPECTATION_FAILED = "an expectation with on_violation: fail does not hold"
+
+Read = Callable[[str], DataFrame]
+
+#: names of inputs are views of the session while a query is analysed
+_views = threading.RLock()
+
+
+class QueryRefused(OttlaError):
+    """Spark does not take a query or predicate of a flow."""
+
+    def __init__(self, flow: Flow, written: Text, query: Expanded, error: AnalysisException) -> None:
+        super().__init__(f"flow {flow.name}: {str(error).splitlines()[0]}")
+        self.flow = flow
+        self.written = written
+        self.query = query
+        self.error = error
+
+
+class FunctionRefused(OttlaError):
+    """A Python step that cannot be found, or does not make a DataFrame of its inputs."""
+
+    def __init__(self, flow: Flow, step: PythonStep, what: str) -> None:
+        super().__init__(f"flow {flow.name}: {step.function}: {what}")
+        self.flow = flow
+        self.step = step
+        self.what = what
+
+
+class NothingIsLate(OttlaError):
+    """Late rows are to be put aside, and no operator of the flow drops any."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__(f"flow {flow.name}: has 'late_rows', and none of its steps drops late rows")
+
+
+class FunctionFailed(OttlaError):
+    """A Python step has raised something while it was planned; it may do better another time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a flow makes of its inputs."""
+
+    rows: DataFrame
+    #: the columns of the result
+    columns: tuple[str, ...]
+    #: the time by which rows may be late, where that matters
+    late_time: str | None = None
+    #: of the rows in `__late`
+    late_columns: tuple[str, ...] = ()
+    #: how often an input is read for one batch
+    scans: int = 1
+    #: an operator keeps state, so that the rows must be computed exactly once per batch
+    stateful: bool = False
+
+    @property
+    def result(self) -> DataFrame:
+        return self.rows.select(*map(quoted, self.columns))
+
+    @property
+    def schema(self) -> StructType:
+        """Of the result, as a table stores it: any column may be null."""
+        return nullable(self.result.schema)
+
+
+class Planner:
+    """Makes flows out of inputs that `read` gives: raw columns of a source, result columns of a stored flow."""
+
+    def __init__(self, spark: SparkSession, graph: Graph, read: Read) -> None:
+        self._spark = spark
+        self._graph = graph
+        self._read = read
+
+    def work(self, flow: Flow) -> Work:
+        if flow.zone == "raw":
+            rows = self._read(flow.input_names[0])
+            judged = _judge(rows, ()).withColumn(ASIDE, F.lit(None).cast("boolean"))
+            return Work(rows=judged, columns=tuple(rows.columns))
+        source = self._graph.decodes(flow)
+        inputs = {name: self.input(name) for name in flow.input_names}
+        if source is not None and not flow.steps:
+            (name,) = inputs
+            return self._finish(flow, decode(inputs[name], source, self._format(source)))
+        if source is not None:
+            return self._work_on_records(flow, inputs)
+        rows = self._run_steps(flow, inputs) if flow.steps else inputs[flow.input_names[0]]
+        return self._finish(flow, rows)
+
+    def _work_on_records(self, flow: Flow, inputs: Mapping[str, DataFrame]) -> Work:
+        """Steps over what could be decoded of each input; what could not goes around them."""
+        known, undecoded = dict(inputs), []
+        for name in inputs:
+            source = self._graph.source_of(name)
+            if source is None:
+                continue
+            decoded = decode(inputs[name], source, self._format(source))
+            good = decoded.where(F.col(CAUSE).isNull()).drop(CAUSE, RECORD)
+            known[name] = _with_watermark(good, source.watermark)
+            undecoded.append(decoded.where(F.col(CAUSE).isNotNull()))
+        rows = self._run_steps(flow, known)
+        # Sources need not agree on what a key is; the result has one type of it.
+        types = {field.name: field.dataType for field in rows.schema if field.name in DECODED_COLUMNS}
+        work = self._finish(flow, rows)
+        united = work.rows
+        for bad in undecoded:
+            carried = (F.col(name).cast(kind).alias(name) for name, kind in types.items())
+            united = united.unionByName(bad.select(CAUSE, RECORD, *carried), allowMissingColumns=True)
+        return replace(work, rows=united, scans=work.scans + 1)
+
+    def input(self, name: str) -> DataFrame:
+        """The rows of a source, a stored flow, or a view, which is computed here; with their watermark."""
+        flow = self._graph.declaration.flows.get(name)
+        if flow is None or flow.zone == "raw":
+            return self._read(name)
+        if flow.kind != "view":
+            return _with_watermark(self._read(name), self._graph.watermark_of(name))
+        work = self.work(flow)
+        kept = work.rows.where(accepted(flow)).select(*map(quoted, work.columns))
+        return _with_watermark(kept, flow.watermark)
+
+    def _finish(self, flow: Flow, rows: DataFrame) -> Work:
+        columns = tuple(name for name in rows.columns if name not in HIDDEN)
+        mark = self._graph.watermark_of(flow.name)
+        if flow.watermark is not None and (flow.deduplicate or flow.late_rows):
+            brought = [self._graph.watermark_of(name) for name in flow.input_names]
+            if not any(one is not None and one.column == flow.watermark.column for one in brought):
+                rows = _with_watermark(rows, flow.watermark)
+        rows = self._expect(flow, rows).withColumn(ASIDE, F.lit(None).cast("boolean"))
+        late_time = mark.column if flow.late_rows is not None and mark is not None else None
+        scans = 1
+        if flow.deduplicate:
+            look = rows if late_time is not None and not flow.steps else rows.where(~accepted(flow))
+            unique = rows.where(accepted(flow))
+            if rows.isStreaming:
+                unique = unique.dropDuplicatesWithinWatermark(list(flow.deduplicate))
+            else:
+                unique = unique.dropDuplicates(list(flow.deduplicate))
+            if flow.expectations or look is rows:
+                scans = 2
+                unique = unique.withColumn(ASIDE, F.lit(False)).unionByName(look.withColumn(ASIDE, F.lit(True)))
+            rows = unique
+        work = Work(rows=rows, columns=columns, late_time=late_time, scans=scans, stateful=_is_stateful(flow))
+        return self._look_for_late(flow, work) if late_time is not None and flow.steps else work
+
+    def _look_for_late(self, flow: Flow, work: Work) -> Work:
+        if not work.rows.isStreaming:
+            # To rows that come all at once nothing is late.
+            return replace(work, late_time=None)
+        late = entering(work.rows)
+        if late is None:
+            raise NothingIsLate(flow)
+        rows = work.rows.unionByName(late.select(F.struct("*").alias(LATE)), allowMissingColumns=True)
+        names = tuple(name for name in late.schema[ROW].dataType.names if name not in HIDDEN)  # type: ignore[attr-defined]
+        scans = work.scans * inputs_read(rows) // inputs_read(work.rows)
+        return replace(work, rows=rows, late_columns=names, scans=scans)
+
+    def _expect(self, flow: Flow, rows: DataFrame) -> DataFrame:
+        tombstones = (sink.tombstone_when for sink in flow.sinks if isinstance(sink, TopicSink))
+        for predicate in (*(one.predicate for one in flow.expectations), *filter(None, tombstones)):
+            try:
+                rows.where(F.expr(predicate.text))
+            except AnalysisException as error:
+                raise QueryRefused(flow, predicate, Expanded(predicate.text), error) from None
+        return _judge(rows, flow.expectations)
+
+    def _run_steps(self, flow: Flow, inputs: Mapping[str, DataFrame]) -> DataFrame:
+        known = dict(inputs)
+        for step in flow.steps:
+            result = self._query(flow, step, known) if isinstance(step, SqlStep) else self._call(flow, step, known)
+            known[PREVIOUS] = result
+            if step.name is not None:
+                known[step.name] = result
+        return known[PREVIOUS]
+
+    def _query(self, flow: Flow, step: SqlStep, known: Mapping[str, DataFrame]) -> DataFrame:
+        query = expand(step.sql.text.rstrip().rstrip(";"))
+        with _views:
+            for name, rows in known.items():
+                rows.createOrReplaceTempView(name)
+            try:
+                # Names are resolved here and now, so that the views can go at once.
+                return self._spark.sql(query.text)
+            except AnalysisException as error:
+                raise QueryRefused(flow, step.sql, query, error) from None
+            finally:
+                for name in known:
+                    self._spark.catalog.dropTempView(name)
+
+    def _call(self, flow: Flow, step: PythonStep, known: Mapping[str, DataFrame]) -> DataFrame:
+        function = step.call or find_function(self._graph, flow, step)
+        try:
+            result: Any = function(*(known[name] for name in step.inputs))
+        except AnalysisException:
+            raise
+        except Exception as error:
+            # The seam to the code of users, which may raise anything, and must not take other flows along.
+            raise FunctionFailed(f"flow {flow.name}: {step.function}: {type(error).__name__}: {error}") from error
+        if not isinstance(result, DataFrame):
+            raise FunctionRefused(flow, step, f"returned {type(result).__name__}; return a DataFrame")
+        return result
+
+    def _format(self, source: Source) -> formats.Format | None:
+        framed = source.framing == "confluent"
+        if source.format == "json":
+            return formats.Json(", ".join(str(column) for column in source.columns), framed=framed)
+        if source.format in ("bytes", "string"):
+            return None
+        schemas = read_schema(resolve(self._graph.declaration, source.schema_file or ""))
+        if source.format == "avro":
+            return formats.Avro(schemas, framed=framed)
+        return formats.Protobuf(schemas, message=source.message, framed=framed)
+
+
+def find_function(graph: Graph, flow: Flow, step: PythonStep) -> Callable[..., Any]:
+    """The function `module:function`; modules beside the declaration are found as if Python had been started there."""
+    beside = str(Path(graph.declaration.file).resolve().parent)
+    if beside not in sys.path:
+        sys.path.insert(0, beside)
+    module, _, name = step.function.partition(":")
+    try:
+        found: Any = reduce(getattr, name.split("."), importlib.import_module(module))
+    except ImportError as error:
+        raise FunctionRefused(flow, step, f"{error}; put the module beside {graph.declaration.file}") from None
+    except AttributeError as error:
+        raise FunctionRefused(flow, step, f"{error}; define it there") from None
+    return found  # type: ignore[no-any-return]
+
+
+def own_modules(graph: Graph) -> tuple[str, ...]:
+    """Files beside the declaration that Python steps are in: tasks on other machines need them."""
+    directory = Path(graph.declaration.file).resolve().parent
+    modules = {
+        step.function.partition(":")[0].partition(".")[0]
+        for flow in graph.declaration.flows.values()
+        for step in flow.steps
+        if isinstance(step, PythonStep)
+    }
+    paths = (str(directory / f"{module}.py") for module in sorted(modules))
+    return tuple(path for path in paths if os.path.isfile(path))
+
+
+def decode(raw: DataFrame, source: Source, format: formats.Format | None) -> DataFrame:
+    """Fields and where they come from; `__cause` and `__record` tell of what could not be decoded."""
+    if format is None:
+        value = F.col("value")
+        text = source.format == "string"
+        fields = {"value": value.cast("string") if text else value}
+        why = F.when(value.isNotNull() & ~F.is_valid_utf8(value.cast("string")), "not UTF-8") if text else F.lit(None)
+        rows = raw.withColumn(CAUSE, why.cast("string"))
+    else:
+        rows = formats.decode(raw, format, into="__decoded", cause=CAUSE)
+        names = [field.name for field in rows.schema["__decoded"].dataType]  # type: ignore[attr-defined]
+        fields = {name: F.col("__decoded")[name] for name in names}
+        is_value = F.col("value").isNotNull()
+        if source.null_values == "keep":
+            rows = rows.withColumn(CAUSE, F.when(is_value, F.col(CAUSE)))
+        for column in source.columns:
+            if not column.nullable:
+                missing = is_value & F.col(CAUSE).isNull() & fields[column.name].isNull()
+                rows = rows.withColumn(CAUSE, F.when(missing, f"{column.name} is null").otherwise(F.col(CAUSE)))
+    key = F.col("key").cast("string") if source.key_format == "string" else F.col("key")
+    carried = {"_key": key} | {name: F.col(name) for name in DECODED_COLUMNS if name != "_key"}
+    record = F.struct("key", "value", "headers").alias(RECORD)
+    return rows.select(*(column.alias(name) for name, column in (fields | carried).items()), CAUSE, record)
+
+
+def accepted(flow: Flow) -> Column:
+    """Whether a row belongs to the result."""
+    refused = [F.lit(one.name) for one in flow.expectations if one.on_violation in ("drop", "quarantine")]
+    fine = F.col(CAUSE).isNull()
+    return fine & ~F.arrays_overlap(F.col(VIOLATED), F.array(*refused)) if refused else fine
+
+
+def _is_stateful(flow: Flow) -> bool:
+    """Whether an operator may keep state. What a function does is not known, nor every word of SQL that needs some."""
+    return bool(flow.deduplicate or flow.steps)
+
+
+def quoted(name: str) -> str:
+    """A column by its very name, dots included."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def nullable(schema: StructType) -> StructType:
+    """The same columns, each of which may be null, inside and out."""
+
+    def loosen(part: Any) -> Any:
+        if isinstance(part, list):
+            return [loosen(one) for one in part]
+        if not isinstance(part, dict):
+            return part
+        loose = {key: loosen(value) for key, value in part.items()}
+        loose |= {key: True for key in ("nullable", "containsNull", "valueContainsNull") if key in part}
+        # Spark marks the column of a watermark here, and a table must not.
+        return loose | {key: {} for key in ("metadata",) if key in part}
+
+    return StructType.fromJson(loosen(schema.jsonValue()))
+
+
+def _judge(rows: DataFrame, expectations: tuple[Expectation, ...]) -> DataFrame:
+    if CAUSE not in rows.columns:
+        rows = rows.withColumn(CAUSE, F.lit(None).cast("string"))
+    none = F.array().cast("array<string>")
+    if not expectations:
+        return rows.withColumn(VIOLATED, none)
+    found = F.array_compact(F.array(*(F.when(F.expr(one.violated_sql), F.lit(one.name)) for one in expectations)))
+    fatal = [one for one in expectations if one.on_violation == "fail"]
+    for one in reversed(fatal):
+        place = [F.lit(f"{EXPECTATION_FAILED}: {one.name}")]
+        if all(name in rows.columns for name in RECORD_COLUMNS):
+            place += [F.col(name).cast("string") for name in RECORD_COLUMNS]
+        stop = F.raise_error(F.concat_ws(" ", *place)).cast("array<string>")
+        found = F.when(F.expr(one.violated_sql), stop).otherwise(found)
+    return rows.withColumn(VIOLATED, F.when(F.col(CAUSE).isNull(), found).otherwise(none))
+
+
+def _with_watermark(rows: DataFrame, mark: Watermark | None) -> DataFrame:
+    if mark is None or not rows.isStreaming or mark.column not in rows.columns:
+        return rows
+    return rows.withWatermark(mark.column, f"{mark.delay_ms} milliseconds")

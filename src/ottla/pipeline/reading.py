@@ -1,0 +1,452 @@
+"""From nodes to a Declaration: each value for itself. What things mean together is in graph.py and checks.py."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, cast
+
+from ottla.pipeline import keys
+from ottla.pipeline.declaration import (
+    PREVIOUS,
+    Declaration,
+    Flow,
+    Input,
+    PartitionColumn,
+    PythonStep,
+    SideOutput,
+    Sink,
+    Source,
+    SqlStep,
+    Step,
+    TableSink,
+    TopicSink,
+    Trigger,
+    Watermark,
+)
+from ottla.pipeline.document import Node
+from ottla.pipeline.duration import parse_duration_ms
+from ottla.pipeline.expectations import Expectation, OnViolation
+from ottla.pipeline.fields import Fields, as_mapping
+from ottla.pipeline.problems import Problems, suggestion
+from ottla.pipeline.schema import BadType, Column, parse_ddl, parse_type
+
+#: reads a file that a declaration names, by its path there; raises OSError
+ReadFile = Callable[[str], bytes]
+
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_PARTITION = re.compile(r"(\w+)\s*\(\s*(\w+)\s*\)")
+_SCHEMA_FILES = {"json": (".ddl",), "avro": (".avsc",), "protobuf": (".proto", ".desc")}
+_DEFAULT_TRIGGER = Trigger(kind="available-now")
+
+
+class DeclarationReader:
+    """Reads one declaration; `calls` are the functions that Python handed over, by flow."""
+
+    def __init__(
+        self, file: str, problems: Problems, read_file: ReadFile, calls: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
+        self._file = file
+        self._problems = problems
+        self._read_file = read_file
+        self._calls = calls or {}
+        #: flows whose zone could not be read; what depends on it is not worth saying
+        self.unzoned: set[str] = set()
+
+    def read(self, root: Node) -> Declaration:
+        fields = Fields(root, keys.PIPELINE, "the pipeline", self._problems)
+        storage = fields.text("storage", "lake")
+        sources = {name.text: self._source(name, node) for name, node in fields.named("sources")}
+        flows = {name.text: self._flow(name, node) for name, node in fields.named("flows")}
+        return Declaration(
+            name=fields.name("name") or "",
+            file=self._file,
+            description=fields.text("description"),
+            brokers=self._brokers(fields),
+            properties=fields.properties("properties"),
+            storage=storage,
+            checkpoints=fields.text("checkpoints", f"{storage.rstrip('/')}/_checkpoints"),
+            trigger=self._trigger(fields) or _DEFAULT_TRIGGER,
+            spark=fields.properties("spark"),
+            sources=sources,
+            flows=flows,
+        )
+
+    # -- sources ------------------------------------------------------------------------------------------------------
+
+    def _source(self, name: Node, node: Node) -> Source:
+        fields = Fields(node, keys.SOURCE, f"source {name.text!r}", self._problems)
+        form = fields.choice("format", keys.FORMATS)
+        columns = self._schema(fields, form) if fields.has("format") else ()
+        source = Source(
+            name=name.text,
+            topic=fields.topic("topic"),
+            format=cast(Any, form),
+            description=fields.text("description"),
+            columns=columns,
+            schema_file=fields.text("schema_file") or None,
+            message=fields.text("message") or None,
+            framing=cast(Any, fields.choice("framing", keys.FRAMINGS)),
+            key_format=cast(Any, fields.choice("key_format", keys.KEY_FORMATS)),
+            null_values=cast(Any, fields.choice("null_values", keys.NULL_VALUES)),
+            starting_offsets=self._starting_offsets(fields),
+            max_offsets_per_trigger=fields.count("max_offsets_per_trigger"),
+            on_data_loss=cast(Any, fields.choice("on_data_loss", keys.ON_DATA_LOSS)),
+            watermark=self._watermark(fields),
+            place=name.place,
+        )
+        if form in ("bytes", "string"):
+            fields.refuse("null_values", f"format {form} keeps values that are null", "remove it")
+        if form != "protobuf":
+            fields.refuse("message", "only Protobuf files have messages", "remove it")
+        return source
+
+    def _schema(self, fields: Fields, form: str) -> tuple[Column, ...]:
+        if form in ("bytes", "string"):
+            advice = f"remove it: a value of format {form} is one column, 'value'"
+            fields.refuse("schema", f"format {form} has no schema", advice)
+            fields.refuse("schema_file", f"format {form} has no schema", advice)
+            return (Column("value", "BINARY" if form == "bytes" else "STRING"),)
+        if fields.has("schema") and fields.has("schema_file"):
+            fields.problem(
+                fields.place_of("schema_file"), f"{fields.called} has both 'schema' and 'schema_file'", "keep one"
+            )
+        if form in ("avro", "protobuf"):
+            suffix = _SCHEMA_FILES[form][0]
+            fields.refuse("schema", f"format {form} needs its own schema language", f"write schema_file: file{suffix}")
+            if not fields.has("schema_file") and not fields.has("schema"):
+                fields.problem(fields.place, f"{fields.called} has no schema", f"add schema_file: file{suffix}")
+        elif not fields.has("schema_file") and not fields.has("schema"):
+            fields.problem(
+                fields.place,
+                f"{fields.called} has no schema",
+                "add schema: with one 'field: type' per line, or schema_file",
+            )
+        if fields.has("schema_file"):
+            return self._schema_of_file(fields, form)
+        node = fields.node("schema") if form == "json" else None
+        return self._inline_schema(fields, node) if node is not None else ()
+
+    def _inline_schema(self, fields: Fields, node: Node) -> tuple[Column, ...]:
+        columns: list[Column] = []
+        if node.kind == "text":
+            try:
+                columns = list(parse_ddl(node.text))
+            except BadType as bad:
+                fields.problem(node.as_text().place_of(bad.position), f"{fields.called}: {bad.what}", bad.instead)
+        elif node.kind == "mapping":
+            for name, value in node.entries:
+                spelt = self._field_type(fields, name.text, value)
+                if any(name.text.lower() == column.name.lower() for column in columns):
+                    fields.problem(name.place, f"{fields.called}: the field {name.text!r} is there twice", "rename one")
+                columns.append(Column(name.text, spelt.removesuffix(" NOT NULL"), not spelt.endswith(" NOT NULL")))
+                if name.text.startswith("_"):
+                    advice = f"name it {name.text.lstrip('_') or 'value'}"
+                    fields.problem(name.place, f"{fields.called}: names with _ in front are Ottla's own", advice)
+        else:
+            fields.problem(
+                node.place, f"{fields.called}: 'schema' is {node.kind_name}", "write one 'field: type' per line"
+            )
+        return tuple(columns)
+
+    def _field_type(self, fields: Fields, name: str, node: Node) -> str:
+        """Types nest as YAML does: a mapping is a STRUCT, a list of one is an ARRAY."""
+        if node.kind == "mapping":
+            inner = ", ".join(f"`{key}`: {self._field_type(fields, key, one)}" for key, one in as_mapping(node).items())
+            return f"STRUCT<{inner}>"
+        if node.kind == "list" and len(node.items) == 1:
+            return f"ARRAY<{self._field_type(fields, name, node.items[0])}>"
+        if node.kind == "nothing" and name.endswith(")"):
+            # The other half of a type that braces cut in two, which was told.
+            return "STRING"
+        if node.kind == "text":
+            bare = re.sub(r"\s+not\s+null\s*$", "", node.text, flags=re.IGNORECASE)
+            try:
+                return parse_type(bare) + (" NOT NULL" if bare != node.text else "")
+            except BadType as bad:
+                cut = bare.count("(") > bare.count(")") or bare.count("<") > bare.count(">")
+                instead = "between braces put it in quotes, or write one field per line" if cut else bad.instead
+                place = node.as_text().place_of(bad.position)
+                fields.problem(place, f"{fields.called}: field {name!r}: {bad.what}", instead)
+                return "STRING"
+        fields.problem(
+            node.place, f"{fields.called}: field {name!r} is {node.kind_name}", "write a type, such as string"
+        )
+        return "STRING"
+
+    def _schema_of_file(self, fields: Fields, form: str) -> tuple[Column, ...]:
+        node = fields.node("schema_file")
+        if node is None or node.kind != "text":
+            fields.text("schema_file")
+            return ()
+        suffixes = _SCHEMA_FILES[form]
+        if not node.text.endswith(suffixes):
+            advice = f"name a file that ends in {' or '.join(suffixes)}"
+            fields.problem(node.place, f"{fields.called}: {node.text!r} is no schema of format {form}", advice)
+            return ()
+        try:
+            data = self._read_file(node.text)
+        except OSError as error:
+            what = f"{fields.called}: {node.text} cannot be read: {error.strerror or error}"
+            fields.problem(node.place, what, "name a file relative to this one")
+            return ()
+        return self._columns_in_file(fields, node, form, data)
+
+    def _columns_in_file(self, fields: Fields, node: Node, form: str, data: bytes) -> tuple[Column, ...]:
+        try:
+            if form == "json":
+                return parse_ddl(data.decode())
+            if form == "avro":
+                schema = json.loads(data)
+                if not isinstance(schema, dict) or schema.get("type") != "record" or not schema.get("fields"):
+                    raise ValueError("an Avro schema of a topic is a record with fields")
+        except BadType as bad:
+            fields.problem(node.place, f"{fields.called}: {node.text}: {bad.what}", bad.instead)
+        except ValueError as error:
+            fields.problem(node.place, f"{fields.called}: {node.text}: {error}", "correct that file")
+        # What Avro and Protobuf become in Spark is for those who decode them to say.
+        return ()
+
+    def _starting_offsets(self, fields: Fields) -> Any:
+        node = fields.node("starting_offsets")
+        if node is None:
+            return "earliest"
+        advice = "write earliest, latest, a time such as 2026-01-31T00:00:00Z, or 'partition: offset' lines"
+        if node.kind == "mapping":
+            offsets = {}
+            for key, value in node.entries:
+                if not (key.text.isdecimal() and value.kind == "number" and value.text.isdecimal()):
+                    fields.problem(key.place, f"{fields.called}: {key.text}: {value.text} is no offset", advice)
+                else:
+                    offsets[int(key.text)] = int(value.text)
+            return offsets
+        if node.text in ("earliest", "latest"):
+            return node.text
+        try:
+            moment = datetime.fromisoformat(node.text)
+        except ValueError:
+            fields.problem(
+                node.place, f"{fields.called}: {node.text or node.kind_name!r} is no starting offset", advice
+            )
+            return "earliest"
+        if moment.tzinfo is None:
+            utc = f"{node.text}Z" if "T" in node.text else f"{moment.isoformat()}Z"
+            fields.problem(node.place, f"{fields.called}: {node.text} has no time zone", f"write {utc} for UTC")
+        return moment
+
+    def _watermark(self, fields: Fields) -> Watermark | None:
+        node = fields.node("watermark")
+        if node is None:
+            return None
+        inner = Fields(node, keys.WATERMARK, f"{fields.called}: watermark", self._problems)
+        return Watermark(column=inner.text("column"), delay_ms=inner.duration_ms("delay"), place=node.place)
+
+    # -- flows --------------------------------------------------------------------------------------------------------
+
+    def _flow(self, name: Node, node: Node) -> Flow:
+        fields = Fields(node, keys.FLOW, f"flow {name.text!r}", self._problems)
+        inputs = tuple(Input(name=word.text, place=word.place) for word in fields.words("from"))
+        kind = fields.choice("kind", keys.FLOW_KINDS)
+        append = fields.node("append_to")
+        stored = kind != "view" and append is None
+        sinks = tuple(self._sink(fields, item) for item in fields.items("to"))
+        if not sinks and stored:
+            sinks = (TableSink(name=name.text, place=name.place),)
+        expectations = tuple(self._expectation(fields, item) for item in fields.items("expect"))
+        if fields.text("zone") not in keys.ZONES:
+            self.unzoned.add(name.text)
+        return Flow(
+            name=name.text,
+            zone=cast(Any, fields.choice("zone", keys.ZONES)),
+            inputs=inputs,
+            description=fields.text("description"),
+            kind=cast(Any, kind),
+            steps=self._steps(fields, name.text, inputs),
+            expectations=expectations,
+            deduplicate=fields.columns("deduplicate"),
+            watermark=self._watermark(fields),
+            emit=cast(Any, fields.choice("emit", keys.EMITS)),
+            sinks=sinks,
+            append_to=Input(name=fields.text("append_to"), place=append.place) if append is not None else None,
+            quarantine=self._side_output(fields, "quarantine") or self._default_quarantine(name, fields, expectations),
+            late_rows=self._side_output(fields, "late_rows"),
+            trigger=self._trigger(fields),
+            version=fields.count("version") or 1,
+            place=name.place,
+        )
+
+    def _steps(self, fields: Fields, flow: str, inputs: tuple[Input, ...]) -> tuple[Step, ...]:
+        given = [key for key in ("sql", "python", "steps") if fields.has(key)]
+        if len(given) > 1:
+            what = f"{fields.called} has {' and '.join(map(repr, given))}"
+            fields.problem(fields.place_of(given[1]), what, "keep one, or write both as steps")
+        names = tuple(one.name for one in inputs)
+        if "steps" not in given:
+            step = self._step(fields, names, self._calls.get(flow))
+            return (step,) if step is not None else ()
+        steps: list[Step] = []
+        seen = {name.lower() for name in names}
+        for number, node in enumerate(fields.items("steps"), 1):
+            inner = Fields(node, keys.STEP, f"{fields.called}: step {number}", self._problems)
+            step = self._step(inner, names if number == 1 else (PREVIOUS,), None)
+            if step is None and node.kind == "mapping":
+                inner.problem(node.place, f"{inner.called} does nothing", "add sql: or python:")
+            if step is not None and step.name is not None:
+                if step.name.lower() in seen or step.name == PREVIOUS:
+                    inner.problem(
+                        inner.place_of("as"), f"{inner.called}: {step.name!r} is taken", "choose another name"
+                    )
+                seen.add(step.name.lower())
+            if step is not None:
+                steps.append(step)
+        return tuple(steps)
+
+    def _step(self, fields: Fields, default: tuple[str, ...], call: Callable[..., Any] | None) -> Step | None:
+        is_step = fields.called.rpartition(": step ")[1] != ""
+        name = fields.name("as") if is_step else None
+        sql = fields.written("sql")
+        if sql is not None:
+            if is_step:
+                fields.refuse("with", "'with' belongs to python; a query names its tables itself", "remove it")
+                fields.refuse("python", "a step is either sql or python", "make two steps")
+            return SqlStep(sql=sql, name=name)
+        function = fields.text("python")
+        if not function:
+            return None
+        node = fields.node("python")
+        assert node is not None
+        if call is None and not _FUNCTION.fullmatch(function):
+            fields.problem(node.place, f"{fields.called}: {function!r} names no function", "write module:function")
+        inputs = fields.columns("with") if is_step and fields.has("with") else default
+        return PythonStep(function=function, inputs=inputs, name=name, call=call, place=node.place)
+
+    def _expectation(self, fields: Fields, node: Node) -> Expectation:
+        inner = Fields(node, keys.EXPECTATION, f"{fields.called}: expectation", self._problems)
+        predicate = inner.written("that")
+        return Expectation(
+            name=inner.text("name"),
+            predicate=predicate if predicate is not None else Node("text", node.place, text="true").as_text(),
+            on_violation=cast(OnViolation, inner.choice("on_violation", keys.ON_VIOLATION)),
+            place=node.place,
+        )
+
+    def _sink(self, fields: Fields, node: Node) -> Sink:
+        given = as_mapping(node)
+        if "topic" in given and "table" not in given:
+            return self._topic_sink(fields, node)
+        if "table" in given and "topic" in given:
+            self._problems.add(
+                node.place, f"{fields.called}: a sink is a table or a topic, not both", "make two sinks of it"
+            )
+            return TableSink(name=given["table"].text, place=node.place)
+        if "table" not in given and node.kind == "mapping":
+            what = f"{fields.called}: a sink has neither 'table' nor 'topic'"
+            self._problems.add(node.place, what, "add table: NAME or topic: NAME")
+            return TableSink(name="", place=node.place)
+        inner = Fields(node, keys.TABLE_SINK, f"{fields.called}: table sink", self._problems)
+        return TableSink(
+            name=inner.name("table") or "",
+            format=cast(Any, inner.choice("format", keys.TABLE_FORMATS)),
+            partition_by=tuple(self._partition_column(inner, word) for word in inner.words("partition_by")),
+            merge_schema=inner.flag("merge_schema", False),
+            keys=inner.columns("keys"),
+            place=node.place,
+        )
+
+    def _topic_sink(self, fields: Fields, node: Node) -> TopicSink:
+        inner = Fields(node, keys.TOPIC_SINK, f"{fields.called}: topic sink", self._problems)
+        form = inner.choice("format", keys.FORMATS)
+        value = inner.columns("value")
+        if form in ("bytes", "string") and len(value) != 1:
+            what = f"{inner.called}: format {form} writes exactly one column"
+            inner.problem(inner.place_of("value"), what, "add value: COLUMN, or write format: json")
+        if form in ("avro", "protobuf"):
+            if inner.has("schema_file"):
+                self._schema_of_file(inner, form)
+            else:
+                suffix = _SCHEMA_FILES[form][0]
+                inner.problem(node.place, f"{inner.called} has no schema", f"add schema_file: file{suffix}")
+        else:
+            inner.refuse("schema_file", f"format {form} is written without a schema", "remove it")
+        return TopicSink(
+            topic=inner.topic("topic"),
+            format=cast(Any, form),
+            key=inner.text("key") or None,
+            value=value,
+            schema_file=inner.text("schema_file") or None,
+            message=inner.text("message") or None,
+            framing=cast(Any, inner.choice("framing", keys.FRAMINGS)),
+            delivery=cast(Any, inner.choice("delivery", keys.DELIVERIES)),
+            tombstone_when=inner.written("tombstone_when"),
+            partitions=inner.count("partitions"),
+            config=inner.properties("config"),
+            place=node.place,
+        )
+
+    def _partition_column(self, fields: Fields, node: Node) -> PartitionColumn:
+        call = _PARTITION.fullmatch(node.text.strip())
+        if call is None:
+            if not re.fullmatch(r"\w+", node.text.strip()):
+                fields.problem(
+                    node.place, f"{fields.called}: {node.text!r} is no column", "write a column or day(column)"
+                )
+            return PartitionColumn(column=node.text.strip())
+        part = call[1].lower()
+        if part not in keys.PARTITION_PARTS:
+            what = f"{fields.called}: tables are not partitioned by {part!r}"
+            fields.problem(node.place, what, suggestion(part, keys.PARTITION_PARTS, none=""))
+        return PartitionColumn(column=call[2], part=cast(Any, part))
+
+    def _side_output(self, fields: Fields, key: str) -> SideOutput | None:
+        node = fields.node(key)
+        if node is None:
+            return None
+        inner = Fields(node, keys.SIDE_OUTPUT, f"{fields.called}: {key}", self._problems)
+        if node.kind == "mapping" and inner.has("table") == inner.has("topic"):
+            inner.problem(node.place, f"{inner.called} is one table or one topic", "write table: NAME or topic: NAME")
+        table = inner.name("table")
+        topic = inner.topic("topic") or None
+        return SideOutput(table=table, topic=topic if table is None else None, place=node.place)
+
+    def _default_quarantine(
+        self, name: Node, fields: Fields, expectations: tuple[Expectation, ...]
+    ) -> SideOutput | None:
+        rejects = fields.text("zone") == "staging" or any(one.on_violation == "quarantine" for one in expectations)
+        return SideOutput(table=f"{name.text}_quarantine", place=name.place) if rejects else None
+
+    # -- both ---------------------------------------------------------------------------------------------------------
+
+    def _trigger(self, fields: Fields) -> Trigger | None:
+        text = fields.text("trigger").strip()
+        node = fields.node("trigger")
+        if node is None or not text:
+            return None
+        if text in keys.TRIGGERS:
+            return Trigger(kind=cast(Any, text))
+        words = text.split(maxsplit=1)
+        advice = "write 'every 10s', 'every 5m' or the like"
+        if words[0] == "every" and len(words) == 2:
+            try:
+                interval_ms = parse_duration_ms(words[1])
+            except ValueError as error:
+                fields.problem(node.place, f"{fields.called}: trigger: {error}", advice)
+                return None
+            if interval_ms == 0:
+                fields.problem(node.place, f"{fields.called}: trigger: an interval of nothing", "write continuous")
+            return Trigger(kind="interval", interval_ms=interval_ms)
+        instead = advice if text[0].isdecimal() else suggestion(text, (*keys.TRIGGERS, "every 10s"), none="")
+        fields.problem(node.place, f"{fields.called}: {text!r} is no trigger", instead)
+        return None
+
+    def _brokers(self, fields: Fields) -> str:
+        text = fields.text("brokers", "127.0.0.1:9092")
+        for one in text.split(","):
+            host, colon, port = one.strip().rpartition(":")
+            if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+                place = (fields.node("brokers") or Node("nothing", fields.place)).place
+                fields.problem(
+                    place, f"{one.strip()!r} is no broker's address", "write HOST:PORT, such as 127.0.0.1:9092"
+                )
+        return text

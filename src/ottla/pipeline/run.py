@@ -1,0 +1,604 @@
+"""The supervisor: all flows of a pipeline in one Spark session, each a query of its own with its own checkpoint.
+
+A flow that fails is started again after a while, the others go on, and its readers keep what is there. Flows whose
+trigger ends run in the order of the graph, a few at a time, so that one reads all that those before it have written;
+the others run all at once, but start a few at a time: each starts processes, and Spark gives up on slow ones.
+
+Spark's queries tell of their progress through a listener; counts of rows come from the writer (`zones`), which knows
+them exactly. All state of the supervisor changes in one thread, but for counters of `FlowStatus`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import ottla
+from ottla.client.cluster import Cluster
+from ottla.model.errors import OttlaError
+from ottla.pipeline.analysis import schemas_of
+from ottla.pipeline.declaration import Declaration, Flow, SideOutput, TopicSink, Trigger
+from ottla.pipeline.graph import Graph
+from ottla.pipeline.inputs import Inputs
+from ottla.pipeline.layout import Layout
+from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
+from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
+from ottla.pipeline.zones import Batch, Counts, FlowWriter, broker_options, watermark_of_batch
+from ottla.spark.listening import QueryListener
+from ottla.spark.progress import ProgressPublisher, offsets_of
+from ottla.spark.session import is_local
+from ottla.spark.staging import open_filesystem
+
+log = logging.getLogger("ottla.pipeline")
+
+_LOOK_S = 0.1
+_STATUS_EVERY_S = 1.0
+_STOP_S_MAX = 60.0
+#: a query's last progress may arrive after its end
+_EVENTS_S_MAX = 5.0
+#: how Spark writes the watermark of a first batch
+_NO_WATERMARK = "1970-01-01T00:00:00.000Z"
+#: how Spark begins to say that a query runs
+_SETTLED = ("Waiting", "Processing")
+_PACKAGES = ("ottla", "pyspark_ottla", "pyspark_ottla_table")
+#: what a start of a query, or a batch job, may fail with
+_FAILURES = (PySparkException, Py4JError, OttlaError, OSError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """How a failed flow is started again: at once longer each time, until it has been well for a while."""
+
+    first_s: float = 1.0
+    longest_s: float = 60.0
+    well_after_s: float = 300.0
+    #: of flows that end: they would otherwise never
+    attempts_max: int = 3
+
+    def wait_s(self, failures: int) -> float:
+        """
+        >>> [Restarts().wait_s(failures) for failures in (1, 2, 3, 10)]
+        [1.0, 2.0, 4.0, 60.0]
+        """
+        return float(min(self.first_s * 2 ** min(failures - 1, 30), self.longest_s))
+
+
+class Running(Protocol):
+    """A flow at work."""
+
+    def failure(self) -> BaseException | None:
+        """Why it has ended, None if it goes on or has done its work."""
+
+    def ended(self) -> bool: ...
+
+    def settled(self) -> bool:
+        """Whether all that it needs has been started."""
+
+    def stop(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Session:
+    """What flows share."""
+
+    spark: SparkSession
+    declaration: Declaration
+    graph: Graph
+    layout: Layout
+    inputs: Inputs
+
+    def enter_thread(self) -> None:
+        """A thread of ours has no active session for Spark, and without one no data source of Python's is found."""
+        jvm: Any = self.spark._jvm
+        jvm.SparkSession.setActiveSession(self.spark._jsparkSession)
+
+
+class Supervisor:
+    """Runs a pipeline, or some `flows` of it, until it has ended or is stopped."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        spark: SparkSession,
+        *,
+        trigger: Trigger | None = None,
+        flows: Collection[str] | None = None,
+        restarts: Restarts | None = None,
+        active_max: int = 3,
+        show: Callable[[RunStatus], None] | None = None,
+    ) -> None:
+        # Config
+        chosen = flows
+        if trigger is not None:
+            every = {name: replace(flow, trigger=None) for name, flow in declaration.flows.items()}
+            declaration = replace(declaration, trigger=trigger, flows=every)
+        self._declaration = declaration
+        self._spark = spark
+        self._restarts = restarts or Restarts()
+        #: so many flows start at a time, and of those that end, so many run
+        self._active_max = active_max
+        self._show = show or (lambda status: None)
+        # State
+        layout = Layout.of(declaration)
+        self._files = StatusFiles(layout)
+        self._stopping = threading.Event()
+        self.status = RunStatus.begin(declaration.name, declaration.file, str(spark.sparkContext.master))
+        graph = Graph(declaration)
+        schemas = schemas_of(spark, graph, chosen)
+        inputs = Inputs(spark, declaration, layout, schemas)
+        self._session = Session(spark, declaration, graph, layout, inputs)
+        #: queries are planned and started side by side, which is most of what a start costs
+        self._starts = ThreadPoolExecutor(active_max, "start")
+        self._flows = [
+            _Supervised(self._session, declaration.flows[name], self._restarts, self._starts)
+            for name in graph.order
+            if declaration.flows[name].kind != "view" and (chosen is None or name in chosen)
+        ]
+        self.status.flows = [flow.status for flow in self._flows]
+
+    def request_stop(self) -> None:
+        """From any thread, or a signal handler: end as soon as possible, with everything in order."""
+        self._stopping.set()
+
+    def run(self) -> RunStatus:
+        """Run to the end. What has become of each flow is in the status; nothing is raised for a flow that failed."""
+        self._files.refuse_if_running()
+        self._publish()
+        ship_code(self._session)
+        make_topics(self._declaration)
+        listener = _Listener({flow.flow.name: flow for flow in self._flows})
+        publisher = ProgressPublisher({**broker_options(self._declaration), "groupIdPrefix": self._declaration.name})
+        for one in (listener, publisher):
+            self._spark.streams.addListener(one)
+        try:
+            self._supervise()
+        finally:
+            self._stop_flows()
+            self._starts.shutdown(wait=False, cancel_futures=True)
+            for one in (listener, publisher):
+                self._spark.streams.removeListener(one)
+            publisher.close()
+            self.status.state = "ended"
+            self._publish()
+        return self.status
+
+    def _supervise(self) -> None:
+        published = 0.0
+        while not self._stopping.is_set():
+            for flow in self._flows:
+                flow.look(time.monotonic(), may_start=self._may_start(flow))
+            if all(flow.status.state in ("done", "failed") for flow in self._flows):
+                return
+            if time.monotonic() - published >= _STATUS_EVERY_S:
+                self._publish()
+                published = time.monotonic()
+                if self._files.asked_to_stop(self.status.run):
+                    return
+            self._stopping.wait(_LOOK_S)
+
+    def _may_start(self, flow: _Supervised) -> bool:
+        names = set(_stored_inputs(self._session.graph, flow.flow))
+        for above in self._flows:
+            target = above.flow.append_to.name if above.flow.append_to is not None else above.flow.name
+            if target not in names:
+                continue
+            if above.flow.kind == "materialized_view" and not self._session.inputs.location(above.flow).exists():
+                return False
+            if flow.trigger.ends and above.trigger.ends and above.status.state not in ("done", "failed"):
+                return False
+        running = [one for one in self._flows if one.status.state == "running"]
+        return sum(one.trigger.ends or one.starting for one in running) < self._active_max
+
+    def _stop_flows(self) -> None:
+        self.status.state = "stopping"
+        self._publish()
+        threads = [threading.Thread(target=flow.stop, daemon=True) for flow in self._flows]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + _STOP_S_MAX
+        for thread in threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _publish(self) -> None:
+        self.status.updated_ms = int(time.time() * 1000)
+        for flow in self._flows:
+            flow.refresh()
+        try:
+            self._files.write(self.status)
+        except OSError as error:
+            log.warning("the status of %s was not written: %s", self.status.pipeline, error)
+        self._show(self.status)
+
+
+class _Supervised:
+    """One flow: started, watched, started again."""
+
+    def __init__(self, session: Session, flow: Flow, restarts: Restarts, starts: ThreadPoolExecutor) -> None:
+        self._session = session
+        self.starts = starts
+        self.flow = flow
+        self.trigger = session.declaration.trigger_of(flow)
+        self._restarts = restarts
+        self.status = FlowStatus(name=flow.name, zone=flow.zone, kind=flow.kind, trigger=str(self.trigger))
+        self._running: Running | None = None
+        self._failures = 0
+        self._started_at = 0.0
+        self.starting = False
+        self._start_at = 0.0
+        #: set when Spark has told all that a query had to tell
+        self.told = threading.Event()
+        self._read_until: dict[str, int] = {}
+        #: how often the query reads its input for a batch
+        self.scans = 1
+
+    def look(self, now: float, *, may_start: bool) -> None:
+        """Start, go on, or end: whatever is due."""
+        running = self._running
+        if self.status.state in ("done", "failed"):
+            return
+        if running is None:
+            if may_start and now >= self._start_at:
+                self._start(now)
+            return
+        if self._failures and now - self._started_at > self._restarts.well_after_s:
+            self._failures = 0
+        if not running.ended():
+            self.starting = self.starting and not running.settled()
+            return
+        self.told.wait(_EVENTS_S_MAX)
+        self._running = None
+        failure = running.failure()
+        if failure is None:
+            self.status.state = "done" if self.trigger.ends else "stopped"
+        else:
+            self._fail(failure, now)
+
+    def stop(self) -> None:
+        if self._running is not None:
+            with suppress(*_FAILURES):
+                self._running.stop()
+            self._running = None
+        if self.status.state not in ("done", "failed"):
+            self.status.state = "stopped"
+
+    def count(self, number: int, counts: Counts) -> None:
+        """A batch was written."""
+        status = self.status
+        status.batch = number
+        status.rows += counts.rows
+        status.quarantined += counts.quarantined
+        status.dropped += counts.dropped
+        status.late += counts.late
+        for name, count in counts.violations.items():
+            status.violations[name] = status.violations.get(name, 0) + count
+
+    def progress(self, progress: Any) -> None:
+        """Spark has told of a batch, or that there is none."""
+        status = self.status
+        status.rows_per_second = progress.processedRowsPerSecond if progress.numInputRows else 0.0
+        status.rows_in += progress.numInputRows // self.scans
+        mark = (progress.eventTime or {}).get("watermark", "")
+        status.watermark = mark if mark not in ("", _NO_WATERMARK) else status.watermark
+        if self.flow.late_rows is None:
+            status.late += sum(one.numRowsDroppedByWatermark for one in progress.stateOperators)
+        lag = topic_lag(progress.sources)
+        if lag is not None:
+            status.lag = lag
+        self._read_until = dict(_table_versions(progress.sources))
+
+    def refresh(self) -> None:
+        """What is not told but found: how far behind its tables the flow is."""
+        if not self._read_until or self.status.state != "running":
+            return
+        behind = 0
+        for name in _stored_inputs(self._session.graph, self.flow):
+            with suppress(*_FAILURES):
+                table = self._session.inputs.location(self._session.declaration.flows[name]).table()
+                read = self._read_until.get(str(table.metadata().id), table.version() + 1)
+                behind += max(table.version() + 1 - read, 0)
+        self.status.lag = behind
+
+    def _start(self, now: float) -> None:
+        self.told.clear()
+        self._started_at = now
+        kind = _View if self.flow.kind == "materialized_view" else _Stream
+        self._running = kind(self._session, self)
+        self.starting = True
+        self.status.state = "running"
+
+    def _fail(self, error: BaseException, now: float) -> None:
+        self._failures += 1
+        self.status.error = describe_failure(error)
+        final = is_final(error) or (self.trigger.ends and self._failures >= self._restarts.attempts_max)
+        if final:
+            self.status.state = "failed"
+            log.error("flow %s has failed: %s", self.flow.name, self.status.error)
+            return
+        wait_s = self._restarts.wait_s(self._failures)
+        self.status.state = "restarting"
+        self.status.restarts += 1
+        self._start_at = now + wait_s
+        log.warning("flow %s is started again in %.0f s: %s", self.flow.name, wait_s, self.status.error)
+
+
+class _Stream:
+    """A flow as a streaming query."""
+
+    def __init__(self, session: Session, supervised: _Supervised) -> None:
+        self._told = supervised.told
+        self._started: Future[StreamingQuery] = supervised.starts.submit(self._start, session, supervised)
+
+    @staticmethod
+    def _start(session: Session, supervised: _Supervised) -> StreamingQuery:
+        session.enter_thread()
+        flow = supervised.flow
+        work = Planner(session.spark, session.graph, session.inputs.stream).work(flow)
+        if not work.rows.isStreaming:
+            raise QueryNeverGrows(flow)
+        supervised.scans = work.scans
+        writer = FlowWriter(session.declaration, session.layout, flow, work)
+        checkpoint = session.layout.checkpoint(flow)
+        context = session.spark.sparkContext
+
+        def write(rows: DataFrame, number: int) -> None:
+            query = context.getLocalProperty("sql.streaming.queryId")
+            # Operators inside of steps know the watermark of the batch before.
+            mark = read_watermark(checkpoint, number - 1 if flow.steps else number) if flow.late_rows else None
+            supervised.count(number, writer.write(rows, Batch(f"{query}.{flow.name}", number, mark)))
+
+        stream = work.rows.writeStream.foreachBatch(write).queryName(flow.name).option("checkpointLocation", checkpoint)
+        stream = stream.outputMode("update" if flow.emit == "changes" else "append")
+        return stream.trigger(**trigger_options(supervised.trigger)).start()
+
+    def ended(self) -> bool:
+        if not self._started.done():
+            return False
+        if self._started.exception() is None:
+            return not self._started.result().isActive
+        # There is no query that could tell anything.
+        self._told.set()
+        return True
+
+    def settled(self) -> bool:
+        return self._started.done() and str(self._started.result().status["message"]).startswith(_SETTLED)
+
+    def failure(self) -> BaseException | None:
+        return self._started.exception() or self._started.result().exception()
+
+    def stop(self) -> None:
+        if not self._started.cancel():
+            self._started.result(_STOP_S_MAX).stop()
+
+
+class _View:
+    """A materialized view: a thread that computes it as a whole, again and again unless its trigger ends."""
+
+    def __init__(self, session: Session, supervised: _Supervised) -> None:
+        self._session = session
+        self._supervised = supervised
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"view-{supervised.flow.name}", daemon=True)
+        self._thread.start()
+
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def settled(self) -> bool:
+        return True
+
+    def failure(self) -> BaseException | None:
+        return self._failure
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(_STOP_S_MAX)
+
+    def _run(self) -> None:
+        trigger = self._supervised.trigger
+        interval_s = max(trigger.interval_ms / 1000, 1.0)
+        seen: dict[str, int] = {}
+        try:
+            self._session.enter_thread()
+            for number in _numbers():
+                versions = self._versions()
+                if trigger.ends or versions != seen:
+                    self._supervised.count(number, refresh_view(self._session, self._supervised.flow))
+                    seen = versions
+                if trigger.ends or self._stop.wait(interval_s):
+                    break
+        except _FAILURES as error:
+            self._failure = error
+        finally:
+            self._supervised.told.set()
+
+    def _versions(self) -> dict[str, int]:
+        flows = self._session.declaration.flows
+        names = _stored_inputs(self._session.graph, self._supervised.flow)
+        found = {name: self._session.inputs.location(flows[name]) for name in names}
+        return {name: location.table().version() for name, location in found.items() if location.exists()}
+
+
+class QueryNeverGrows(OttlaError):
+    def __init__(self, flow: Flow) -> None:
+        super().__init__(
+            f"flow {flow.name} is a table that reads materialized views alone, so no row would ever come: write "
+            "kind: materialized_view"
+        )
+
+
+def refresh_view(session: Session, flow: Flow) -> Counts:
+    """Compute a materialized view from all rows that its inputs have now."""
+    work = Planner(session.spark, session.graph, session.inputs.batch).work(flow)
+    writer = FlowWriter(session.declaration, session.layout, flow, work, replace=True)
+    return writer.write(work.rows, Batch(flow.name, 0))
+
+
+class _Listener(QueryListener):
+    """Spark calls it from one thread, in the order of events."""
+
+    def __init__(self, flows: dict[str, _Supervised]) -> None:
+        self._flows = flows
+        self._names: dict[str, str] = {}
+
+    def onQueryStarted(self, event: Any) -> None:
+        self._names[str(event.runId)] = event.name
+
+    def onQueryProgress(self, event: Any) -> None:
+        flow = self._flows.get(event.progress.name)
+        if flow is not None:
+            flow.progress(event.progress)
+
+    def onQueryIdle(self, event: Any) -> None:
+        flow = self._flows.get(self._names.get(str(event.runId), ""))
+        if flow is not None:
+            flow.status.rows_per_second = 0.0
+
+    def onQueryTerminated(self, event: Any) -> None:
+        flow = self._flows.get(self._names.pop(str(event.runId), ""))
+        if flow is not None:
+            flow.told.set()
+
+
+# -- small things -----------------------------------------------------------------------------------------------------
+
+
+def trigger_options(trigger: Trigger) -> dict[str, Any]:
+    """A trigger in Spark's words."""
+    if trigger.kind == "once":
+        return {"once": True}
+    if trigger.kind == "available-now":
+        return {"availableNow": True}
+    return {"processingTime": f"{trigger.interval_ms} milliseconds"}
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether another attempt can only fail the same way."""
+    if isinstance(error, QueryRefused | FunctionRefused | QueryNeverGrows):
+        return True
+    return EXPECTATION_FAILED in str(error)
+
+
+def describe_failure(error: BaseException) -> str:
+    """One line of a failure: Spark wraps the message of interest in others, and in traces."""
+    text = str(error)
+    if EXPECTATION_FAILED in text:
+        return text[text.index(EXPECTATION_FAILED) :].splitlines()[0].partition(" SQLSTATE")[0].strip("'\" .")
+    raised = re.findall(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Refused|Lost|Gone|Changed|Replaced): .+)$", text, re.M)
+    # Of Java's exceptions the first line says who was called, the second what happened.
+    java = re.findall(r"^: (.+)$", text, re.M)
+    line: str = [*raised[-1:], *java, *text.splitlines(), type(error).__name__][0]
+    return line.partition("terminated with exception: ")[2] or line
+
+
+def read_watermark(checkpoint: str, number: int) -> Any:
+    """The watermark that a batch began with, from Spark's own notes; None for the first."""
+    if number < 0:
+        return None
+    filesystem, path = open_filesystem(f"{checkpoint}/offsets/{number}")
+    try:
+        with filesystem.open_input_stream(path) as stream:
+            return watermark_of_batch(json.loads(bytes(stream.read()).decode().splitlines()[1]))
+    except FileNotFoundError:
+        return None
+
+
+def topic_lag(sources: list[Any]) -> int | None:
+    """Records that were there when a batch was planned, and not read by it."""
+    lag: int | None = None
+    for source in sources:
+        latest = offsets_of(source.description, source.latestOffset)
+        if latest:
+            read = offsets_of(source.description, source.endOffset)
+            lag = (lag or 0) + sum(max(offset - read.get(tp, 0), 0) for tp, offset in latest.items())
+    return lag
+
+
+def _table_versions(sources: list[Any]) -> Iterator[tuple[str, int]]:
+    for source in sources:
+        with suppress(ValueError, TypeError):
+            offset = json.loads(source.endOffset)
+            if {"table", "version", "index", "snapshot"} <= set(offset):
+                yield offset["table"], offset["version"]
+
+
+def _stored_inputs(graph: Graph, flow: Flow) -> Iterator[str]:
+    """The flows whose tables this one reads, by way of views as well."""
+    for name in graph.inputs[flow.name]:
+        reads = graph.declaration.flows.get(name)
+        if reads is None or reads.append_to is not None:
+            continue
+        if reads.kind == "view":
+            yield from _stored_inputs(graph, reads)
+        else:
+            yield name
+
+
+def _numbers() -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+def make_topics(declaration: Declaration) -> None:
+    """Topics that flows write must be there; what a declaration does not say of new ones, the brokers decide."""
+    topics: dict[str, TopicSink | None] = {}
+    for flow in declaration.flows.values():
+        sides: tuple[SideOutput | None, ...] = (flow.quarantine, flow.late_rows)
+        topics |= {side.topic: None for side in sides if side is not None and side.topic}
+    for flow in declaration.flows.values():
+        topics |= {sink.topic: sink for sink in flow.sinks if isinstance(sink, TopicSink)}
+    if not topics:
+        return
+    with Cluster(declaration.brokers, declaration.properties, client_id=f"ottla-{declaration.name}") as cluster:
+        there = cluster.topics(sorted(topics))
+        for topic in sorted(topics.keys() - there.keys()):
+            sink = topics[topic]
+            cluster.create_topic(topic, (sink and sink.partitions) or -1, sink.config if sink else {})
+
+
+def ship_code(session: Session) -> None:
+    """Tasks elsewhere need our packages, and everywhere the modules of Python steps."""
+    context = session.spark.sparkContext
+    for path in own_modules(session.graph):
+        context.addPyFile(path)
+    if not is_local(str(context.master)):
+        context.addPyFile(zip_packages(tempfile.mkdtemp(prefix="ottla-")))
+
+
+def zip_packages(directory: str) -> str:
+    """Our packages as one file that Python can import from."""
+    root = Path(ottla.__file__).resolve().parent.parent
+    content = Path(directory) / "content"
+    for name in _PACKAGES:
+        shutil.copytree(root / name, content / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return shutil.make_archive(str(Path(directory) / "ottla-packages"), "zip", content)
+
+
+@contextmanager
+def stopped_by_signals(supervisor: Supervisor) -> Iterator[None]:
+    """Ctrl-C and the usual signal of process managers end a run in order. Only in the main thread."""
+    before = {one: signal.signal(one, lambda *_: supervisor.request_stop()) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -1,0 +1,229 @@
+"""What a running pipeline tells of itself: a file in its storage, and metrics in Prometheus' text format.
+
+The file `storage/_status/PIPELINE.json` is written anew every few seconds and replaced as a whole. Who asks the
+pipeline to stop puts `PIPELINE.stop` beside it, with the id of the run: that works for any storage, from any machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal, Self
+
+from ottla.model.errors import OttlaError
+from ottla.pipeline.layout import Layout
+
+State = Literal["waiting", "running", "restarting", "done", "failed", "stopped"]
+
+#: a run that has not written its status for so long is taken for dead
+SILENCE_S_MAX = 30.0
+
+
+class AlreadyRunning(OttlaError):
+    """Somebody else runs this pipeline."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FlowStatus:
+    """One flow, as far as it can be told from outside. Counts are of this run."""
+
+    name: str
+    zone: str
+    kind: str
+    trigger: str
+    state: State = "waiting"
+    batch: int | None = None
+    rows_in: int = 0
+    rows: int = 0
+    quarantined: int = 0
+    dropped: int = 0
+    #: rows behind the watermark, put aside or dropped by an operator
+    late: int = 0
+    violations: dict[str, int] = field(default_factory=dict)
+    rows_per_second: float = 0.0
+    #: records of topics, or commits of tables, that were not read yet
+    lag: int | None = None
+    watermark: str | None = None
+    restarts: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RunStatus:
+    """A whole run."""
+
+    pipeline: str
+    file: str
+    run: str
+    pid: int
+    host: str
+    master: str
+    started_ms: int
+    updated_ms: int = 0
+    state: Literal["running", "stopping", "ended"] = "running"
+    flows: list[FlowStatus] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, pipeline: str, file: str, master: str) -> Self:
+        now_ms = int(time.time() * 1000)
+        here = socket.gethostname()
+        return cls(
+            pipeline=pipeline, file=file, run=uuid.uuid4().hex, pid=os.getpid(), host=here, master=master,
+            started_ms=now_ms, updated_ms=now_ms,
+        )  # fmt: skip
+
+    def alive(self, now_ms: int) -> bool:
+        """Whether the run goes on. On the same machine its process says so, elsewhere a fresh status."""
+        if self.state == "ended":
+            return False
+        if self.host == socket.gethostname():
+            return _process_exists(self.pid)
+        return now_ms - self.updated_ms < SILENCE_S_MAX * 1000
+
+    @property
+    def failed(self) -> list[FlowStatus]:
+        return [flow for flow in self.flows if flow.state == "failed"]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        flows = [FlowStatus(**flow) for flow in document["flows"]]
+        return cls(**{**document, "flows": flows})
+
+
+class StatusFiles:
+    """The files of one pipeline's status, wherever its storage is."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._directory = layout.status
+        self._name = layout.pipeline
+
+    def write(self, status: RunStatus) -> None:
+        self._put(f"{self._name}.json", json.dumps(status.as_json(), indent=1).encode())
+
+    def read(self) -> RunStatus | None:
+        """The last status, None if there is none."""
+        data = self._get(f"{self._name}.json")
+        return RunStatus.from_json(json.loads(data)) if data is not None else None
+
+    def refuse_if_running(self) -> None:
+        """Two runs of one pipeline would write the same tables and checkpoints. Raises AlreadyRunning."""
+        last = self.read()
+        if last is not None and last.alive(int(time.time() * 1000)):
+            raise AlreadyRunning(
+                f"the pipeline {last.pipeline} is running (process {last.pid} on {last.host}): "
+                "stop it with 'ottla pipeline stop' first"
+            )
+
+    def ask_to_stop(self, run: str) -> None:
+        self._put(f"{self._name}.stop", run.encode())
+
+    def asked_to_stop(self, run: str) -> bool:
+        return self._get(f"{self._name}.stop") == run.encode()
+
+    def _put(self, name: str, data: bytes) -> None:
+        if "://" in self._directory:
+            with self._object_store().open_output_stream(name) as stream:
+                stream.write(data)
+            return
+        os.makedirs(self._directory, exist_ok=True)
+        # Whoever reads sees the old file or the new one, never a half.
+        draft = os.path.join(self._directory, f".{name}.{os.getpid()}")
+        with open(draft, "wb") as file:
+            file.write(data)
+        os.replace(draft, os.path.join(self._directory, name))
+
+    def _get(self, name: str) -> bytes | None:
+        try:
+            if "://" in self._directory:
+                with self._object_store().open_input_stream(name) as stream:
+                    return bytes(stream.read())
+            with open(os.path.join(self._directory, name), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def _object_store(self) -> Any:
+        # Asking for the status of a pipeline on local disk needs no lake library.
+        from ottla.spark.table_location import TableLocation
+
+        return TableLocation.at(self._directory).files()
+
+
+_METRICS: tuple[tuple[str, str, str, Callable[[FlowStatus], float | None]], ...] = (
+    ("rows_read_total", "counter", "Rows read by a flow in this run", lambda flow: flow.rows_in),
+    ("rows_total", "counter", "Rows of a flow's result in this run", lambda flow: flow.rows),
+    ("rows_quarantined_total", "counter", "Rows put in quarantine", lambda flow: flow.quarantined),
+    ("rows_dropped_total", "counter", "Rows dropped by expectations", lambda flow: flow.dropped),
+    ("rows_late_total", "counter", "Rows that came behind the watermark", lambda flow: flow.late),
+    ("restarts_total", "counter", "How often a flow was started again", lambda flow: flow.restarts),
+    ("lag", "gauge", "Records of topics or commits of tables not read yet", lambda flow: flow.lag),
+    ("up", "gauge", "1 while a flow runs or has done its work", lambda flow: float(flow.state in ("running", "done"))),
+)
+
+
+def format_metrics(status: RunStatus) -> str:
+    """All flows in Prometheus' text format."""
+    lines: list[str] = []
+    for name, kind, help_text, value_of in _METRICS:
+        lines += [f"# HELP ottla_pipeline_{name} {help_text}", f"# TYPE ottla_pipeline_{name} {kind}"]
+        for flow in status.flows:
+            value = value_of(flow)
+            if value is not None:
+                lines.append(f"ottla_pipeline_{name}{{{_labels(status, flow)}}} {value:g}")
+    lines += [
+        "# HELP ottla_pipeline_violations_total Rows that violate an expectation",
+        "# TYPE ottla_pipeline_violations_total counter",
+    ]
+    for flow in status.flows:
+        for expectation, count in flow.violations.items():
+            label = f'expectation="{_escape(expectation)}"'
+            lines.append(f"ottla_pipeline_violations_total{{{_labels(status, flow)},{label}}} {count}")
+    return "\n".join(lines) + "\n"
+
+
+def serve_metrics(port: int, current: Callable[[], RunStatus]) -> ThreadingHTTPServer:
+    """Answer any GET with the metrics, on all addresses, in a thread of its own; `shutdown` ends it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = format_metrics(current()).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """A scrape is not news."""
+
+    server = ThreadingHTTPServer(("", port), Handler)
+    threading.Thread(target=server.serve_forever, name="pipeline-metrics", daemon=True).start()
+    return server
+
+
+def _labels(status: RunStatus, flow: FlowStatus) -> str:
+    return f'pipeline="{_escape(status.pipeline)}",flow="{_escape(flow.name)}",zone="{flow.zone}"'
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _process_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,367 @@
+"""What becomes of one batch of a flow: rows to its table and topics, rejected ones to quarantine, late ones aside.
+
+Each output is written once per batch, however often the batch is repeated: its name and the number of the batch go
+into the commit. The name begins with the query's id, which belongs to the checkpoint, so that a flow that begins anew
+is not taken for its predecessor.
+
+Order matters to readers only: the table first, then topics, then what was rejected. Counts come along with the first
+write, so that a batch without rejects costs one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType
+from pyspark.sql.window import Window
+
+from ottla.pipeline.declaration import Declaration, Flow, PartitionColumn, SideOutput, Sink, TableSink, TopicSink
+from ottla.pipeline.late import AT, ROW
+from ottla.pipeline.layout import LATE as LATE_ROOM
+from ottla.pipeline.layout import QUARANTINE, Layout, partition_name, resolve
+from ottla.pipeline.lineage import LINEAGE, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC
+from ottla.pipeline.merging import merge_rows
+from ottla.pipeline.plan import ASIDE, CAUSE, LATE, RECORD, VIOLATED, Work, accepted, quoted
+from ottla.spark import formats
+from ottla.spark.table_commit import TableBatch
+from ottla.spark.table_location import TableLocation
+from ottla.spark.wire_format import read_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.readwriter import DataFrameWriter
+
+TABLE_FORMAT = "ottla-table"
+TOPIC_FORMAT = "ottla"
+#: of every quarantine table, in order; `row` is JSON, so that no change of a flow's columns touches it
+QUARANTINE_COLUMNS = {
+    "_cause": "STRING",
+    TOPIC: "STRING",
+    PARTITION: "INT",
+    OFFSET: "BIGINT",
+    TIMESTAMP: "TIMESTAMP",
+    LINEAGE: "ARRAY<STRUCT<topic: STRING, partition: INT, first: BIGINT, last: BIGINT>>",
+    "key": "BINARY",
+    "value": "BINARY",
+    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    "row": "STRING",
+}
+_HEADER = "struct<key:string,value:binary>"
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has become of rows."""
+
+    rows: int = 0
+    quarantined: int = 0
+    dropped: int = 0
+    late: int = 0
+    #: by the names of expectations
+    violations: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Counts) -> None:
+        self.rows += other.rows
+        self.quarantined += other.quarantined
+        self.dropped += other.dropped
+        self.late += other.late
+        for name, count in other.violations.items():
+            self.violations[name] = self.violations.get(name, 0) + count
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Which batch it is: who writes, its number, and the watermark it began with."""
+
+    writer: str
+    number: int
+    watermark: datetime | None = None
+
+
+def broker_options(declaration: Declaration) -> dict[str, str]:
+    """What `format("ottla")` needs to reach the cluster."""
+    properties = {f"kafka.{name}": value for name, value in declaration.properties.items()}
+    return {"kafka.bootstrap.servers": declaration.brokers, **properties}
+
+
+class FlowWriter:
+    """Writes the batches of one flow.
+
+    Without topics nothing leaves the lake: a topic cannot be taken back. With `replace` a batch is the whole table.
+    """
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        layout: Layout,
+        flow: Flow,
+        work: Work,
+        *,
+        with_topics: bool = True,
+        replace: bool = False,
+    ) -> None:
+        self._declaration = declaration
+        self._layout = layout
+        self._flow = flow
+        self._columns = work.columns
+        self._late_columns = work.late_columns
+        self._late_time = work.late_time or ""
+        self._with_topics = with_topics
+        self._replace = replace
+        self._sinks = self._find_sinks()
+        #: rows are needed more than once, or must not be computed twice
+        self._keep = work.stateful or len(self._sinks) > 1 or flow.quarantine is not None or bool(work.late_time)
+
+    def write(self, rows: DataFrame, batch: Batch) -> Counts:
+        if self._keep:
+            rows = rows.persist()
+        try:
+            return self._write(rows, batch)
+        finally:
+            if self._keep:
+                rows.unpersist()
+
+    def _find_sinks(self) -> tuple[Sink, ...]:
+        flow = self._flow
+        sinks: tuple[Sink, ...] = flow.sinks
+        if flow.append_to is not None:
+            target = self._declaration.flows[flow.append_to.name].table
+            assert target is not None, "checks refuse to append to what has no table"
+            sinks = (target,)
+        return tuple(sorted(sinks, key=lambda sink: isinstance(sink, TopicSink)))
+
+    def _write(self, rows: DataFrame, batch: Batch) -> Counts:
+        seen = Observation()
+        is_good, is_refused, is_late = self._classes(batch)
+        watched = rows.observe(seen, *self._measures(is_good, is_refused, is_late))
+        result = watched.where(is_good).select(*map(quoted, self._columns))
+        for at, sink in enumerate(self._sinks):
+            if isinstance(sink, TableSink):
+                self._write_table(result, sink, batch)
+            elif self._with_topics:
+                self._write_topic(topic_rows(result, sink, self._declaration), sink, batch)
+            elif at == 0:
+                # The counts come with the first write, also when nothing is to be written.
+                result.write.format("noop").mode("append").save()
+            result = rows.where(is_good).select(*map(quoted, self._columns))
+        counts = self._counts(seen)
+        if counts.quarantined or (self._replace and self._flow.quarantine is not None):
+            self._write_side(self._flow.quarantine, QUARANTINE, self._rejected(rows.where(is_refused)), batch)
+        if counts.late:
+            self._write_side(self._flow.late_rows, LATE_ROOM, self._late(rows.where(is_late)), batch)
+        return counts
+
+    def _classes(self, batch: Batch) -> tuple[Column, Column, Column]:
+        """Which rows belong to the result, which were refused, which came late. No row belongs to two of them."""
+        fine, nothing = accepted(self._flow), F.lit(False)
+        aside = F.col(ASIDE)
+        is_good, is_refused = fine & ~F.coalesce(aside, nothing), ~fine & F.coalesce(aside, F.lit(True))
+        if self._late_columns:
+            is_row = F.col(LATE).isNull()
+            is_good, is_refused = is_good & is_row, is_refused & is_row
+        if not self._late_time or batch.watermark is None:
+            return is_good, is_refused, nothing
+        if self._late_columns:
+            return is_good, is_refused, _is_behind(F.col(LATE)[AT], batch)
+        # The operator that drops duplicates knows a watermark that is one batch older than this.
+        behind = _is_behind(F.col(quoted(self._late_time)), batch)
+        return is_good & ~behind, is_refused, fine & behind & F.coalesce(aside, F.lit(True))
+
+    # -- counting -----------------------------------------------------------------------------------------------------
+
+    def _measures(self, is_good: Column, is_refused: Column, is_late: Column) -> list[Column]:
+        measures = [
+            F.count_if(is_good).alias("rows"),
+            F.count_if(is_refused & self._is_rejected()).alias("quarantined"),
+            F.count_if(is_refused & ~self._is_rejected()).alias("dropped"),
+            F.count_if(is_late).alias("late"),
+        ]
+        for number, one in enumerate(self._flow.expectations):
+            counted = (is_good | is_refused) & F.array_contains(VIOLATED, one.name)
+            measures.append(F.count_if(counted).alias(f"violated_{number}"))
+        return measures
+
+    def _counts(self, seen: Observation) -> Counts:
+        found = seen.get
+        names = [one.name for one in self._flow.expectations]
+        violations = {name: int(found[f"violated_{number}"]) for number, name in enumerate(names)}
+        return Counts(
+            rows=int(found["rows"]),
+            quarantined=int(found["quarantined"]),
+            dropped=int(found["dropped"]),
+            late=int(found["late"]),
+            violations={name: count for name, count in violations.items() if count},
+        )
+
+    # -- late and rejected --------------------------------------------------------------------------------------------
+
+    def _late(self, rows: DataFrame) -> DataFrame:
+        if not self._late_columns:
+            return rows.select(*map(quoted, self._columns))
+        return rows.select(*(F.col(LATE)[ROW][name].alias(name) for name in self._late_columns))
+
+    def _is_rejected(self) -> Column:
+        names = [F.lit(one.name) for one in self._flow.expectations if one.on_violation == "quarantine"]
+        undecoded = F.col(CAUSE).isNotNull()
+        return undecoded | F.arrays_overlap(F.col(VIOLATED), F.array(*names)) if names else undecoded
+
+    def _rejected(self, rows: DataFrame) -> DataFrame:
+        """One shape for every quarantine; what a row does not have is null."""
+        names = [F.lit(one.name) for one in self._flow.expectations if one.on_violation == "quarantine"]
+        violated = F.array_intersect(F.col(VIOLATED), F.array(*names)) if names else F.col(VIOLATED)
+        own = [name for name in self._columns if not name.startswith("_")]
+        given = {
+            "_cause": F.coalesce(F.col(CAUSE), F.array_join(violated, "; ")),
+            "row": F.when(F.col(CAUSE).isNull(), F.to_json(F.struct(*map(quoted, own)))),
+        }
+        if RECORD in rows.columns:
+            given |= {name: F.col(RECORD)[name] for name in ("key", "value", "headers")}
+        elif "_key" in self._columns:
+            given["key"] = F.col("_key").cast("binary")
+        given |= {name: F.col(name) for name in (*RECORD_COLUMNS, TIMESTAMP, LINEAGE) if name in self._columns}
+        return rows.where(self._is_rejected()).select(
+            *(given.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in QUARANTINE_COLUMNS.items())
+        )
+
+    # -- outputs ------------------------------------------------------------------------------------------------------
+
+    def _write_table(self, rows: DataFrame, sink: TableSink, batch: Batch) -> None:
+        path = self._layout.table(self._flow.zone, sink.name)
+        parted = with_partitions(rows, sink.partition_by)
+        partition_by = [partition_name(one) for one in sink.partition_by]
+        if sink.keys:
+            newest = newest_by_key(parted, sink.keys)
+            merge_rows(
+                TableLocation.at(path),
+                newest,
+                sink.keys,
+                partition_by,
+                TableBatch(f"{batch.writer}.table", batch.number),
+            )
+            return
+        writer = parted.write.format(TABLE_FORMAT).option("partitionBy", ",".join(partition_by))
+        writer = writer.option("tableFormat", sink.format)
+        if not self._replace:
+            writer = writer.option("mergeSchema", str(sink.merge_schema).lower())
+        self._save(writer, path, f"{batch.writer}.table", batch, once=sink.format == "delta")
+
+    def _write_topic(self, rows: DataFrame, sink: TopicSink, batch: Batch) -> None:
+        name = f"{batch.writer}.topic-{sink.topic}"
+        self._to_topic(rows, sink.topic, name, batch, delivery=sink.delivery)
+
+    def _write_side(self, side: SideOutput | None, room: str, rows: DataFrame, batch: Batch) -> None:
+        assert side is not None, "rows are put aside only where a declaration says so"
+        name = f"{batch.writer}.{room}"
+        if side.table:
+            writer = rows.write.format(TABLE_FORMAT)
+            if not self._replace:
+                writer = writer.option("mergeSchema", "true")
+            self._save(writer, self._layout.table(room, side.table), name, batch)
+        elif self._with_topics:
+            self._to_topic(side_rows(rows), side.topic or "", name, batch)
+
+    def _save(self, writer: DataFrameWriter, path: str, name: str, batch: Batch, *, once: bool = True) -> None:
+        if self._replace:
+            writer.mode("overwrite").option("overwriteSchema", "true").save(path)
+        else:
+            (_once(writer, name, batch) if once else writer).mode("append").save(path)
+
+    def _to_topic(self, rows: DataFrame, topic: str, name: str, batch: Batch, delivery: str = "exactly-once") -> None:
+        writer = rows.write.format(TOPIC_FORMAT).mode("append").options(**broker_options(self._declaration))
+        staging = f"{self._layout.checkpoint(self._flow)}/ottla-staging"
+        writer = writer.option("topic", topic).option("ottla.delivery", delivery).option("stagingDir", staging)
+        _once(writer, name, batch).save()
+
+
+def _is_behind(time: Column, batch: Batch) -> Column:
+    """As Spark's operators have it: a row at the watermark is late, a row without a time never is."""
+    return F.coalesce(time <= F.lit(batch.watermark), F.lit(False))
+
+
+def _once(writer: DataFrameWriter, name: str, batch: Batch) -> DataFrameWriter:
+    return writer.option("ottla.sink.name", name).option("ottla.batch.id", str(batch.number))
+
+
+def with_partitions(rows: DataFrame, partition_by: tuple[PartitionColumn, ...]) -> DataFrame:
+    """Rows with the columns their table is parted by."""
+    for one in partition_by:
+        if one.part is not None:
+            rows = rows.withColumn(partition_name(one), partition_value(one))
+    return rows
+
+
+def partition_value(partition: PartitionColumn) -> Column:
+    """Parts of a time, written so that their order is that of time."""
+    time = F.col(quoted(partition.column))
+    if partition.part is None:
+        return time
+    if partition.part == "year":
+        return F.year(time)
+    if partition.part == "day":
+        return F.to_date(time)
+    return F.date_format(time, {"month": "yyyy-MM", "hour": "yyyy-MM-dd-HH"}[partition.part])
+
+
+def newest_by_key(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Of rows that replace each other, the last that came."""
+    order = [F.col(name).desc() for name in (TIMESTAMP, OFFSET) if name in rows.columns]
+    if not order:
+        return rows.dropDuplicates(list(keys))
+    rank = F.row_number().over(Window.partitionBy(*map(quoted, keys)).orderBy(*order))
+    return rows.withColumn("__rank", rank).where("__rank = 1").drop("__rank")
+
+
+def topic_rows(rows: DataFrame, sink: TopicSink, declaration: Declaration) -> DataFrame:
+    """Rows as records: key, value, and where they come from in the headers."""
+    names = list(sink.value) or [name for name in rows.columns if not name.startswith("_")]
+    headers = lineage_headers(rows.columns)
+    key = F.lit(None).cast("binary")
+    if sink.key is not None:
+        # Bytes go on as they are; they need not be text.
+        is_bytes = isinstance(rows.select(quoted(sink.key)).schema[0].dataType, BinaryType)
+        key = F.col(quoted(sink.key)) if is_bytes else F.col(quoted(sink.key)).cast("string")
+    deleted = F.lit(False)
+    if sink.tombstone_when is not None:
+        deleted = F.coalesce(F.expr(sink.tombstone_when.text), F.lit(False))
+    if sink.format in ("bytes", "string"):
+        value = F.when(~deleted, F.col(quoted(names[0])).cast("binary"))
+        return rows.select(key.alias("key"), value.alias("value"), headers.alias("headers"))
+    if sink.format == "json":
+        format: formats.Format = formats.Json("")
+    else:
+        schemas = read_schema(resolve(declaration, sink.schema_file or ""))
+        format = formats.Avro(schemas) if sink.format == "avro" else formats.Protobuf(schemas, message=sink.message)
+    with_key = rows.select("*", key.alias("__key"), headers.alias("__headers"), deleted.alias("__deleted"))
+    encoded = formats.encode(with_key, format, columns=names, into="__value")
+    value = F.when(~F.col("__deleted"), F.col("__value"))
+    return encoded.select(F.col("__key").alias("key"), value.alias("value"), F.col("__headers").alias("headers"))
+
+
+def side_rows(rows: DataFrame) -> DataFrame:
+    """Rows that were put aside, as records: the row as JSON, where it comes from and the cause in the headers."""
+    value = F.to_json(F.struct(*map(quoted, rows.columns)))
+    key = F.col("_key") if "_key" in rows.columns else F.col("key") if "key" in rows.columns else F.lit(None)
+    return rows.select(
+        key.cast("binary").alias("key"), value.alias("value"), lineage_headers(rows.columns).alias("headers")
+    )
+
+
+def lineage_headers(columns: list[str]) -> Column:
+    carried: Mapping[str, Column] = {
+        name: (F.to_json(F.col(name)) if name == LINEAGE else F.col(name).cast("string")).cast("binary")
+        for name in (*RECORD_COLUMNS, LINEAGE, "_cause")
+        if name in columns
+    }
+    headers = [F.struct(F.lit(name).alias("key"), text.alias("value")).cast(_HEADER) for name, text in carried.items()]
+    present = F.filter(F.array(*headers), lambda header: header["value"].isNotNull()) if headers else F.array()
+    return present.cast(f"array<{_HEADER}>")
+
+
+def watermark_of_batch(offsets_metadata: Mapping[str, object]) -> datetime | None:
+    """The watermark a batch began with, from the metadata that Spark's checkpoint has of it."""
+    watermark_ms = offsets_metadata.get("batchWatermarkMs")
+    return datetime.fromtimestamp(watermark_ms / 1000, UTC) if isinstance(watermark_ms, int) and watermark_ms else None

@@ -1,0 +1,83 @@
+"""Keeping a table in shape: many small files into few, old ones away, the log short.
+
+Compaction rewrites files and changes no row: streams that read the table pass it over, appends go on meanwhile.
+Vacuum deletes files, and with them the versions of the table that need them: what is read by an older version, or by a
+stream that is further behind than its hours, is lost. Both are safe to repeat.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from deltalake.exceptions import DeltaError
+
+from ottla.spark.options import OptionError
+from ottla.spark.table_location import TableLocation
+
+log = logging.getLogger("ottla.spark")
+
+_LOG_RETENTION = "delta.logRetentionDuration"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    files_before: int
+    files_after: int
+
+
+def compact(
+    location: TableLocation, *, target_file_bytes: int | None = None, order_by: tuple[str, ...] = ()
+) -> Compacted:
+    """Put small files of each partition together; with ``order_by``, rows that are near in these columns as well."""
+    table = location.table()
+    if order_by:
+        metrics = table.optimize.z_order(list(order_by), target_size=target_file_bytes)
+    else:
+        metrics = table.optimize.compact(target_size=target_file_bytes)
+    return Compacted(files_before=metrics["numFilesRemoved"], files_after=metrics["numFilesAdded"])
+
+
+def vacuum(location: TableLocation, *, hours: int = 168, dry_run: bool = False) -> list[str]:
+    """Delete files that no version of the last ``hours`` has, those of failed writes among them; say which.
+
+    A write that takes longer than ``hours`` loses its files: choose more than the longest one takes.
+    """
+    if hours < 1 and not dry_run:
+        raise OptionError("vacuum keeps at least one hour: files of writes that are under way would be deleted")
+    # Full: files of attempts that were never committed are in no log.
+    return location.table().vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+
+
+def checkpoint(location: TableLocation) -> int:
+    """Write the table's state next to its log, so that opening it reads one file; say of which version."""
+    table = location.table()
+    table.create_checkpoint()
+    return table.version()
+
+
+def expire(location: TableLocation, *, keep: timedelta | None = None) -> None:
+    """Delete commits that are older than the table keeps its log (``keep`` sets that) and covered by a checkpoint."""
+    table = location.table()
+    if keep is not None:
+        interval = f"interval {int(keep.total_seconds())} seconds"
+        if table.metadata().configuration.get(_LOG_RETENTION) != interval:
+            table.alter.set_table_properties({_LOG_RETENTION: interval})
+    table.create_checkpoint()
+    table.cleanup_metadata()
+
+
+def maybe_maintain(location: TableLocation, batch_id: int, *, every: int, vacuum_hours: int | None) -> bool:
+    """After each ``every``-th batch. A failure is told and forgotten: the batch itself is committed."""
+    if not every or (batch_id + 1) % every:
+        return False
+    try:
+        done = compact(location)
+        log.info("compacted %s: %d files became %d", location.uri, done.files_before, done.files_after)
+        if vacuum_hours is not None:
+            vacuum(location, hours=vacuum_hours)
+    except (DeltaError, OSError) as error:
+        log.warning("the table %s was not maintained after batch %d: %s", location.uri, batch_id, error)
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""Reading a range of offsets in a task: Fetch replies become Arrow batches with the columns that are wanted.
+
+Needs no Spark. A range has holes (compaction, markers, aborted transactions): reading ends by position, never by count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from ottla.client.cluster import Cluster, Isolation
+from ottla.client.errors import UNKNOWN_TOPIC_CODES, BrokerError, OffsetOutOfRange, TopicReplaced
+from ottla.client.fetching import PartitionReader
+from ottla.model.errors import OttlaError
+from ottla.model.types import TopicPartition
+from ottla.spark.columns import TYPES
+from ottla.spark.offsets import Cause, DataLoss, DataLost, OffsetRange
+from ottla.spark.options import ReadOptions, nearest
+
+log = logging.getLogger("ottla.spark")
+
+#: the same for all rows of a range
+_CONSTANT: Final = ("topic", "partition")
+
+
+class ColumnsRefused(OttlaError):
+    """A schema that does not fit; the text names the columns there are."""
+
+
+class Task(NamedTuple):
+    """What one task reads."""
+
+    range: OffsetRange
+    #: of the topic that was planned for; all zero from brokers that know no ids
+    topic_id: bytes
+
+
+def check_columns(names: Sequence[str]) -> None:
+    """Refuse a column that a topic does not have."""
+    for name in names:
+        if name not in TYPES:
+            raise ColumnsRefused(
+                f"a topic has no column {name!r}{nearest(name, TYPES)}; it has {', '.join(TYPES)}. "
+                "Take values apart after reading, for example with from_json"
+            )
+
+
+def read_task(options: ReadOptions, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, with these columns in this order."""
+    range_ = task.range
+    connection = options.connection
+    cluster = Cluster(
+        connection.bootstrap, connection.properties, client_id=connection.client_id, timeout_s=options.poll_timeout_s
+    )
+    with cluster:
+        while range_.size > 0:
+            try:
+                _check_topic(cluster, task)
+                for batch, position in _read_range(cluster, options, range_, columns):
+                    range_ = range_._replace(start=position)
+                    if len(batch):
+                        yield batch
+                return
+            except (TopicReplaced, BrokerError) as error:
+                loss, resume = _loss_of(error, range_)
+                if loss is None:
+                    raise
+                if options.fail_on_data_loss:
+                    raise DataLost([loss]) from error
+                log.warning("failOnDataLoss is false, so reading goes on without them: %s", loss)
+                range_ = range_._replace(start=resume)
+
+
+def _check_topic(cluster: Cluster, task: Task) -> None:
+    """The topic must still be the one that was planned for."""
+    info = cluster.topics([task.range.topic]).get(task.range.topic)
+    if info is not None and any(task.topic_id) and any(info.topic_id) and info.topic_id != task.topic_id:
+        raise TopicReplaced(task.range.topic)
+
+
+def _read_range(
+    cluster: Cluster, options: ReadOptions, range_: OffsetRange, columns: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Rows, and the position behind them."""
+    # Only tasks come here; the processes that plan and watch start faster without the decoder.
+    from ottla.spark.decode import AbortedTransactions, decode_chunks
+
+    isolation = Isolation.READ_COMMITTED if options.read_committed else Isolation.READ_UNCOMMITTED
+    reader = PartitionReader(
+        cluster, range_.topic_partition, range_.start, range_.end,
+        isolation=isolation, fetch_bytes=options.fetch_bytes, wait_ms=options.fetch_wait_ms,
+    )  # fmt: skip
+    aborted = AbortedTransactions() if options.read_committed else None
+    # Somebody who asks for the constant columns only still has as many rows as there are records.
+    decoded = [name for name in columns if name not in _CONSTANT] or ["offset"]
+    constants = _Constants(range_.topic_partition)
+    schema = pa.schema([(name, TYPES[name]) for name in columns])
+    position = range_.start
+    for fetched in reader:
+        if aborted is not None:
+            aborted.feed(fetched.aborted)
+        chunks = decode_chunks(
+            fetched.data, start=position, end=range_.end, aborted=aborted, headers=False, columns=decoded
+        )
+        for rows, position in chunks:
+            yield constants.added_to(rows, schema), position
+
+
+class _Constants:
+    """The columns topic and partition, made once for the largest batch and cut for the others."""
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self._tp = tp
+        self._rows = -1
+        self._columns: dict[str, pa.Array] = {}
+
+    def added_to(self, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        count = len(rows)
+        if count > self._rows:
+            self._rows = count
+            self._columns = {
+                "topic": pa.repeat(pa.scalar(self._tp.topic, pa.string()), count),
+                "partition": pa.repeat(pa.scalar(self._tp.partition, pa.int32()), count),
+            }
+        arrays = [
+            self._columns[name].slice(0, count) if name in _CONSTANT else rows.column(name) for name in schema.names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _loss_of(error: OttlaError, range_: OffsetRange) -> tuple[DataLoss | None, int]:
+    """What a refusal means for this range, and where reading could go on; None: it is no loss."""
+    tp = range_.topic_partition
+    if isinstance(error, TopicReplaced):
+        return DataLoss(tp, Cause.RECREATED, range_.start), range_.end
+    if isinstance(error, OffsetOutOfRange):
+        before_log = error.position < error.log_start
+        cause = Cause.RETENTION if before_log else Cause.TRUNCATED
+        loss = DataLoss(tp, cause, error.position, error.log_start, error.log_end)
+        return loss, error.log_start if before_log else range_.end
+    if isinstance(error, BrokerError) and error.code in UNKNOWN_TOPIC_CODES:
+        return DataLoss(tp, Cause.TOPIC_DELETED, range_.start), range_.end
+    return None, range_.end

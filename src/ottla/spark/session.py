@@ -1,0 +1,148 @@
+"""A Spark session from one map of settings: the same code on a laptop and on a cluster.
+
+    spark = build_session("orders", conf={"spark.sql.shuffle.partitions": "4"})
+
+Nothing here names a master but the default. Settings that suit one machine are given only when all of Spark is here:
+in this process (`local[*]`), or in a cluster whose master listens on a loopback address. Whatever the caller sets wins.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ottla
+from ottla.model.errors import OttlaError
+from ottla.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+#: spark-submit tells the Python process by this name where its JVM listens
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+
+#: right wherever the job runs
+_DEFAULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.metricsEnabled": "true",
+    # State beyond the heap, and commits that write what has changed instead of everything.
+    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+    # On a busy machine a worker needs longer than 15 s to start, and a query should not die of that.
+    "spark.python.authenticate.socketTimeout": "120s",
+}
+#: right on one machine, and wrong on many
+_LOCAL_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    # The default one forks a process per file on local disks, some dozens for each micro-batch.
+    "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
+}
+
+
+class SparkMissing(OttlaError):
+    """pyspark, or what it needs, is not installed; the text says what to install."""
+
+
+def build_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process. Its master: the caller's, that of ``conf``, of spark-submit, else ``local[*]``."""
+    for package in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(package) is None:
+            raise SparkMissing(f"the package {package} is missing: `pip install ottla[spark]` installs it")
+    settings = settings_of(app_name, master, conf or {}, os.environ)
+    prepare_environment(os.environ, settings)
+    settings = executor_environment(os.environ, settings) | settings
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def settings_of(
+    app_name: str, master: str | None, conf: Mapping[str, str], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """All settings of a session: defaults, then what the caller says."""
+    chosen = master or conf.get("spark.master")
+    # spark-submit has started the JVM already, with the master of its command line.
+    if chosen is None and _SUBMITTED not in environ:
+        chosen = "local[*]"
+    settings = _DEFAULTS | (_LOCAL_DEFAULTS if chosen and is_on_this_machine(chosen) else {}) | dict(conf)
+    settings["spark.app.name"] = app_name
+    if chosen is not None:
+        settings["spark.master"] = chosen
+    return settings
+
+
+def is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def is_on_this_machine(master: str) -> bool:
+    """Whether all executors are here as well.
+
+    >>> [is_on_this_machine(master) for master in ("local[2]", "spark://127.0.0.1:7077", "spark://a:7077,b:7077")]
+    [True, True, False]
+    """
+    if not master.startswith("spark://"):
+        return is_local(master)
+    hosts = [address.rpartition(":")[0].strip("[]") for address in master.removeprefix("spark://").split(",")]
+    return all(map(_is_loopback, hosts))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def prepare_environment(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
+    """What Spark takes from the environment of the process that starts it."""
+    environ["JAVA_HOME"] = str(find_java(environ).home)
+    # Workers would otherwise run the first python3 of PATH, which need not have our packages.
+    environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
+    environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    environ.pop("SPARK_REMOTE", None)
+    if is_on_this_machine(settings.get("spark.master", "")):
+        environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        _add_own_packages(environ)
+
+
+def executor_environment(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings by which executors of a cluster on this machine get what this process has.
+
+    Whoever started the cluster may have had another Java and other packages in mind. Of other machines nothing is
+    known: their paths are theirs.
+    """
+    master = settings.get("spark.master", "")
+    if is_local(master) or not is_on_this_machine(master):
+        return {}
+    names = ("JAVA_HOME", "PYTHONPATH", "OTTLA_NUMBA")
+    return {f"spark.executorEnv.{name}": environ[name] for name in names if environ.get(name)}
+
+
+def _add_own_packages(environ: MutableMapping[str, str]) -> None:
+    """Workers find our packages where this process found them, also from a checkout that is not installed."""
+    root = str(Path(ottla.__file__).resolve().parent.parent)
+    paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if root not in paths and root not in (os.path.dirname(os.__file__), *_site_packages()):
+        environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
+
+
+def _site_packages() -> list[str]:
+    return [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]

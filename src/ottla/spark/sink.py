@@ -1,0 +1,262 @@
+"""The writers of ``format("ottla")``: what Spark calls, and where.
+
+A stream writer is made anew for every batch in three kinds of processes: the planner, the tasks (``write``) and the
+driver's committing process (``commit``, ``abort``). Nothing but options and commit messages travels between them. The
+committing process lives on between batches, so it keeps the producers that it has become.
+
+Exactly once: tasks stage batches, the driver commits them (``commit``). At least once: tasks produce.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from ottla.client.cluster import Cluster
+from ottla.spark.columns import RowsRefused, check_written_columns
+from ottla.spark.commit import Checkpoint, CommitProtocol, CommitSettings, commit_once
+from ottla.spark.source_offsets import read_source_offsets
+from ottla.spark.staging import (
+    JOBS,
+    Staged,
+    StagingError,
+    StagingWriter,
+    delete_staged,
+    is_local,
+    staging_file,
+    sweep,
+    this_host,
+)
+from ottla.spark.write_options import Delivery, WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from ottla.spark.outgoing import Emit, Outgoing
+
+_STAGING = "ottla-staging"
+#: a task's worker asks for a topic's partitions again after this time
+_PARTITIONS_AGE_S_MAX = 30.0
+#: a job that stages for longer than this has its files swept by others
+_JOB_S_MAX = 3 * 86_400
+_SWEEP_BATCHES = 64
+
+_partition_counts: dict[tuple[str, str], tuple[int, float]] = {}
+_sweep_again_at: dict[str, int] = {}
+_protocols: dict[tuple[str, str], CommitProtocol] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedMessage(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    staged: Staged
+    #: of streams: the same in every run from one checkpoint
+    query_id: str = ""
+    run_id: str = ""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One micro-batch of a stream."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_written_columns(_type_names(schema), options.topic)
+        self.options = options
+        self.driver_host = this_host()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """In a task: no effect that anybody sees, unless delivery is at least once."""
+        query_id, run_id = _local_property("sql.streaming.queryId"), _local_property("spark.jobGroup.id")
+        if self.options.delivery is Delivery.AT_LEAST_ONCE:
+            _produce_rows(self.options, iterator)
+            return StagedMessage(staged=Staged(), query_id=query_id, run_id=run_id)
+        batch_id = int(_local_property("streaming.sql.batchId") or 0)
+        directory = staging_directory(self.options, self.driver_host)
+        file = staging_file(directory, self._name(query_id), batch_id) if directory is not None else None
+        return StagedMessage(staged=_stage_rows(self.options, file, iterator), query_id=query_id, run_id=run_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver, when every task has succeeded."""
+        staged = _staged(messages)
+        if self.options.delivery is Delivery.AT_LEAST_ONCE or not any(task.rows for task in staged):
+            return
+        first = next(message for message in messages if isinstance(message, StagedMessage))
+        protocol = _protocol(self.options, self._name(first.query_id), self.checkpoint)
+        protocol.commit(
+            batchId,
+            staged,
+            source_offsets=read_source_offsets(self.options.checkpoint_location, batchId),
+            run_id=first.run_id,
+        )
+        _maybe_sweep(self.options, protocol.name, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver, when a task or ``commit`` has failed."""
+        CommitProtocol.abort(_staged(messages))
+
+    def checkpoint(self, step: str) -> None:
+        """Called between the steps of a commit."""
+
+    def _name(self, query_id: str) -> str:
+        return f"{query_id}.{self.options.sink_name}" if self.options.sink_name else query_id
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One job: all of its rows or none. Inside foreachBatch, with a name and a batch id, each batch once."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        check_written_columns(_type_names(schema), options.topic)
+        if overwrite:
+            raise RowsRefused('a topic cannot be overwritten: write with mode("append")')
+        self.options = options
+        self.driver_host = this_host()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        if self.options.delivery is Delivery.AT_LEAST_ONCE:
+            _produce_rows(self.options, iterator)
+            return StagedMessage(staged=Staged())
+        directory = staging_directory(self.options, self.driver_host)
+        file = staging_file(directory, JOBS, int(time.time())) if directory is not None else None
+        return StagedMessage(staged=_stage_rows(self.options, file, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        staged = _staged(messages)
+        if self.options.delivery is Delivery.AT_LEAST_ONCE:
+            return
+        if self.options.sink_name is not None and self.options.batch_id is not None:
+            protocol = _protocol(self.options, self.options.sink_name, self.checkpoint)
+            protocol.commit(self.options.batch_id, staged)
+        else:
+            options = self.options
+            commit_once(lambda: connect(options), staged, _settings(options), checkpoint=self.checkpoint)
+        directory = staging_directory(self.options, this_host())
+        if directory is not None:
+            sweep(directory, JOBS, int(time.time()) - _JOB_S_MAX)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        delete_staged(_staged(messages))
+
+    def checkpoint(self, step: str) -> None:
+        """Called between the steps of a commit."""
+
+
+# -- tasks ----------------------------------------------------------------------------------------------------------
+
+
+def _stage_rows(options: WriteOptions, file: str | None, rows: Iterator[pa.RecordBatch]) -> Staged:
+    staging = StagingWriter(file, inline_bytes_max=options.inline_bytes_max)
+    try:
+        _outgoing(options, staging.add).write(rows)
+        return staging.finish()
+    except BaseException:
+        staging.discard()
+        raise
+
+
+def _produce_rows(options: WriteOptions, rows: Iterator[pa.RecordBatch]) -> None:
+    with connect(options) as cluster, cluster.producer() as producer:
+        _outgoing(options, lambda partition, batch, _: producer.send(partition, batch)).write(rows)
+        producer.flush()
+
+
+def _outgoing(options: WriteOptions, emit: Emit) -> Outgoing:
+    # Only tasks come here; the processes that commit start faster without the encoder.
+    from ottla.spark.outgoing import Outgoing
+
+    return Outgoing(
+        topic=options.topic,
+        partition_count=lambda topic: _partition_count(options, topic),
+        codec=options.codec,
+        batch_bytes_max=options.batch_bytes_max,
+        now_ms=lambda: int(time.time() * 1000),
+        emit=emit,
+        # Tasks begin at different partitions, or a small batch would fill the first one only.
+        sticky=random.randrange(1 << 16),
+    )
+
+
+def _partition_count(options: WriteOptions, topic: str) -> int:
+    key, now = (options.connection.bootstrap, topic), time.monotonic()
+    count, expires = _partition_counts.get(key, (0, 0.0))
+    if now >= expires:
+        with connect(options) as cluster:
+            found = cluster.topics([topic]).get(topic)
+        if found is None:
+            raise RowsRefused(f"topic {topic} does not exist: create it, with `ottla topic create {topic}` for example")
+        count = found.partitions
+        _partition_counts[key] = (count, now + _PARTITIONS_AGE_S_MAX)
+    return count
+
+
+def staging_directory(options: WriteOptions, driver_host: str) -> str | None:
+    """Where this process stages, None when it knows no place that the driver sees too."""
+    if options.staging_directory is not None:
+        return options.staging_directory
+    location = options.checkpoint_location
+    if location is not None and not is_local(location):
+        return f"{location.rstrip('/')}/{_STAGING}"
+    if this_host() != driver_host:
+        return None
+    if location is not None:
+        return f"{location.rstrip('/')}/{_STAGING}"
+    directory = os.path.join(tempfile.gettempdir(), f"{_STAGING}-{os.getuid()}")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    if os.stat(directory).st_uid != os.getuid():
+        raise StagingError(f"{directory} belongs to somebody else: set option stagingDir")
+    return directory
+
+
+def _local_property(name: str) -> str:
+    context = TaskContext.get()
+    return (context.getLocalProperty(name) if context is not None else None) or ""
+
+
+# -- the driver -----------------------------------------------------------------------------------------------------
+
+
+def connect(options: WriteOptions) -> Cluster:
+    connection = options.connection
+    return Cluster(
+        connection.bootstrap,
+        connection.properties,
+        client_id=connection.client_id,
+        timeout_s=connection.timeout_s,
+    )
+
+
+def _protocol(options: WriteOptions, name: str, checkpoint: Checkpoint) -> CommitProtocol:
+    key = (options.connection.bootstrap, name)
+    if key not in _protocols:
+        _protocols[key] = CommitProtocol(lambda: connect(options), name, _settings(options), checkpoint=checkpoint)
+    return _protocols[key]
+
+
+def _maybe_sweep(options: WriteOptions, name: str, batch_id: int) -> None:
+    """What attempts and drivers left behind that lost or died: at the first batch of a process, and now and then."""
+    directory = staging_directory(options, this_host())
+    if directory is not None and batch_id >= _sweep_again_at.get(name, 0):
+        sweep(directory, name, batch_id)
+        _sweep_again_at[name] = batch_id + _SWEEP_BATCHES
+
+
+def _settings(options: WriteOptions) -> CommitSettings:
+    return CommitSettings(
+        transaction_timeout_ms=options.transaction_timeout_ms, transaction_bytes_max=options.transaction_bytes_max
+    )
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [message.staged for message in messages if isinstance(message, StagedMessage)]
+
+
+def _type_names(schema: StructType) -> dict[str, str]:
+    return {each.name: each.dataType.simpleString() for each in schema.fields}

@@ -1,0 +1,352 @@
+"""``format("ottla")`` as Spark knows it: what Spark calls, in which process, and in which order.
+
+Batch: ``partitions`` once in a planning process, ``read`` in the tasks.
+
+Stream: one process of the driver lives as long as the query and is asked, one call at a time:
+``initialOffset`` (twice), ``latestOffset`` and ``reportLatestOffset`` (always again), ``partitions`` for each batch,
+``commit`` when the batch after it begins. ``read`` runs in the tasks, on a pickled copy. ``stop`` may never come, nor
+``commit`` for the last batch: nothing hangs on them.
+
+``offsets`` decides which offsets a batch has and what is lost, ``watching`` learns what the cluster holds, ``reading``
+turns ranges into rows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ottla.client.errors import ClientError
+from ottla.model.types import TopicPartition
+from ottla.spark.columns import TYPES
+from ottla.spark.offsets import (
+    Cause,
+    DataLoss,
+    DataLost,
+    JsonOffsets,
+    PartitionOffsets,
+    Plan,
+    admit,
+    compact_json,
+    plan_ranges,
+    split_ranges,
+    vanished,
+)
+from ottla.spark.options import OptionError, ReadOptions
+from ottla.spark.reading import ColumnsRefused, Task, check_columns, read_task
+from ottla.spark.watching import TopicWatcher
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.spark.sink import BatchWriter, StreamWriter
+
+log = logging.getLogger("ottla.spark")
+
+#: how long an idle source holds Spark's question back
+_IDLE_WAIT_S: Final = 0.2
+#: a question that comes sooner than this after the last means that Spark has nothing else to do
+_IDLE_GAP_S: Final = 0.06
+#: the process that asks a stream reader, as a module
+_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+
+_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+_COLUMNS = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+
+
+class OttlaDataSource(DataSource):
+    """Topics of Ottla, or of any cluster that speaks Kafka's protocol, as rows.
+
+    A schema given by the user names the columns that are read, in this order: ``schema("value binary")`` costs less
+    than reading all and selecting one.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "ottla"
+
+    def schema(self) -> StructType:
+        include_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
+        return StructType([*_COLUMNS.fields, StructField("headers", _HEADERS)]) if include_headers else _COLUMNS
+
+    def reader(self, schema: StructType) -> OttlaReader:
+        return OttlaReader(ReadOptions.parse(self.options, stream=False), schema)
+
+    def streamReader(self, schema: StructType) -> OttlaStreamReader:
+        return OttlaStreamReader(ReadOptions.parse(self.options, stream=True), schema)
+
+    # Those who only read do not pay for what writing needs.
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from ottla.spark.sink import BatchWriter
+        from ottla.spark.write_options import WriteOptions
+
+        return BatchWriter(WriteOptions.parse(self.options, stream=False), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from ottla.spark.sink import StreamWriter
+        from ottla.spark.write_options import WriteOptions
+
+        return StreamWriter(WriteOptions.parse(self.options, stream=True), schema)
+
+
+class TaskPartition(InputPartition):
+    """What Spark carries from the driver to a task."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+
+
+class OttlaReader(DataSourceReader):
+    """One batch read: from where to where is decided once, when it is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = columns_of(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        for name in options.ignored:
+            log.warning("the option %s has no effect in a batch read", name)
+        with TopicWatcher(options) as watcher:
+            start = watcher.resolve(options.starting, "the starting offsets", starting=True)
+            end = watcher.resolve(options.ending, "the ending offsets", starting=False)
+            _check_order(options, start, end)
+            latest = watcher.latest({})
+            early = {tp: offset for tp, offset in end.items() if offset > latest.get(tp, 0)}
+            losses = [DataLoss(tp, Cause.ENDS_EARLY, early[tp], None, latest.get(tp, 0)) for tp in sorted(early)]
+            observed = watcher.observe(end)
+            plan = plan_ranges(start, {tp: min(offset, latest.get(tp, 0)) for tp, offset in end.items()}, observed)
+        report(Plan(plan.ranges, losses + plan.losses), fail=options.fail_on_data_loss)
+        return _input_partitions(options, plan, observed.topic_ids)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition, self._columns)
+
+
+class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The source of one query."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        # Config
+        self._options = options
+        self._columns = columns_of(schema)
+        # In the driver's process, made when it is first asked; never in a pickled copy
+        self._watcher: TopicWatcher | None = None
+        self._initial: JsonOffsets | None = None
+        #: the ends of the partitions when they were last asked for
+        self._latest: PartitionOffsets | None = None
+        #: with Trigger.AvailableNow: where the query ends, whatever comes later
+        self._available_now = False
+        self._target: PartitionOffsets | None = None
+        self._triggered_at: float | None = None
+        #: when Spark was last told that there is nothing to do
+        self._idle_since: float | None = None
+        self._warned: set[DataLoss] = set()
+
+    def initialOffset(self) -> JsonOffsets:
+        """Spark asks twice and expects the same: "latest" is resolved once."""
+        write_compact_offsets()
+        if self._initial is None:
+            starting = self._watch().resolve(self._options.starting, "the starting offsets", starting=True)
+            self._initial = starting.as_json()
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._available_now = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends; ``start`` itself when there is nothing to do.
+
+        Spark compares offsets as text, and the one of a checkpoint may come from Spark's own connector, which has
+        another order: so the very document is given back.
+        """
+        write_compact_offsets()
+        before = PartitionOffsets.from_json(start)
+        latest = self._find_latest(before)
+        self._check_topics(before, latest)
+        end = self._admitted(before, latest, limit)
+        if end == before:
+            self._idle_since = time.monotonic()
+            return start
+        self._idle_since = None
+        return dict(end.as_json())
+
+    def _find_latest(self, before: PartitionOffsets) -> PartitionOffsets:
+        if self._target is not None:
+            return self._target
+        idle = self._idle_since is not None and time.monotonic() - self._idle_since < _IDLE_GAP_S
+        wait_s = _IDLE_WAIT_S if idle and not self._available_now else 0.0
+        known = before
+        if wait_s and self._latest is not None and all(self._latest.get(tp, -1) >= before[tp] for tp in before):
+            # What minOffsetsPerTrigger holds back is no reason to return at once.
+            known = self._latest
+        self._latest = self._watch().latest(known, wait_s=wait_s)
+        if self._available_now:
+            self._target = self._latest
+        return self._latest
+
+    def _check_topics(self, before: PartitionOffsets, latest: PartitionOffsets) -> None:
+        """What is lost without any new record would otherwise be noticed with the next one, or never."""
+        watcher = self._watch()
+        gone = [tp for tp in before if tp not in latest]
+        if gone:
+            self._report(vanished(before, latest, watcher.observe(gone)))
+        if self._options.fail_on_data_loss and watcher.recreated({tp.topic for tp in before}):
+            self._report(plan_ranges(before, latest, watcher.observe({*before, *latest})).losses)
+
+    def _admitted(self, before: PartitionOffsets, latest: PartitionOffsets, limit: ReadLimit) -> PartitionOffsets:
+        rows_min, rows_max = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
+        if isinstance(limit, ReadMaxRows):
+            rows_max = limit.max_rows
+        if isinstance(limit, ReadAllAvailable) or (rows_min is None and rows_max is None):
+            return latest
+        begin = before | self._watch().earliest(tp for tp in latest if tp not in before)
+        if rows_min is not None and not self._available_now and self._held_back(begin, latest, rows_min):
+            return before
+        return admit(begin, latest, rows_max) if rows_max is not None else latest
+
+    def _held_back(self, begin: Mapping[TopicPartition, int], latest: PartitionOffsets, rows_min: int) -> bool:
+        now = time.monotonic()
+        waiting = sum(max(offset - begin[tp], 0) for tp, offset in latest.items())
+        overdue = self._triggered_at is None or now - self._triggered_at >= self._options.max_trigger_delay_s
+        if waiting < rows_min and not overdue:
+            return True
+        self._triggered_at = now
+        return False
+
+    def reportLatestOffset(self) -> JsonOffsets | None:
+        return None if self._latest is None else self._latest.as_json()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        before, until = PartitionOffsets.from_json(start), PartitionOffsets.from_json(end)
+        watcher = self._watch()
+        observed = watcher.observe({*before, *until})
+        plan = plan_ranges(before, until, observed)
+        self._report(plan.losses)
+        watcher.accept(observed)
+        return _input_partitions(self._options, plan, observed.topic_ids)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition, self._columns)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Publish the progress as that of a consumer group, for those who watch its lag."""
+        if self._options.group is None:
+            return
+        try:
+            self._watch().commit(self._options.group, PartitionOffsets.from_json(end))
+        except ClientError as error:
+            # The checkpoint is what counts; the next commit covers this one.
+            log.warning("the progress of group %s was not published: %s", self._options.group, error)
+
+    def stop(self) -> None:
+        if self._watcher is not None:
+            self._watcher.close()
+
+    def _watch(self) -> TopicWatcher:
+        if self._watcher is None:
+            self._watcher = TopicWatcher(self._options)
+        return self._watcher
+
+    def _report(self, losses: Collection[DataLoss]) -> None:
+        fresh = [loss for loss in losses if loss not in self._warned]
+        report(Plan([], fresh), fail=self._options.fail_on_data_loss)
+        self._warned.update(fresh)
+
+
+def report(plan: Plan, *, fail: bool) -> None:
+    """Lost records are never passed over in silence."""
+    if plan.losses and fail:
+        raise DataLost(plan.losses)
+    for loss in plan.losses:
+        log.warning("failOnDataLoss is false, so reading goes on without lost records: %s", loss)
+
+
+def columns_of(schema: StructType) -> list[str]:
+    """The columns that a schema names. Spark checks the Arrow batches against it, so its types must be ours."""
+    check_columns(schema.fieldNames())
+    if not schema.fields:
+        raise ColumnsRefused(f"the schema names no column; a topic has {', '.join(TYPES)}")
+    for field in to_arrow_schema(schema, timezone="UTC"):
+        if field.type != TYPES[field.name]:
+            raise ColumnsRefused(f"the column {field.name} is of type {TYPES[field.name]}, not {field.type}")
+        if not field.nullable:
+            raise ColumnsRefused(f"the column {field.name} is declared NOT NULL; leave that out")
+    return list(schema.fieldNames())
+
+
+def write_compact_offsets() -> None:
+    """Let the process that asks a stream reader write offsets without spaces, as Spark's own connector does.
+
+    Spark compares the text of offsets: with other spaces, a checkpoint of that connector begins with an empty batch.
+    """
+    for name in ("__main__", _RUNNER):
+        runner = sys.modules.get(name)
+        spec = getattr(runner, "__spec__", None)
+        if runner is not None and spec is not None and spec.name == _RUNNER and getattr(runner, "json", None) is json:
+            vars(runner)["json"] = SimpleNamespace(dumps=compact_json, loads=json.loads)
+
+
+def _input_partitions(options: ReadOptions, plan: Plan, topic_ids: Mapping[str, bytes]) -> list[InputPartition]:
+    ranges = split_ranges(
+        plan.ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+    )
+    return [TaskPartition(Task(range_, topic_ids.get(range_.topic, bytes(16)))) for range_ in ranges]
+
+
+def _read(options: ReadOptions, partition: InputPartition, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    # Spark makes up a partition without content where there is none to read.
+    if not isinstance(partition, TaskPartition):
+        return iter(())
+    return read_task(options, partition.value, columns)
+
+
+def _check_order(options: ReadOptions, start: PartitionOffsets, end: PartitionOffsets) -> None:
+    """A range that the user has turned around is a mistake; one that latest has made so is a loss."""
+    chosen: Iterable[TopicPartition] = end if options.ending.by_timestamp or options.ending.each else ()
+    for tp in chosen:
+        if end[tp] < start[tp]:
+            raise OptionError(f"of {tp} the starting offset {start[tp]} lies behind the ending offset {end[tp]}")

@@ -1,0 +1,211 @@
+"""Staged batches: what tasks have encoded and the driver is going to send.
+
+A task's bytes travel inside its commit message while they are few, and in a file of their own beyond that:
+
+    <staging directory>/<owner>/<number>-<uuid>.batches
+
+The owner is a query, the number its batch id; or all jobs, and the second in which the file was made. Nothing in a
+file is ever read but through the message that names it, so that attempts that lost, crashed tasks and crashed drivers
+leave nothing but bytes to sweep. A directory is any that pyarrow can reach: local, hdfs://, s3://, gs://, abfs://.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+from uuid import uuid4
+
+import pyarrow as pa
+from pyarrow import fs
+
+from ottla.model.batch import HEADER_BYTES, checksum, read_header
+from ottla.model.types import TopicPartition
+
+#: the owner of the files of batch jobs
+JOBS = "jobs"
+SUFFIX = ".batches"
+#: what a task may put into its message when there is no directory that the driver sees too
+MESSAGE_BYTES_MAX = 128 << 20
+
+_READ_BUFFER_BYTES = 4 << 20
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: Hadoop's names for what pyarrow calls otherwise
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
+
+
+class StagingError(Exception):
+    """Staged batches cannot be written or read; the text says what to do."""
+
+
+class StagedBatch(NamedTuple):
+    """Where one record batch stands in a task's bytes."""
+
+    partition: TopicPartition
+    position: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """What one task has for the driver: the batches in the order in which they are to be sent."""
+
+    batches: tuple[StagedBatch, ...] = ()
+    rows: int = 0
+    #: the bytes, when they are not in a file
+    data: bytes = b""
+    file: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(batch.size_bytes for batch in self.batches)
+
+
+class StagingWriter:
+    """A task's side. Bytes beyond ``inline_bytes_max`` go to ``file``; without one all of them go into the message."""
+
+    def __init__(self, file: str | None, *, inline_bytes_max: int) -> None:
+        self._file = file
+        self._inline_bytes_max = inline_bytes_max if file is not None else MESSAGE_BYTES_MAX
+        self._inline: list[bytes] = []
+        self._stream: pa.NativeFile | None = None
+        self._batches: list[StagedBatch] = []
+        self._size_bytes = 0
+        self._rows = 0
+
+    def add(self, partition: TopicPartition, batch: bytes, rows: int) -> None:
+        """Stage one encoded batch."""
+        self._batches.append(StagedBatch(partition, self._size_bytes, len(batch)))
+        self._size_bytes += len(batch)
+        self._rows += rows
+        if self._stream is not None:
+            self._stream.write(batch)
+            return
+        self._inline.append(batch)
+        if self._size_bytes > self._inline_bytes_max:
+            self._spill()
+
+    def finish(self) -> Staged:
+        """The message for the driver; the file is complete and closed."""
+        if self._stream is None:
+            return Staged(batches=tuple(self._batches), rows=self._rows, data=b"".join(self._inline))
+        self._stream.close()
+        return Staged(batches=tuple(self._batches), rows=self._rows, file=self._file)
+
+    def discard(self) -> None:
+        """The task failed: nobody will ask for its bytes."""
+        if self._stream is not None:
+            self._stream.close()
+            assert self._file is not None
+            delete_file(self._file)
+
+    def _spill(self) -> None:
+        if self._file is None:
+            raise StagingError(
+                f"a task has more than {MESSAGE_BYTES_MAX >> 20} MiB to write, and no directory that the driver sees "
+                "too: set option stagingDir to a shared directory (s3://, hdfs://, a mounted path), or use more and "
+                "smaller partitions"
+            )
+        filesystem, path = open_filesystem(self._file)
+        filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        self._stream = filesystem.open_output_stream(path)
+        for data in self._inline:
+            self._stream.write(data)
+        self._inline.clear()
+
+
+def read_batches(staged: Staged) -> Iterator[tuple[TopicPartition, bytearray]]:
+    """Every staged batch in order, whole and undamaged: behind here checksums are computed anew."""
+    if staged.file is None:
+        view = memoryview(staged.data)
+        for batch in staged.batches:
+            data = bytearray(view[batch.position : batch.position + batch.size_bytes])
+            _verify(data, batch, "the commit message")
+            yield batch.partition, data
+        return
+    filesystem, path = open_filesystem(staged.file)
+    try:
+        stream = filesystem.open_input_stream(path, compression=None, buffer_size=_READ_BUFFER_BYTES)
+    except FileNotFoundError:
+        raise StagingError(
+            f"staged batches {staged.file} are not there: the driver has to see the directory that tasks write to. "
+            "Set option stagingDir to a shared one"
+        ) from None
+    with stream:
+        for batch in staged.batches:
+            data = bytearray(batch.size_bytes)
+            if stream.readinto(data) != batch.size_bytes:
+                raise StagingError(f"{staged.file} ends in the middle of a batch: start the query again")
+            _verify(data, batch, staged.file)
+            yield batch.partition, data
+
+
+def delete_staged(staged: Iterable[Staged]) -> None:
+    """Remove the files; whatever cannot be removed now is swept later."""
+    for task in staged:
+        if task.file is not None:
+            delete_file(task.file)
+
+
+def delete_file(file: str) -> None:
+    filesystem, path = open_filesystem(file)
+    with suppress(OSError):
+        filesystem.delete_file(path)
+
+
+def staging_file(directory: str, owner: str, number: int) -> str:
+    """A name for a new file."""
+    return f"{directory.rstrip('/')}/{quote(owner, safe='')}/{number}-{uuid4().hex}{SUFFIX}"
+
+
+def sweep(directory: str, owner: str, number_max: int) -> int:
+    """Remove the files of this owner whose number is at most that; how many there were."""
+    filesystem, path = open_filesystem(f"{directory.rstrip('/')}/{quote(owner, safe='')}")
+    removed = 0
+    with suppress(OSError):
+        for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+            number, _, _ = info.base_name.partition("-")
+            if info.base_name.endswith(SUFFIX) and number.isdigit() and int(number) <= number_max:
+                filesystem.delete_file(info.path)
+                removed += 1
+    return removed
+
+
+def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or URI as Hadoop writes them, and the path on it."""
+    scheme, colon, rest = uri.partition(":")
+    if not colon or "/" in scheme:
+        return fs.LocalFileSystem(), os.path.abspath(uri)
+    if scheme == "file":
+        return fs.LocalFileSystem(), "/" + rest.lstrip("/")
+    try:
+        filesystem, path = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}:{rest}")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise StagingError(
+            f"pyarrow cannot open {uri}: {error}. Set option stagingDir to a directory that it can open "
+            "(a path, s3://, hdfs://, gs://, abfs://)"
+        ) from None
+    return filesystem, path
+
+
+def is_local(uri: str) -> bool:
+    """Whether the place may look different from another host."""
+    scheme, colon, _ = uri.partition(":")
+    return not colon or "/" in scheme or scheme == "file"
+
+
+def this_host() -> str:
+    """The same text wherever the same local files are seen; containers of one machine differ by their names."""
+    boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+    return f"{socket.gethostname()} {boot_id}".strip()
+
+
+def _verify(data: bytearray, batch: StagedBatch, place: str) -> None:
+    header = read_header(data) if batch.size_bytes >= HEADER_BYTES else None
+    if header is None or header.size_bytes != batch.size_bytes or header.crc != checksum(data):
+        raise StagingError(f"the batch at byte {batch.position} of {place} is damaged: start the query again")

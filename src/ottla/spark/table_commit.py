@@ -1,0 +1,312 @@
+"""The driver's side of writing a table: files that tasks have written become rows of it, all at once. Without Spark.
+
+Exactly once: a commit of Delta's log carries, beside the files, the writer's name and the number of its batch. A batch
+whose number the table has already is not added again, and of two drivers that try at once Delta lets one win.
+
+1 the table is made or given new columns, if need be: neither does harm when the rows never come
+2 what the table has of this writer is looked up: the batch is there, its new files are deleted, done
+3 files and number are committed in one file of the log: this is the moment
+
+A commit may fail after it was decided. So ``discard`` is for files of which it is known that no commit was tried.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import Schema as DeltaSchema
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
+
+from ottla.model.errors import OttlaError
+from ottla.spark.options import OptionError
+from ottla.spark.partition_predicate import PartitionPredicate
+from ottla.spark.table_files import DataFile, delete_files
+from ottla.spark.table_location import TableLocation
+from ottla.spark.table_log import snapshot_files
+from ottla.spark.table_schema import Schema, SchemaMismatch, merge, prepare_new
+
+log = logging.getLogger("ottla.spark")
+
+_ATTEMPTS: Final = 10
+_BACKOFF_S: Final = 0.05
+#: how many of the last commits are searched for a batch that comes again: others may have written since
+_REMEMBERED: Final = 100
+#: what a commit says of itself in the table's history
+_BATCH: Final = "ottla.batch"
+_OFFSETS: Final = "ottla.offsets"
+
+
+class CommitRefused(OttlaError):
+    """The table did not take the files; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlan:
+    """What is known before the first row is written: the rows fit, and how they are parted."""
+
+    #: of the rows, in the table's types
+    rows: Schema
+    partition_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """What an overwrite takes away: all rows, or those of some partitions."""
+
+    where: str | None = None
+    schema: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    version: int
+    #: the table had this batch already
+    skipped: bool = False
+
+
+class TableBatch(NamedTuple):
+    """Who writes, and which of its batches."""
+
+    writer: str
+    number: int
+    #: a digest of the source offsets that it was made of; None where they are not known
+    offsets: str | None = None
+
+
+class TableCommit:
+    """Writes of one kind of rows to one table. Lives as long as the driver's process: it keeps the table open."""
+
+    def __init__(
+        self,
+        location: TableLocation,
+        rows: Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        merge_schema: bool = False,
+        replace: Replace | None = None,
+        checkpoint: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self._location = location
+        self._rows = rows
+        self._partition_by = tuple(partition_by)
+        self._merge_schema = merge_schema
+        self._replace = replace
+        #: called by name between the steps
+        self._checkpoint = checkpoint
+        self._table: DeltaTable | None = None
+
+    def plan(self) -> TablePlan:
+        """Check rows against the table, before anything is written."""
+        if not self._location.exists():
+            if self._replace is not None and self._replace.where is not None:
+                self._predicate(prepare_new(self._rows, self._partition_by), self._partition_by)
+            return TablePlan(rows=prepare_new(self._rows, self._partition_by), partition_by=self._partition_by)
+        table = self._load()
+        columns = self._check_partitions(table)
+        if self._replace is not None and self._replace.where is not None:
+            self._predicate(schema_of(table), columns)
+        if self._replace is not None and self._replace.schema:
+            return TablePlan(rows=prepare_new(self._rows, columns), partition_by=columns)
+        merged = merge(schema_of(table), self._rows, grow=self._merge_schema)
+        missing = [column for column in columns if column not in {field["name"] for field in merged.rows["fields"]}]
+        if missing:
+            raise SchemaMismatch(f"the table is parted by {', '.join(missing)}, which the rows do not have: add it")
+        return TablePlan(rows=merged.rows, partition_by=columns)
+
+    def commit(self, files: Sequence[DataFile], batch: TableBatch | None = None) -> Committed:
+        """Add files, those of a batch once."""
+        self._checkpoint("start")
+        for attempt in range(_ATTEMPTS):
+            table = self._prepare()
+            if batch is not None and has_batch(table, batch):
+                log.info("the table %s has batch %d of %s already", self._location.uri, batch.number, batch.writer)
+                # After a commit that looked failed, the batch that is there may be this very one: vacuum must clean.
+                if not attempt:
+                    discard(self._location, files)
+                return Committed(version=table.version(), skipped=True)
+            if not files and self._replace is None:
+                return Committed(version=table.version())
+            self._checkpoint("prepared")
+            try:
+                committed = self._write(table, files, batch)
+            except CommitFailedError as error:
+                # Somebody else has deleted rows or written this very batch since the table was loaded: look again.
+                self._table = None
+                if attempt + 1 == _ATTEMPTS:
+                    raise CommitRefused(
+                        f"the table {self._location.uri} did not take a commit in {_ATTEMPTS} attempts, because others "
+                        f"change it all the time: {error}"
+                    ) from error
+                time.sleep(_BACKOFF_S * (attempt + 1))
+            else:
+                self._checkpoint("committed")
+                return committed
+        raise AssertionError("the last attempt returns or raises")
+
+    def _load(self) -> DeltaTable:
+        if self._table is None:
+            self._table = self._location.table()
+        else:
+            self._table.update_incremental()
+        return self._table
+
+    def _prepare(self) -> DeltaTable:
+        """The table as it is now, with all the columns of the rows."""
+        self._forget_deleted()
+        if self._table is None and not self._location.exists():
+            self._create()
+        table = self._load()
+        if self._replace is None or not self._replace.schema:
+            added = merge(schema_of(table), self._rows, grow=self._merge_schema).added
+            if added:
+                try:
+                    table.alter.add_columns(to_delta({"type": "struct", "fields": list(added)}).fields)
+                except CommitFailedError:
+                    log.info("the table %s was changed while columns were added to it", self._location.uri)
+                self._table = None
+                table = self._load()
+        return table
+
+    def _create(self) -> None:
+        try:
+            DeltaTable.create(
+                self._location.uri,
+                to_delta(prepare_new(self._rows, self._partition_by)),
+                mode="ignore",
+                partition_by=list(self._partition_by),
+                storage_options=dict(self._location.storage) or None,
+            )
+        except DeltaError:
+            # Another writer may have been faster; then it is the table of both.
+            if not self._location.exists():
+                raise
+
+    def _forget_deleted(self) -> None:
+        """A table that was deleted meanwhile, and perhaps made again, must not be written to from memory."""
+        if self._table is not None:
+            last = self._location.files().get_file_info(f"_delta_log/{self._table.version():020}.json")
+            if last.type == fs.FileType.NotFound:
+                self._table = None
+
+    def _write(self, table: DeltaTable, files: Sequence[DataFile], batch: TableBatch | None) -> Committed:
+        now_ms = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [_add_action(file, now_ms) for file in files]
+        partition_by = list(table.metadata().partition_columns)
+        schema, mode = table.schema(), "append"
+        if self._replace is not None and self._replace.where is not None:
+            actions += self._removals(table, files, now_ms)
+        elif self._replace is not None:
+            mode = "overwrite"
+            if self._replace.schema:
+                schema = to_delta(prepare_new(self._rows, partition_by))
+        table.create_write_transaction(
+            actions,
+            mode,
+            schema,
+            partition_by,
+            commit_properties=None if batch is None else properties_of(batch),
+        )
+        table.update_incremental()
+        return Committed(version=table.version())
+
+    def _removals(self, table: DeltaTable, files: Sequence[DataFile], now_ms: int) -> list[RemoveAction]:
+        predicate = self._predicate(schema_of(table), table.metadata().partition_columns)
+        outside = next((file for file in files if not predicate.matches(file.partition)), None)
+        if outside is not None:
+            where = ", ".join(f"{name}={text}" for name, text in outside.partition)
+            raise CommitRefused(
+                f"rows of the partition {where} do not match replaceWhere ({self._replace and self._replace.where}): "
+                "filter the rows, or widen it"
+            )
+        return [
+            RemoveAction(file.path, True, now_ms, file.size_bytes, dict(file.partition))
+            for file in snapshot_files(table)
+            if predicate.matches(file.partition)
+        ]
+
+    def _predicate(self, schema: Schema, partition_by: Sequence[str]) -> PartitionPredicate:
+        assert self._replace is not None and self._replace.where is not None
+        types = {field["name"]: field["type"] for field in schema["fields"] if field["name"] in partition_by}
+        if not types:
+            raise OptionError("replaceWhere replaces partitions, and this table has none: overwrite it as a whole")
+        return PartitionPredicate.parse(self._replace.where, types)
+
+    def _check_partitions(self, table: DeltaTable) -> tuple[str, ...]:
+        columns = tuple(table.metadata().partition_columns)
+        if self._partition_by and self._partition_by != columns:
+            raise SchemaMismatch(
+                f"the table {self._location.uri} is parted by {', '.join(columns) or 'nothing'}, not by "
+                f"{', '.join(self._partition_by)}: leave partitionBy out, or write to another table"
+            )
+        return columns
+
+
+def has_batch(table: DeltaTable, batch: TableBatch) -> bool:
+    """Whether the table has this batch already.
+
+    :raises CommitRefused: if it has one that was made of other rows, or later ones.
+    """
+    last = table.transaction_version(batch.writer)
+    if last is None or last < batch.number:
+        return False
+    if last == batch.number and _offsets_of(table, batch) in (None, batch.offsets):
+        return True
+    raise CommitRefused(
+        f"the table {table.table_uri} has batches up to {last} of {batch.writer}, and batch {batch.number} of the "
+        "checkpoint is not the one that was committed: it covers other source offsets, or is an older one. The "
+        "checkpoint was restored from an older copy, or another run goes on from it. Nothing was written. Use the "
+        "newest checkpoint; or start with a new checkpointLocation, which writes everything that is read once more"
+    )
+
+
+def _offsets_of(table: DeltaTable, batch: TableBatch) -> str | None:
+    """What the committed batch of this number was made of, as far as that is still known."""
+    if batch.offsets is None:
+        return None
+    name = _batch_name(batch)
+    found = next((entry for entry in table.history(_REMEMBERED) if entry.get(_BATCH) == name), {})
+    digest: str | None = found.get(_OFFSETS)
+    return digest
+
+
+def properties_of(batch: TableBatch) -> CommitProperties:
+    """What a commit of this batch says of itself."""
+    said = {_BATCH: _batch_name(batch)} | ({_OFFSETS: batch.offsets} if batch.offsets else {})
+    return CommitProperties(custom_metadata=said, app_transactions=[Transaction(batch.writer, batch.number)])
+
+
+def _batch_name(batch: TableBatch) -> str:
+    return f"{batch.writer} {batch.number}"
+
+
+def discard(location: TableLocation, files: Sequence[DataFile]) -> None:
+    """Files that are in no commit, and never will be."""
+    delete_files(location, [file.path for file in files])
+
+
+def schema_of(table: DeltaTable) -> Schema:
+    document: Schema = json.loads(table.schema().to_json())
+    return document
+
+
+def to_delta(schema: Mapping[str, Any]) -> DeltaSchema:
+    return DeltaSchema.from_json(json.dumps(schema))
+
+
+def _add_action(file: DataFile, now_ms: int) -> AddAction:
+    return AddAction(
+        path=file.path,
+        size=file.size_bytes,
+        partition_values=dict(file.partition),
+        modification_time=now_ms,
+        data_change=True,
+        stats=file.stats,
+    )

@@ -1,0 +1,226 @@
+"""A Delta table's log as a stream reads it: one commit after the other, and where in it a reader is.
+
+Position: a stream has read all files before ``index`` of the commit ``version``, and of all commits before it. A
+stream that began with the rows the table had then first reads the files of that version (``snapshot``), in an order
+that is the same every time. Within a commit, files have the order of the log, which never changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from ottla.model.errors import OttlaError
+from ottla.spark.table_files import PartitionValues, partition_texts
+from ottla.spark.table_location import TableLocation
+
+#: what delta-rs writes, and what this reader understands
+_READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+
+
+class TableChanged(OttlaError):
+    """A commit has taken rows away that a stream may have read."""
+
+    def __init__(self, location: TableLocation, commit: Commit) -> None:
+        super().__init__(
+            f"version {commit.version} of the table {location.uri} ({commit.operation}) deletes or replaces rows, and "
+            "a stream cannot take back what it has read. Set ignoreChanges to true to read what it has added (rows "
+            "may come again), skipChangeCommits to true to pass such commits over, or start anew with another "
+            "checkpoint"
+        )
+
+
+class LogGone(OttlaError):
+    """Commits that a stream has not read yet are no longer in the table's log."""
+
+    def __init__(self, location: TableLocation, version: int, latest: int) -> None:
+        super().__init__(
+            f"version {version} of the table {location.uri} is no longer in its log (it is at version {latest}): rows "
+            "were missed. Start anew with another checkpoint, or set failOnDataLoss to false to go on with the oldest "
+            "version there is; the table's property delta.logRetentionDuration says how long the log is kept"
+        )
+
+
+class TableReplaced(OttlaError):
+    """A table of the same path, but another one."""
+
+    def __init__(self, location: TableLocation) -> None:
+        super().__init__(
+            f"the table {location.uri} was deleted and made again since this stream began: use another checkpoint"
+        )
+
+
+class TableUnreadable(OttlaError):
+    """The table uses a feature that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOffset:
+    """Where a stream is in a table. Spark compares the text of it: fields and their order are fixed."""
+
+    #: "" as long as the table is not there yet
+    table_id: str
+    version: int
+    index: int
+    snapshot: bool
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(document["table"], document["version"], document["index"], document["snapshot"])
+
+    def as_json(self) -> dict[str, Any]:
+        return {"table": self.table_id, "version": self.version, "index": self.index, "snapshot": self.snapshot}
+
+    def next_version(self) -> Self:
+        return replace(self, version=self.version + 1, index=0, snapshot=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedFile:
+    path: str
+    size_bytes: int
+    #: None when the log does not tell
+    rows: int | None
+    partition: PartitionValues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One version of the table."""
+
+    version: int
+    operation: str
+    #: with new rows; a compaction's files hold none
+    added: tuple[AddedFile, ...]
+    #: how many files whose rows are gone
+    removed: int
+
+
+class TableLog:
+    """The commits of one table, each read once."""
+
+    def __init__(self, location: TableLocation) -> None:
+        self._location = location
+        self._files = location.files()
+        self._commits: dict[int, Commit] = {}
+
+    def commit(self, version: int) -> Commit | None:
+        """One commit, None when it is not there (yet, or any more)."""
+        if version not in self._commits:
+            try:
+                with self._files.open_input_stream(f"_delta_log/{version:020}.json") as stream:
+                    text = bytes(stream.read()).decode()
+            except FileNotFoundError:
+                return None
+            self._commits[version] = parse_commit(version, text)
+        return self._commits[version]
+
+    def forget_before(self, version: int) -> None:
+        for old in [each for each in self._commits if each < version]:
+            del self._commits[old]
+
+    def first_after(self, version: int) -> int | None:
+        """The oldest version that the log still has as a commit, from ``version`` on."""
+        latest = self._location.table().version()
+        return next((each for each in range(version, latest + 1) if self.commit(each) is not None), None)
+
+
+def parse_commit(version: int, text: str) -> Commit:
+    added: list[AddedFile] = []
+    removed = 0
+    operation = "an unknown operation"
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        action = json.loads(line)
+        if (add := action.get("add")) is not None and add["dataChange"]:
+            added.append(_added(add))
+        elif (remove := action.get("remove")) is not None and remove["dataChange"]:
+            removed += 1
+        elif (info := action.get("commitInfo")) is not None:
+            operation = info.get("operation", operation)
+    return Commit(version=version, operation=operation, added=tuple(added), removed=removed)
+
+
+def _added(add: Mapping[str, Any]) -> AddedFile:
+    if add.get("deletionVector") is not None:
+        raise TableUnreadable(
+            f"the file {add['path']} has a deletion vector, which cannot be read: rewrite the table without "
+            "delta.enableDeletionVectors"
+        )
+    stats = json.loads(add.get("stats") or "{}")
+    return AddedFile(
+        path=unquote(add["path"]),
+        size_bytes=add["size"],
+        rows=stats.get("numRecords"),
+        partition=tuple(add["partitionValues"].items()),
+    )
+
+
+def snapshot_files(table: DeltaTable) -> list[AddedFile]:
+    """All files of a version, oldest first; the same order whenever it is asked for."""
+    check_readable(table)
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = list(table.metadata().partition_columns)
+    columns = [partition_texts(actions[f"partition.{name}"].combine_chunks()).to_pylist() for name in names]
+    rows = actions["num_records"].to_pylist() if "num_records" in actions.column_names else [None] * len(actions)
+    files = [
+        (
+            modified,
+            AddedFile(
+                path=unquote(path),
+                size_bytes=size_bytes,
+                rows=count,
+                partition=tuple((name, column[index]) for name, column in zip(names, columns, strict=True)),
+            ),
+        )
+        for index, (path, size_bytes, count, modified) in enumerate(
+            zip(
+                actions["path"].to_pylist(),
+                actions["size_bytes"].to_pylist(),
+                rows,
+                actions["modification_time"].cast(pa.int64()).to_pylist(),
+                strict=True,
+            )
+        )
+    ]
+    return [file for _, file in sorted(files, key=lambda each: (each[0], each[1].path))]
+
+
+def check_readable(table: DeltaTable) -> None:
+    features = set(table.protocol().reader_features or ())
+    unknown = sorted(features - _READER_FEATURES)
+    if unknown or table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise TableUnreadable(
+            f"the table uses {', '.join(unknown) or 'column mapping'}, which cannot be read: rewrite it without"
+        )
+
+
+def admit(
+    start: TableOffset,
+    pending: Iterable[tuple[AddedFile, TableOffset]],
+    *,
+    files_max: int | None,
+    rows_max: int | None,
+) -> TableOffset:
+    """Where a batch from ``start`` ends. Pending files come with the offset behind them; the first always fits."""
+    end, files, rows = start, 0, 0
+    for file, behind in pending:
+        files, rows = files + 1, rows + (file.rows or 0)
+        if files > 1 and ((files_max is not None and files > files_max) or (rows_max is not None and rows > rows_max)):
+            return end
+        end = behind
+    return end
+
+
+def with_offsets(start: TableOffset, files: tuple[AddedFile, ...]) -> Iterator[tuple[AddedFile, TableOffset]]:
+    """The files of one version from ``start`` on, each with the offset behind it."""
+    for index in range(start.index, len(files)):
+        last = index + 1 == len(files)
+        yield files[index], start.next_version() if last else replace(start, index=index + 1)

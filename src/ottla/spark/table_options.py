@@ -1,0 +1,182 @@
+"""Options of ``format("ottla-table")``: the names of Delta Lake's own connector where it has one. Pure.
+
+path                   the table's directory or address; what load(), save() and start() are given
+storage.*              what the object store needs, under the names of deltalake: storage.aws_region and so on
+
+Reading
+versionAsOf            batch: the table as of this version         timestampAsOf       batch: as of this time (ISO 8601)
+startingVersion        stream: the first commit to read, or latest; default: all rows of today, then what is added
+maxFilesPerTrigger     stream: the most files of a batch           maxRowsPerTrigger   stream: the most rows of a batch,
+                                                                                       in whole files, at least one
+ignoreChanges          stream: go on after an overwrite or a delete, read what it has added
+skipChangeCommits      stream: go on after an overwrite or a delete, read nothing of it
+failOnDataLoss         stream: stop (default) when commits that were not read yet are gone from the table's log
+splitBytes             about so many bytes are read by a task
+
+Writing
+tableFormat            delta (default, exactly once) or parquet (files in a directory, at least once)
+partitionBy            columns of the rows, with commas between them; only the first write of a table needs it
+mergeSchema            new columns of the rows become columns of the table
+overwriteSchema        batch overwrite: the table takes the schema of the rows
+replaceWhere           batch overwrite of these partitions only: day >= '2026-01-01' AND country = 'DE'
+targetFileSize         about so many bytes are in a file
+compression            zstd (default), snappy, gzip, none
+compactEvery           stream: small files are put together after so many batches; 0 is never
+vacuumHours            with compactEvery: delete files that the table has not had for so many hours
+ottla.sink.name        tells two sinks of one query apart; with ottla.batch.id it names a foreachBatch sink
+ottla.batch.id         in foreachBatch: the batch id, so that a repeated batch is written once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self
+
+from ottla.spark.options import OptionError, Options
+from ottla.spark.table_location import TableLocation
+
+_READ_NAMES = (
+    "versionAsOf", "timestampAsOf", "startingVersion", "maxFilesPerTrigger", "maxRowsPerTrigger", "ignoreChanges",
+    "skipChangeCommits", "failOnDataLoss", "splitBytes",
+)  # fmt: skip
+_STREAM_ONLY = ("startingVersion", "maxFilesPerTrigger", "maxRowsPerTrigger", "ignoreChanges", "skipChangeCommits")
+_BATCH_ONLY = ("versionAsOf", "timestampAsOf")
+_WRITE_NAMES = (
+    "tableFormat", "partitionBy", "mergeSchema", "overwriteSchema", "replaceWhere", "targetFileSize", "compression",
+    "compactEvery", "vacuumHours", "ottla.sink.name", "ottla.batch.id",
+)  # fmt: skip
+_STORAGE = "storage."
+_SPLIT_BYTES = 64 << 20
+_TARGET_FILE_BYTES = 128 << 20
+_COMPACT_EVERY = 100
+_COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
+
+LATEST = "latest"
+
+
+class TableFormat(Enum):
+    DELTA = "delta"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReadOptions:
+    """All that a read of a table needs to know, checked."""
+
+    location: TableLocation
+    version: int | None
+    timestamp: str | None
+    #: None: all rows of the table as it is, then what is added
+    starting_version: int | str | None
+    files_per_trigger_max: int | None
+    rows_per_trigger_max: int | None
+    ignore_changes: bool
+    skip_change_commits: bool
+    fail_on_data_loss: bool
+    split_bytes: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, stream: bool) -> Self:
+        location, given = _parse(options, _READ_NAMES)
+        for name in _BATCH_ONLY if stream else _STREAM_ONLY:
+            if given.text(name) is not None:
+                kind = "a batch read" if stream else "a stream"
+                raise OptionError(f"the option {name} is for {kind}: leave it out")
+        version, timestamp = given.text("versionAsOf"), given.text("timestampAsOf")
+        if version is not None and timestamp is not None:
+            raise OptionError("versionAsOf and timestampAsOf are both set: choose one")
+        return cls(
+            location=location,
+            version=None if version is None else _whole_number("versionAsOf", version),
+            timestamp=timestamp,
+            starting_version=_starting_version(given.text("startingVersion")),
+            files_per_trigger_max=given.positive("maxFilesPerTrigger"),
+            rows_per_trigger_max=given.positive("maxRowsPerTrigger"),
+            ignore_changes=given.flag("ignoreChanges", False),
+            skip_change_commits=given.flag("skipChangeCommits", False),
+            fail_on_data_loss=given.flag("failOnDataLoss", True),
+            split_bytes=given.positive("splitBytes") or _SPLIT_BYTES,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWriteOptions:
+    """All that a write to a table needs to know, checked."""
+
+    location: TableLocation
+    format: TableFormat
+    partition_by: tuple[str, ...]
+    merge_schema: bool
+    overwrite_schema: bool
+    replace_where: str | None
+    target_file_bytes: int
+    compression: str
+    compact_every: int
+    vacuum_hours: int | None
+    sink_name: str | None
+    batch_id: int | None
+    #: where the stream that writes has its checkpoint
+    checkpoint_location: str | None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, stream: bool, overwrite: bool = False) -> Self:
+        location, given = _parse(options, _WRITE_NAMES)
+        columns = [column.strip() for column in (given.text("partitionBy") or "").split(",")]
+        sink_name, batch_id = given.text("ottla.sink.name"), given.text("ottla.batch.id")
+        vacuum_hours = given.text("vacuumHours")
+        parsed = cls(
+            location=location,
+            format=given.choice("tableFormat", TableFormat, TableFormat.DELTA),
+            partition_by=tuple(dict.fromkeys(column for column in columns if column)),
+            merge_schema=given.flag("mergeSchema", False),
+            overwrite_schema=given.flag("overwriteSchema", False),
+            replace_where=given.text("replaceWhere") or None,
+            target_file_bytes=given.positive("targetFileSize") or _TARGET_FILE_BYTES,
+            compression=(given.text("compression") or "zstd").lower(),
+            compact_every=_whole_number("compactEvery", given.text("compactEvery") or str(_COMPACT_EVERY)),
+            vacuum_hours=None if vacuum_hours is None else _whole_number("vacuumHours", vacuum_hours),
+            sink_name=sink_name,
+            checkpoint_location=given.text("checkpointLocation") or None,
+            batch_id=None if batch_id is None else _whole_number("ottla.batch.id", batch_id),
+        )
+        parsed._check(stream=stream, overwrite=overwrite)
+        return parsed
+
+    def _check(self, *, stream: bool, overwrite: bool) -> None:
+        if self.compression not in _COMPRESSIONS:
+            raise OptionError(f"the option compression is one of {', '.join(_COMPRESSIONS)}, not {self.compression!r}")
+        if stream and self.batch_id is not None:
+            raise OptionError("the option ottla.batch.id is for writes inside foreachBatch: a stream knows its batch")
+        if not stream and (self.batch_id is None) != (self.sink_name is None):
+            raise OptionError("a batch write takes ottla.sink.name and ottla.batch.id together, or neither")
+        if self.replace_where is not None and (stream or not overwrite):
+            raise OptionError('the option replaceWhere is for batch writes with mode("overwrite")')
+        if self.replace_where is not None and self.overwrite_schema:
+            raise OptionError("replaceWhere keeps other rows, which have the old schema: leave overwriteSchema out")
+        if self.format is TableFormat.PARQUET and (self.replace_where is not None or self.batch_id is not None):
+            raise OptionError("replaceWhere and ottla.batch.id are for tableFormat=delta: leave them out")
+
+
+def _parse(options: Mapping[str, str], names: tuple[str, ...]) -> tuple[TableLocation, Options]:
+    storage = {name: str(value) for name, value in options.items() if name.lower().startswith(_STORAGE)}
+    given = Options({name: value for name, value in options.items() if name not in storage}, names)
+    path = given.text("path")
+    if not path:
+        raise OptionError("the table's path is missing: give it to load(), save() or start()")
+    if given.properties:
+        raise OptionError(f"unknown option 'kafka.{next(iter(given.properties))}': a table has no brokers")
+    return TableLocation.at(path, {name[len(_STORAGE) :]: value for name, value in storage.items()}), given
+
+
+def _starting_version(text: str | None) -> int | str | None:
+    if text is None or text.lower() == LATEST:
+        return None if text is None else LATEST
+    return _whole_number("startingVersion", text)
+
+
+def _whole_number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise OptionError(f"the option {name} is a whole number, not {text!r}")
+    return int(text)

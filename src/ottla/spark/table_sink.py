@@ -1,0 +1,160 @@
+"""The writers of ``format("ottla-table")``: what Spark calls, and where.
+
+A writer is made in the planner's process, where rows are checked against the table; it travels to the tasks, which
+write files (``write``); and another one is made in the committing process, which lives on between batches and keeps
+the table open (``commit``, ``abort``). ``table_commit`` tells why a batch is there once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from ottla.spark.maintenance import maybe_maintain
+from ottla.spark.parquet_directory import STAGING, publish
+from ottla.spark.source_offsets import offsets_digest, read_source_offsets
+from ottla.spark.table_commit import Replace, TableBatch, TableCommit, TablePlan, discard
+from ottla.spark.table_files import DataFile, DataFileWriter, FileLayout
+from ottla.spark.table_options import TableFormat, TableWriteOptions
+from ottla.spark.table_schema import Schema, prepare_new
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: of the committing process
+_commits: dict[tuple[str, str, bool], TableCommit] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesMessage(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    files: tuple[DataFile, ...]
+    #: of streams: the same in every run from one checkpoint
+    query_id: str = ""
+
+
+class TableWriting:
+    """What both writers do: rows to files in the tasks, files to the table on the driver."""
+
+    def __init__(self, options: TableWriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        self.options = options
+        self.rows: Schema = schema.jsonValue()
+        self.overwrite = overwrite
+        self.layout = _layout(options, self._plan())
+
+    def _plan(self) -> TablePlan:
+        if self.options.format is TableFormat.PARQUET:
+            columns = self.options.partition_by
+            return TablePlan(rows=prepare_new(self.rows, columns), partition_by=columns)
+        return self._commit_of_table().plan()
+
+    def _commit_of_table(self) -> TableCommit:
+        options = self.options
+        replace = Replace(where=options.replace_where, schema=options.overwrite_schema) if self.overwrite else None
+        return TableCommit(
+            options.location,
+            self.rows,
+            partition_by=options.partition_by,
+            merge_schema=options.merge_schema,
+            replace=replace,
+            checkpoint=self.checkpoint,
+        )
+
+    def checkpoint(self, step: str) -> None:
+        """Called between the steps of a commit."""
+
+    def write_files(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
+        writer = DataFileWriter(self.options.location, self.layout)
+        try:
+            for batch in iterator:
+                writer.write(batch)
+            return FilesMessage(files=tuple(writer.finish()), query_id=_local_property("sql.streaming.queryId"))
+        except BaseException:
+            writer.discard()
+            raise
+
+    def discard_files(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """A commit was tried only if every task has succeeded; then it may have been decided, and vacuum must clean."""
+        if self.options.format is TableFormat.PARQUET or None in messages:
+            discard(self.options.location, _files(messages))
+
+
+class TableStreamWriter(TableWriting, DataSourceStreamArrowWriter):
+    """One micro-batch of a stream. With output mode complete it takes the place of all rows."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
+        return self.write_files(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        options, files = self.options, _files(messages)
+        if options.format is TableFormat.PARQUET:
+            publish(options.location, files, overwrite=self.overwrite)
+            return
+        query_id = next(message.query_id for message in messages if isinstance(message, FilesMessage))
+        name = f"{query_id}.{options.sink_name}" if options.sink_name else query_id
+        # All that a commit depends on: the process may serve several queries, and one that was started anew.
+        key = (repr(options), json.dumps(self.rows), self.overwrite)
+        commit = _commits.setdefault(key, self._commit_of_table())
+        offsets = read_source_offsets(options.checkpoint_location, batchId)
+        digest = None if offsets is None else offsets_digest(offsets)
+        committed = commit.commit(files, TableBatch(name, batchId, digest))
+        if not committed.skipped:
+            maybe_maintain(options.location, batchId, every=options.compact_every, vacuum_hours=options.vacuum_hours)
+        self.checkpoint("end")
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        self.discard_files(messages)
+
+
+class TableBatchWriter(TableWriting, DataSourceArrowWriter):
+    """One job: all of its rows or none. Inside foreachBatch, with a name and a batch id, each batch once."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
+        return self.write_files(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        options, files = self.options, _files(messages)
+        if options.format is TableFormat.PARQUET:
+            publish(options.location, files, overwrite=self.overwrite)
+            return
+        batch = None
+        if options.sink_name is not None and options.batch_id is not None:
+            batch = TableBatch(options.sink_name, options.batch_id)
+        committed = self._commit_of_table().commit(files, batch)
+        if batch is not None and not committed.skipped:
+            maybe_maintain(
+                options.location, batch.number, every=options.compact_every, vacuum_hours=options.vacuum_hours
+            )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self.discard_files(messages)
+
+
+def _layout(options: TableWriteOptions, plan: TablePlan) -> FileLayout:
+    parquet = options.format is TableFormat.PARQUET
+    rows: dict[str, Any] = dict(plan.rows)
+    return FileLayout(
+        schema=to_arrow_schema(StructType.fromJson(rows), timezone="UTC"),
+        partition_by=plan.partition_by,
+        compression=options.compression,
+        target_file_bytes=options.target_file_bytes,
+        hive=parquet,
+        staging=STAGING if parquet else "",
+    )
+
+
+def _files(messages: Sequence[WriterCommitMessage | None]) -> list[DataFile]:
+    return [file for message in messages if isinstance(message, FilesMessage) for file in message.files]
+
+
+def _local_property(name: str) -> str:
+    context = TaskContext.get()
+    return (context.getLocalProperty(name) if context is not None else None) or ""

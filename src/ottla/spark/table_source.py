@@ -1,0 +1,264 @@
+"""The readers of ``format("ottla-table")``: what Spark calls, and where.
+
+A batch read is planned once: the files of one version, cut into work for tasks. A stream is asked in one process of
+the driver that lives as long as the query; ``table_log`` tells what its offsets mean. ``read`` runs in the tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from ottla.spark.options import OptionError
+from ottla.spark.table_commit import schema_of
+from ottla.spark.table_files import read_slices, split_files
+from ottla.spark.table_log import (
+    AddedFile,
+    Commit,
+    LogGone,
+    TableChanged,
+    TableLog,
+    TableOffset,
+    TableReplaced,
+    admit,
+    check_readable,
+    snapshot_files,
+    with_offsets,
+)
+from ottla.spark.table_options import LATEST, TableReadOptions
+from ottla.spark.table_schema import SchemaMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+log = logging.getLogger("ottla.spark")
+
+#: how long an idle source holds Spark's question back, and how often it looks meanwhile
+_IDLE_WAIT_S: Final = 0.2
+_LOOK_S: Final = 0.05
+#: a question that comes sooner than this after the last means that Spark has nothing else to do
+_IDLE_GAP_S: Final = 0.06
+
+
+def read_schema(options: TableReadOptions) -> StructType:
+    """The columns of a table, in Spark's words."""
+    table = load(options)
+    return StructType.fromJson(dict(schema_of(table)))
+
+
+def load(options: TableReadOptions) -> DeltaTable:
+    table = options.location.table(options.version)
+    if options.timestamp is not None:
+        try:
+            table.load_as_version(datetime.fromisoformat(options.timestamp).astimezone())
+        except ValueError:
+            raise OptionError(
+                f"the option timestampAsOf is a time such as 2026-01-31T12:00:00Z, not {options.timestamp!r}"
+            ) from None
+    check_readable(table)
+    return table
+
+
+class TableReading:
+    """What both readers do in a task."""
+
+    def __init__(self, options: TableReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.columns: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def check_columns(self, table: DeltaTable) -> None:
+        """A schema given by the user names the columns that are read."""
+        there = {field["name"].lower() for field in schema_of(table)["fields"]}
+        unknown = [name for name in self.columns.names if name.lower() not in there]
+        if unknown:
+            raise SchemaMismatch(
+                f"the table {self.options.location.uri} has no column {', '.join(unknown)}: it has "
+                f"{', '.join(sorted(there))}"
+            )
+
+    def slices(self, files: Iterable[AddedFile]) -> list[InputPartition]:
+        work = [(file.path, file.size_bytes, file.partition) for file in files]
+        return [InputPartition(task) for task in split_files(work, self.options.split_bytes)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark makes up a partition without content where there is none to read.
+        return read_slices(self.options.location, partition.value or (), self.columns)
+
+
+class TableReader(TableReading, DataSourceReader):
+    """One batch read of one version."""
+
+    def partitions(self) -> list[InputPartition]:
+        table = load(self.options)
+        self.check_columns(table)
+        return self.slices(snapshot_files(table))
+
+
+class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What is added to a table, as a stream."""
+
+    def __init__(self, options: TableReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        # In the driver's process, made when it is first asked; never in a pickled copy
+        self._log: TableLog | None = None
+        self._initial: TableOffset | None = None
+        self._snapshot: tuple[int, tuple[AddedFile, ...]] | None = None
+        #: with Trigger.AvailableNow: the version behind the last that is read
+        self._available_now = False
+        self._target: int | None = None
+        self._started = False
+        self._idle_since: float | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Spark asks twice and expects the same."""
+        if self._initial is None:
+            self._initial = self._find_initial()
+        return self._initial.as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self.options.files_per_trigger_max is not None:
+            return ReadMaxFiles(self.options.files_per_trigger_max)
+        if self.options.rows_per_trigger_max is not None:
+            return ReadMaxRows(self.options.rows_per_trigger_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._available_now = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends; ``start`` itself when there is no file to read.
+
+        Commits without rows do not move the offset: Spark would run an empty batch for each.
+        """
+        before = TableOffset.from_json(start)
+        self._start(before)
+        every = isinstance(limit, ReadAllAvailable)
+        deadline = time.monotonic() + (_IDLE_WAIT_S if self._is_idle() else 0.0)
+        while True:
+            end = admit(
+                before,
+                self._pending(before),
+                files_max=None if every else self.options.files_per_trigger_max,
+                rows_max=None if every else self.options.rows_per_trigger_max,
+            )
+            if end != before:
+                self._idle_since = None
+                return end.as_json()
+            if time.monotonic() >= deadline:
+                self._idle_since = time.monotonic()
+                return start
+            time.sleep(_LOOK_S)
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        before, until = TableOffset.from_json(start), TableOffset.from_json(end)
+        self._start(before)
+        files = []
+        for file, behind in self._pending(before):
+            # Snapshot and log of one version are never both between two offsets, so that this order is total.
+            if (behind.version, behind.index) > (until.version, until.index):
+                break
+            files.append(file)
+        return self.slices(files)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        if self._log is not None:
+            self._log.forget_before(TableOffset.from_json(end).version)
+
+    def stop(self) -> None:
+        """Nothing is held open."""
+
+    def _find_initial(self) -> TableOffset:
+        starting = self.options.starting_version
+        if not self.options.location.exists():
+            # Whoever gives a schema may start before the table's first rows.
+            return TableOffset("", 0 if not isinstance(starting, int) else starting, 0, False)
+        table = load(self.options)
+        self.check_columns(table)
+        table_id = str(table.metadata().id)
+        if starting is None:
+            return TableOffset(table_id, table.version(), 0, True)
+        version = table.version() + 1 if starting == LATEST else int(starting)
+        return TableOffset(table_id, version, 0, False)
+
+    def _start(self, before: TableOffset) -> None:
+        """Once per run: is it still the table, and does its log still have what comes next?"""
+        if self._started or not self.options.location.exists():
+            return
+        table = load(self.options)
+        if before.table_id not in ("", str(table.metadata().id)):
+            raise TableReplaced(self.options.location)
+        if not before.snapshot:
+            self._check_log(before.version, table.version())
+        if self._available_now:
+            self._target = table.version() + 1
+        self._started = True
+
+    def _check_log(self, version: int, latest: int) -> None:
+        if version > latest or self._commits().commit(version) is not None:
+            return
+        gone = LogGone(self.options.location, version, latest)
+        if self.options.fail_on_data_loss:
+            raise gone
+        log.warning("failOnDataLoss is false, so reading goes on without lost commits: %s", gone)
+
+    def _pending(self, before: TableOffset) -> Iterator[tuple[AddedFile, TableOffset]]:
+        """Files that were not read yet, each with the offset behind it."""
+        if before.snapshot:
+            yield from with_offsets(before, self._snapshot_files(before.version))
+            before = before.next_version()
+        commits = self._commits()
+        while self._target is None or before.version < self._target:
+            commit = commits.commit(before.version)
+            if commit is None:
+                found = commits.first_after(before.version) if self._lost(before.version) else None
+                if found is None:
+                    return
+                before = replace(before, version=found, index=0)
+                continue
+            yield from with_offsets(before, self._files_of(commit))
+            before = before.next_version()
+
+    def _lost(self, version: int) -> bool:
+        """Only a stream that may pass over lost commits looks behind a gap."""
+        if self.options.fail_on_data_loss or not self.options.location.exists():
+            return False
+        return self.options.location.table().version() > version
+
+    def _files_of(self, commit: Commit) -> tuple[AddedFile, ...]:
+        if not commit.removed:
+            return commit.added
+        if self.options.skip_change_commits:
+            return ()
+        if self.options.ignore_changes:
+            return commit.added
+        raise TableChanged(self.options.location, commit)
+
+    def _snapshot_files(self, version: int) -> tuple[AddedFile, ...]:
+        if self._snapshot is None or self._snapshot[0] != version:
+            self._snapshot = (version, tuple(snapshot_files(self.options.location.table(version))))
+        return self._snapshot[1]
+
+    def _commits(self) -> TableLog:
+        if self._log is None:
+            self._log = TableLog(self.options.location)
+        return self._log
+
+    def _is_idle(self) -> bool:
+        idle = self._idle_since is not None and time.monotonic() - self._idle_since < _IDLE_GAP_S
+        return idle and not self._available_now

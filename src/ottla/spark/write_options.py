@@ -1,0 +1,109 @@
+"""Options of writing with ``format("ottla")``: Spark's names where Spark's Kafka connector has one. Pure.
+
+topic                        where all rows go; without it every row has a column ``topic``
+ottla.delivery               exactly-once (default) or at-least-once, which is faster
+ottla.sink.name              tells two sinks of one query apart; with ottla.batch.id it names a foreachBatch sink
+ottla.batch.id               in foreachBatch: the batch id, so that a repeated batch is written once
+stagingDir                   where tasks keep rows until the driver commits them; tasks and driver must both see it
+ottla.inline.bytes.max       up to so many bytes a task sends to the driver without a file
+ottla.transaction.bytes.max  the most that one transaction may have
+kafka.compression.type       none (default), gzip, snappy, lz4, zstd
+kafka.max.request.size       the most bytes of a record batch
+kafka.transaction.timeout.ms must cover the time in which a batch is sent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self
+
+from ottla.model.batch import CODEC_BY_NAME
+from ottla.spark.options import Connection, OptionError, Options
+
+_NAMES = (
+    "topic", "includeHeaders", "stagingDir", "ottla.delivery", "ottla.sink.name", "ottla.batch.id",
+    "ottla.inline.bytes.max", "ottla.transaction.bytes.max",
+)  # fmt: skip
+_TRANSACTION_TIMEOUT = "transaction.timeout.ms"
+_INLINE_BYTES_MAX = 4 << 20
+_TRANSACTION_BYTES_MAX = 4 << 30
+#: Java's default for a request, a little below the brokers' default for a batch
+_BATCH_BYTES_MAX = 1 << 20
+#: long enough for the largest batch; only an abandoned query makes readers wait for it
+_TRANSACTION_TIMEOUT_MS = 300_000
+
+
+class Delivery(Enum):
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """All that a write needs to know, checked."""
+
+    connection: Connection
+    topic: str | None
+    delivery: Delivery
+    codec: int
+    batch_bytes_max: int
+    #: as given by ``stagingDir``
+    staging_directory: str | None
+    inline_bytes_max: int
+    transaction_bytes_max: int
+    transaction_timeout_ms: int
+    checkpoint_location: str | None
+    sink_name: str | None
+    batch_id: int | None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, stream: bool) -> Self:
+        """Check the options of one write. OptionError names the first that is wrong."""
+        others = {name: value for name, value in options.items() if name.lower() != f"kafka.{_TRANSACTION_TIMEOUT}"}
+        _refuse_transactional_id(others)
+        given = Options(others, _NAMES)
+        for name, value in options.items():
+            if name not in others:
+                given.properties[_TRANSACTION_TIMEOUT] = str(value)
+        sink_name, batch_id = given.text("ottla.sink.name"), given.text("ottla.batch.id")
+        _check_names(sink_name, batch_id, stream=stream)
+        return cls(
+            connection=given.connection(),
+            topic=given.text("topic") or None,
+            delivery=given.choice("ottla.delivery", Delivery, Delivery.EXACTLY_ONCE),
+            codec=_codec(given.properties.get("compression.type", "none")),
+            batch_bytes_max=given.property_number("max.request.size", _BATCH_BYTES_MAX),
+            staging_directory=given.text("stagingDir") or None,
+            inline_bytes_max=given.positive("ottla.inline.bytes.max") or _INLINE_BYTES_MAX,
+            transaction_bytes_max=given.positive("ottla.transaction.bytes.max") or _TRANSACTION_BYTES_MAX,
+            transaction_timeout_ms=given.property_number(_TRANSACTION_TIMEOUT, _TRANSACTION_TIMEOUT_MS),
+            checkpoint_location=given.text("checkpointLocation") or None,
+            sink_name=sink_name,
+            batch_id=int(batch_id) if batch_id is not None else None,
+        )
+
+
+def _refuse_transactional_id(options: Mapping[str, str]) -> None:
+    if "kafka.transactional.id" in {name.lower() for name in options}:
+        raise OptionError(
+            "the option 'kafka.transactional.id' is not supported: the id is made of the query's id, which belongs to "
+            "its checkpoint; leave it out"
+        )
+
+
+def _check_names(sink_name: str | None, batch_id: str | None, *, stream: bool) -> None:
+    if batch_id is not None and not batch_id.isdecimal():
+        raise OptionError(f"the option ottla.batch.id is a batch's number, not {batch_id!r}")
+    if stream and batch_id is not None:
+        raise OptionError("the option ottla.batch.id is for writes inside foreachBatch: a stream knows its batch")
+    if not stream and (batch_id is None) != (sink_name is None):
+        raise OptionError("a batch write takes ottla.sink.name and ottla.batch.id together, or neither")
+
+
+def _codec(text: str) -> int:
+    codec = CODEC_BY_NAME.get(text.strip().lower())
+    if codec is None:
+        raise OptionError(f"the option kafka.compression.type is one of {', '.join(CODEC_BY_NAME)}, not {text!r}")
+    return codec

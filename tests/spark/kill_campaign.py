@@ -1,0 +1,409 @@
+"""Exactly once through Spark under kill -9: drivers, executors and the broker die at points drawn from a seed.
+
+    python tests/spark/kill_campaign.py --kills 100 --rows 1000000 --seed 1
+
+A driver copies one topic to another and to a table (``kill_driver.py``). Its life is drawn (``kill_plan.py``): the
+broker, or an executor with its workers, is killed under it, and it has to bear that; in the end it is killed itself
+with all that it has started, at any moment or at a step of a commit, half of the time together with the broker; or it
+is frozen, and comes back to life when its successor has committed. When all is over, readers that are not ours
+(``kill_judge.py``) must find every row once, and every offset of the input once, in the topic and in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyspark
+from kill_driver import DIE, REACHED, TABLE, TOPIC, WAIT, Copy, checkpoint_of
+from kill_judge import assert_each_once, log_ends, rows_of_table, rows_of_topic
+from kill_plan import Blow, End, Life, Victim, draw_life
+from kill_processes import executors_of, kill_session, signal_session
+
+import ottla
+from ottla.client.cluster import Cluster
+from ottla.model.types import TopicPartition
+from ottla.spark.encode import encode
+from ottla.testing import BrokerProcess
+
+PARTITIONS = 3
+#: a driver's start, its first batch or its end, on a machine that has other things to do
+PATIENCE_S = 180.0
+SINKS = (TOPIC, TABLE)
+
+_INPUT, _OUTPUT = "in", "out"
+_CLUSTER = "local-cluster[2,1,1024]"
+_BATCHES_PER_KILL = 4
+_LAST_BATCHES = 2
+_FINISH_S_MAX = 600.0
+_PORTS = range(20_000, 32_000)
+
+
+@dataclass(slots=True)
+class Figures:
+    """What happened."""
+
+    seed: int
+    rows: int = 0
+    drivers: int = 0
+    executors: int = 0
+    brokers: int = 0
+    frozen: int = 0
+    #: drivers that ended by themselves: fenced, or out of executors
+    gave_up: int = 0
+    places: Counter[str] = field(default_factory=Counter)
+    batches: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def kills(self) -> int:
+        return self.drivers + self.executors + self.brokers
+
+    def __str__(self) -> str:
+        batches = " and ".join(f"{count} to the {sink}" for sink, count in self.batches.items())
+        places = ", ".join(f"{place} {count}" for place, count in sorted(self.places.items()))
+        return (
+            f"{self.rows} rows in batches, {batches}; {self.kills} kills: {self.drivers} drivers, {self.executors} "
+            f"executors, {self.brokers} brokers; {self.frozen} drivers frozen and woken, {self.gave_up} gave up by "
+            f"themselves; {sum(self.places.values())} blows at steps of commits ({places}); {self.seconds:.0f} s, "
+            f"--seed {self.seed}: every row once in topic and table"
+        )
+
+
+class _DriverEnded(Exception):
+    """By itself, after it had lost executors: Spark may do that, and the next one resumes."""
+
+
+@dataclass(slots=True)
+class Campaign:
+    """One campaign: lives until there were enough kills."""
+
+    kills: int
+    rows: int
+    seed: int
+    directory: Path
+    #: instead of those that the seed gives
+    lives: Iterable[Life] = ()
+    #: copies what is left, instead of a last driver
+    finish: Callable[[Copy], None] | None = None
+    say: Callable[[str], None] = lambda line: None
+    broker: BrokerProcess = field(init=False)
+    drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    figures: Figures = field(init=False)
+    #: the driver that lives now has lost executors
+    wounded: bool = False
+
+    def run(self) -> Figures:
+        """Play it, and judge."""
+        began = time.monotonic()
+        self.figures = Figures(self.seed)
+        settings = {"listeners": f"PLAINTEXT://127.0.0.1:{_free_port()}", "log.dir.free.bytes.min": "0"}
+        self.broker = BrokerProcess.start(self.directory / "data", settings)
+        try:
+            with Cluster(self.broker.bootstrap) as cluster:
+                cluster.create_topic(_INPUT, PARTITIONS)
+                cluster.create_topic(_OUTPUT, PARTITIONS)
+            for life in self.lives or self._drawn_lives():
+                self.say(f"{time.monotonic() - began:.0f} s, {self.figures.kills} kills: {life}")
+                self._live(life)
+            self._finish()
+            self._judge()
+        finally:
+            for driver in self.drivers:
+                kill_session(driver)
+            self.broker.close()
+        self.figures.seconds = time.monotonic() - began
+        return self.figures
+
+    def _drawn_lives(self) -> Iterable[Life]:
+        rng = random.Random(self.seed)
+        while self.figures.kills < self.kills:
+            yield draw_life(rng)
+
+    # -- lives ------------------------------------------------------------------------------------------------------
+
+    def _live(self, life: Life) -> None:
+        self.wounded = False
+        before = self._last_commits()
+        self._feed()
+        if life.first:
+            self._order(life.place, DIE)
+        driver = self._start_driver(cluster=life.cluster)
+        with suppress(_DriverEnded):
+            if life.end is End.AT_START:
+                self._sleep(driver, life.delay_s)
+            elif life.first:
+                self._await_death(driver, life.place)
+            else:
+                self._await_commits(driver, before)
+                for blow in life.blows:
+                    self._strike(driver, blow)
+                self._end(driver, life)
+        self._bury(driver)
+        for sink in SINKS:
+            for order in self.directory.glob(f"{sink} *"):
+                order.unlink()
+        (self.directory / REACHED).unlink(missing_ok=True)
+        if life.broker_dies:
+            self._kill_broker()
+
+    def _strike(self, driver: subprocess.Popen[bytes], blow: Blow) -> None:
+        """Kill somebody whom the driver needs; it must go on."""
+        if blow.place is not None:
+            self._hold(driver, blow.place)
+        else:
+            self._feed()
+            self._sleep(driver, blow.delay_s)
+        if blow.victim is Victim.EXECUTOR:
+            self._wait_until(driver, lambda: bool(executors_of(driver)), "an executor runs")
+            executors = executors_of(driver)
+            self.wounded = True
+            executors[int(blow.which * len(executors))].kill()
+            self.figures.executors += 1
+        else:
+            self._kill_broker()
+        before = self._last_commits()
+        self._produce(PARTITIONS)
+        self._await_commits(driver, before)
+
+    def _kill_broker(self) -> None:
+        assert "Traceback" not in self.broker.errors(), self.broker.errors()
+        self.broker.kill()
+        # A commit that was held goes on without a broker.
+        (self.directory / REACHED).unlink(missing_ok=True)
+        self.broker.launch()
+        self.figures.brokers += 1
+
+    def _end(self, driver: subprocess.Popen[bytes], life: Life) -> None:
+        if life.end is End.FROZEN:
+            self._freeze_and_replace(driver, life)
+        elif life.place is not None:
+            self._order(life.place, DIE)
+            self._feed()
+            self._await_death(driver, life.place)
+        else:
+            self._feed()
+            self._sleep(driver, life.delay_s)
+
+    def _freeze_and_replace(self, driver: subprocess.Popen[bytes], life: Life) -> None:
+        """The driver sleeps while another goes on, and wakes up believing that nothing has happened."""
+        if life.place is not None:
+            self._hold(driver, life.place)
+        signal_session(driver, signal.SIGSTOP)
+        (self.directory / REACHED).unlink(missing_ok=True)
+        before = self._last_commits()
+        self.wounded = False
+        successor = self._start_driver()
+        self._feed()
+        self._await_commits(successor, before)
+        signal_session(driver, signal.SIGCONT)
+        self.figures.frozen += 1
+        # Both claim the next batches; whatever they make of that, no row may be lost or doubled.
+        self._produce(self._share // 2 + PARTITIONS)
+        time.sleep(life.delay_s)
+        self._bury(successor)
+
+    def _bury(self, driver: subprocess.Popen[bytes]) -> None:
+        """Kill it, if it has not come to its end."""
+        alive = driver.poll() is None
+        kill_session(driver)
+        if alive or driver.returncode == -signal.SIGKILL:
+            self.figures.drivers += 1
+        else:
+            self.figures.gave_up += 1
+
+    def _finish(self) -> None:
+        """Copy what is left. The first commit sweeps what the dead have staged."""
+        self._produce(max(self.rows - self.figures.rows, PARTITIONS))
+        batch_rows = max(self.rows // _LAST_BATCHES, 1)
+        if self.finish is not None:
+            self.finish(self._copy(batch_rows, once=True))
+        else:
+            driver = self._start_driver(batch_rows=batch_rows, once=True)
+            assert driver.wait(_FINISH_S_MAX) == 0, self._output()
+        self.figures.batches = {sink: last + 1 for sink, last in zip(SINKS, self._last_commits(), strict=True)}
+
+    def _judge(self) -> None:
+        ends = log_ends(self.broker.bootstrap, _INPUT)
+        where = f"--seed {self.seed}"
+        assert_each_once(rows_of_topic(self.broker.bootstrap, _OUTPUT), self.figures.rows, ends, f"{where}, topic")
+        assert_each_once(rows_of_table(self._table), self.figures.rows, ends, f"{where}, table")
+        staged = list(checkpoint_of(self.directory, TOPIC).glob("ottla-staging/*/*"))
+        assert not staged, f"staged files were left: {staged}"
+
+    # -- drivers ----------------------------------------------------------------------------------------------------
+
+    def _start_driver(
+        self, *, cluster: bool = False, batch_rows: int | None = None, once: bool = False
+    ) -> subprocess.Popen[bytes]:
+        copy = self._copy(batch_rows or max(self._share // _BATCHES_PER_KILL, 10), once=once)
+        command = [
+            sys.executable, str(Path(__file__).with_name("kill_driver.py")), "--bootstrap", copy.bootstrap,
+            "--input", copy.input, "--output", _OUTPUT, "--table", str(copy.table), "--directory", str(copy.directory),
+            "--batch-rows", str(copy.batch_rows), "--master", _CLUSTER if cluster else "local[2]",
+        ]  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(Path(ottla.__file__).resolve().parents[1]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # Each of many short-lived workers would load what it needs to compile, for a few rows.
+            "OTTLA_NUMBA": "0",
+            # What the dead leave behind goes away with the campaign.
+            "SPARK_HOME": str(self._spark_home()),
+            "SPARK_LOCAL_DIRS": str(self.directory / "spark-local"),
+        }
+        if once:
+            command.append("--once")
+        with (self.directory / "drivers.log").open("ab") as log:
+            driver = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, env=environment, cwd=self.directory
+            )
+        self.drivers.append(driver)
+        return driver
+
+    def _copy(self, batch_rows: int, *, once: bool) -> Copy:
+        return Copy(
+            bootstrap=self.broker.bootstrap,
+            input=_INPUT,
+            directory=self.directory,
+            output=_OUTPUT,
+            table=self._table,
+            batch_rows=batch_rows,
+            once=once,
+        )
+
+    def _spark_home(self) -> Path:
+        """Spark under another name: the workers of a local cluster keep their files in its home."""
+        home = self.directory / "spark-home"
+        if not home.exists():
+            home.mkdir()
+            for part in Path(pyspark.__file__).parent.iterdir():
+                (home / part.name).symlink_to(part)
+        return home
+
+    def _order(self, place: str | None, what: str) -> None:
+        """What the next commit that comes to this place has to do."""
+        assert place is not None
+        draft = self.directory / "draft"
+        draft.write_text(what)
+        draft.rename(self.directory / place)
+        self.figures.places[place] += 1
+
+    def _hold(self, driver: subprocess.Popen[bytes], place: str) -> None:
+        """Returns when a commit waits there."""
+        self._order(place, WAIT)
+        self._feed()
+        self._wait_until(driver, (self.directory / REACHED).exists, f"a commit comes to {place!r}")
+
+    def _await_commits(self, driver: subprocess.Popen[bytes], before: tuple[int, ...]) -> None:
+        """Each query has done one more batch."""
+
+        def have_committed() -> bool:
+            return all(now > then for now, then in zip(self._last_commits(), before, strict=True))
+
+        self._wait_until(driver, have_committed, "both queries commit a batch")
+
+    def _await_death(self, driver: subprocess.Popen[bytes], place: str | None) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while driver.poll() is None:
+            assert time.monotonic() < deadline, f"the driver does not die at {place!r}: {self._output()}"
+            time.sleep(0.05)
+        assert self.wounded or driver.returncode == -signal.SIGKILL, f"it ended by itself: {self._output()}"
+
+    def _sleep(self, driver: subprocess.Popen[bytes], delay_s: float) -> None:
+        until = time.monotonic() + delay_s
+        self._wait_until(driver, lambda: time.monotonic() >= until, "time passes")
+
+    def _wait_until(self, driver: subprocess.Popen[bytes], condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if driver.poll() is not None:
+                assert self.wounded, f"the driver ended by itself: {self._output()}"
+                raise _DriverEnded
+            assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}\n{self._output()}"
+            time.sleep(0.05)
+
+    @property
+    def _table(self) -> Path:
+        return self.directory / "table"
+
+    def _last_commits(self) -> tuple[int, ...]:
+        """The newest batch that Spark knows to be done, of each query."""
+        found = []
+        for sink in SINKS:
+            names = [path.name for path in checkpoint_of(self.directory, sink).glob("commits/*")]
+            found.append(max((int(name) for name in names if name.isdigit()), default=-1))
+        return tuple(found)
+
+    def _output(self) -> str:
+        return (self.directory / "drivers.log").read_text(errors="replace")[-5000:]
+
+    # -- rows -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _share(self) -> int:
+        return self.rows // max(self.kills, 1)
+
+    def _feed(self) -> None:
+        """One kill's part of the rows."""
+        self._produce(max(min(self._share, self.rows - self.figures.rows), 10 * PARTITIONS))
+
+    def _produce(self, count: int) -> None:
+        numbers = range(self.figures.rows, self.figures.rows + count)
+        values = [b"row %d" % number for number in numbers]
+        keys = [None if number % 10 == 0 else b"key %d" % (number % 1000) for number in numbers]
+        now_ms = int(time.time() * 1000)
+        with Cluster(self.broker.bootstrap) as cluster, cluster.producer() as producer:
+            for partition in range(PARTITIONS):
+                batches = encode(
+                    pa.array(keys[partition::PARTITIONS], pa.binary()),
+                    pa.array(values[partition::PARTITIONS], pa.binary()),
+                    None, None, codec=0, batch_bytes_max=100_000, now_ms=now_ms,
+                )  # fmt: skip
+                for batch in batches:
+                    producer.send(TopicPartition(_INPUT, partition), batch.data)
+        self.figures.rows += count
+
+
+def _free_port() -> int:
+    """No outgoing connection is ever given a port of this range, so none can take it while the broker is away."""
+    while True:
+        port = random.SystemRandom().choice(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Exactly once through Spark under kill -9.")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    given = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="ottla-spark-kills-"))
+    print(f"--seed {given.seed}, in {directory}", flush=True)
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    print(Campaign(given.kills, given.rows, given.seed, directory, say=say).run())
+    # Only a campaign that went well leaves nothing to look at.
+    shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()

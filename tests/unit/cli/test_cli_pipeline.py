@@ -1,0 +1,126 @@
+"""`ottla pipeline init`, `validate` and `explain`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.pipeline import checks
+from ottla.pipeline.problems import Place, Problem
+
+
+@pytest.fixture
+def shop(ottla: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh shop.yaml in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    assert ottla("pipeline", "init").exit_code == 0
+    return tmp_path / "shop.yaml"
+
+
+def test_init_writes_a_file_that_is_valid(ottla: Any, shop: Path) -> None:
+    result = ottla("pipeline", "validate", shop.name)
+    assert (result.exit_code, result.output) == (0, "shop.yaml: ok, 3 sources, 12 flows\n")
+
+
+def test_init_does_not_overwrite_without_being_told(ottla: Any, shop: Path) -> None:
+    shop.write_text("mine")
+    result = ottla("pipeline", "init")
+    assert (result.exit_code, shop.read_text()) == (1, "mine")
+    assert "add --force" in result.stderr
+    assert ottla("pipeline", "init", "--force").exit_code == 0
+    assert shop.read_text() != "mine"
+
+
+def test_init_calls_the_file_by_its_name(ottla: Any, shop: Path) -> None:
+    ottla("pipeline", "init", "mine.yaml")
+    assert "ottla pipeline explain mine.yaml" in shop.with_name("mine.yaml").read_text()
+
+
+def test_validate_tells_all_problems_and_fails(ottla: Any, shop: Path) -> None:
+    shop.write_text(shop.read_text().replace("zone: trusted", "zone: trustd").replace("format: json", "format: jsno"))
+    result = ottla("pipeline", "validate", shop.name)
+    assert result.exit_code == 1
+    assert result.stdout.count("write json") == 3
+    assert result.stdout.count("write trusted") == 3
+    assert result.stdout.splitlines()[0] == "shop.yaml:20:13: source 'orders': format 'jsno' is not known; write json"
+    assert result.stderr.startswith("error: 6 problems found; ")
+
+
+def test_problems_can_be_read_by_programs(ottla: Any, shop: Path) -> None:
+    shop.write_text(shop.read_text().replace("name: shop", "nam: shop"))
+    result = ottla("pipeline", "validate", shop.name, "-o", "json")
+    assert json.loads(result.stdout) == [
+        {
+            "file": "shop.yaml",
+            "problems": [
+                {
+                    "file": "shop.yaml", "line": 11, "column": 1,
+                    "what": "the pipeline: unknown key 'nam'", "instead": "write name",
+                }
+            ],
+        }
+    ]  # fmt: skip
+
+
+def test_what_a_file_says_cannot_steer_a_terminal(ottla: Any, shop: Path) -> None:
+    shop.write_text('"\\e[2J": 1\n')
+    assert "\x1b" not in ottla("pipeline", "validate", shop.name).output
+
+
+def test_a_file_that_is_not_there_is_not_found(ottla: Any, shop: Path) -> None:
+    for verb in ("validate", "explain"):
+        result = ottla("pipeline", verb, "nope.yaml")
+        assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
+
+
+def test_deep_asks_spark_about_a_file_that_is_otherwise_good(
+    ottla: Any, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def analyse(declaration: Any) -> list[Problem]:
+        asked.append(declaration.name)
+        return [Problem(Place("shop.yaml", 107, 7), "no column amuont", "write amount")]
+
+    monkeypatch.setattr(checks, "DEEP_CHECK", "analysis_of_the_test:analyse")
+    module = type("Module", (), {"analyse": staticmethod(analyse)})
+    monkeypatch.setitem(__import__("sys").modules, "analysis_of_the_test", module)
+    result = ottla("pipeline", "validate", shop.name, "--deep")
+    assert (asked, result.exit_code) == (["shop"], 1)
+    assert result.stdout == "shop.yaml:107:7: no column amuont; write amount\n"
+
+
+def test_deep_without_spark_says_what_to_install(ottla: Any, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "DEEP_CHECK", "no_such_module_of_spark:analyse")
+    result = ottla("pipeline", "validate", shop.name, "--deep")
+    assert (result.exit_code, result.stderr) == (
+        1, "error: the deep check needs no_such_module_of_spark; install ottla[spark]\n",
+    )  # fmt: skip
+
+
+def test_explain_draws_flows_by_zone(ottla: Any, shop: Path) -> None:
+    text = ottla("pipeline", "explain", shop.name).output
+    zones = [text.index(f" {zone}\n") for zone in ("sources", "raw", "staging", "trusted", "refined")]
+    assert zones == sorted(zones)
+    assert "revenue_per_minute <- paid_orders" in text
+    assert "-> topic shop.revenue-per-minute (json, key currency, exactly-once)" in text
+    assert "expects amount is positive: amount > 0, else quarantine" in text
+
+
+def test_explain_gives_programs_the_whole_graph(ottla: Any, shop: Path) -> None:
+    picture = json.loads(ottla("pipeline", "explain", shop.name, "-o", "json").stdout)
+    flows = {flow["name"]: flow for flow in picture["flows"]}
+    assert flows["paid_orders"]["from"] == ["orders_trusted", "payments_trusted"]
+    assert flows["paid_orders"]["topics"] == ["shop.orders", "shop.payments"]
+    assert flows["orders_staged"]["read_by"] == ["orders_trusted"]
+    assert flows["orders_trusted"]["watermark"] == "ordered_at, 10m"
+
+
+def test_explain_refuses_a_bad_file(ottla: Any, shop: Path) -> None:
+    shop.write_text("name: x\n")
+    result = ottla("pipeline", "explain", shop.name)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "error: shop.yaml has 3 problems; " in result.stderr

@@ -1,0 +1,85 @@
+"""`ottla pipeline run`, `status`, `stop` and `backfill`, as far as they go without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.pipeline import load
+from ottla.pipeline.layout import Layout
+from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
+
+
+@pytest.fixture
+def shop(ottla: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatusFiles:
+    monkeypatch.chdir(tmp_path)
+    assert ottla("pipeline", "init").exit_code == 0
+    return StatusFiles(Layout.of(load("shop.yaml")))
+
+
+@pytest.fixture
+def status() -> RunStatus:
+    run = RunStatus.begin("shop", "shop.yaml", "local[2]")
+    run.flows = [FlowStatus(name="orders_raw", zone="raw", kind="table", trigger="once", state="running", rows=7)]
+    return run
+
+
+def test_status_of_a_pipeline_that_never_ran(ottla: Any, shop: StatusFiles) -> None:
+    result = ottla("pipeline", "status", "shop.yaml")
+    assert (result.exit_code, result.stderr) == (
+        3, "error: shop has never run here; 'ottla pipeline run' starts it\n",
+    )  # fmt: skip
+
+
+def test_status_shows_flows_to_people_and_programs(ottla: Any, shop: StatusFiles, status: RunStatus) -> None:
+    shop.write(status)
+    text = ottla("pipeline", "status", "shop.yaml").stdout
+    assert text.startswith(f"shop: running, process {os.getpid()} on ")
+    assert "orders_raw  raw   running     7" in text
+    answer = json.loads(ottla("pipeline", "status", "shop.yaml", "-o", "json").stdout)
+    assert (answer["alive"], answer["flows"][0]["rows"]) == (True, 7)
+
+
+def test_pipeline_does_not_run_twice(ottla: Any, shop: StatusFiles, status: RunStatus) -> None:
+    shop.write(status)
+    for verb in ("run", "backfill"):
+        result = ottla("pipeline", verb, "shop.yaml")
+        assert result.exit_code == 1
+        assert f"the pipeline shop is running (process {os.getpid()}" in result.stderr
+
+
+def test_stop_asks_and_says_when_it_takes_too_long(ottla: Any, shop: StatusFiles, status: RunStatus) -> None:
+    shop.write(status)
+    result = ottla("pipeline", "stop", "shop.yaml", "--timeout", "0.1")
+    assert (result.exit_code, shop.asked_to_stop(status.run)) == (4, True)
+    status.state = "ended"
+    shop.write(status)
+    assert ottla("pipeline", "stop", "shop.yaml").stdout == "shop does not run\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("run", "shop.yaml", "--once", "--trigger", "once"), "exclude each other"),
+        (("run", "shop.yaml", "--trigger", "often"), "'often' is no trigger"),
+        (("run", "shop.yaml", "--conf", "spark.x"), "is no NAME=VALUE"),
+        (("backfill", "shop.yaml", "--since", "monday"), "--since 'monday' is no time"),
+    ],
+)
+def test_wrong_usage_is_told_before_spark_starts(
+    ottla: Any, shop: StatusFiles, arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = ottla("pipeline", *arguments)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+
+
+def test_bad_file_is_not_started(ottla: Any, shop: StatusFiles) -> None:
+    Path("shop.yaml").write_text(Path("shop.yaml").read_text().replace("zone: raw", "zone: row"))
+    result = ottla("pipeline", "run", "shop.yaml")
+    assert result.exit_code == 1
+    assert "write raw" in result.stderr and "the pipeline was not started" in result.stderr

@@ -1,0 +1,57 @@
+"""The reference page says what the code reads, and the examples in it are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ottla.pipeline
+from ottla.pipeline.keys import SECTIONS
+from ottla.pipeline.load import parse
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "pipelines.md"
+PURE = ("checks", "declaration", "decorators", "document", "duration", "expectations", "fields", "graph", "keys",
+        "lineage", "load", "predicate", "problems", "reading", "schema", "sql")  # fmt: skip
+
+
+def test_the_tables_of_keys_are_current() -> None:
+    spec = importlib.util.spec_from_file_location(
+        "generate_pipeline_docs", ROOT / "tools" / "generate_pipeline_docs.py"
+    )
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.main(["--check"]) == 0
+
+
+def test_every_key_is_read_somewhere() -> None:
+    """A key in the table that no reader asks for would be accepted and mean nothing."""
+    code = (ROOT / "src" / "ottla" / "pipeline" / "reading.py").read_text()
+    for section in SECTIONS:
+        for key in section.keys:
+            assert f'"{key}"' in code, f"{section.title}: {key}"
+
+
+def examples() -> list[Any]:
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)
+    return [block for block in blocks if block.startswith("name:")]
+
+
+def test_whole_files_in_the_page_are_good() -> None:
+    assert examples()
+    for text in examples():
+        parse(text.encode(), "pipelines.md", lambda name: b"")
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_examples_in_docstrings_are_true(name: str) -> None:
+    assert name in [module.name for module in pkgutil.iter_modules(ottla.pipeline.__path__)]
+    assert doctest.testmod(importlib.import_module(f"ottla.pipeline.{name}")).failed == 0

@@ -1,0 +1,100 @@
+"""What running needs and can be said without a session: where things lie, what is made again, what a failure means."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_pipeline import HEAD
+
+from ottla.pipeline.declaration import Declaration, PartitionColumn, Trigger
+from ottla.pipeline.graph import Graph
+from ottla.pipeline.layout import Layout, partition_name
+from ottla.pipeline.lineage import expand
+
+pytest.importorskip("pyspark", reason="pyspark is missing: pip install ottla[spark]")
+
+_FLOWS = """\
+  trusted: {zone: trusted, from: staged}
+  more: {zone: trusted, from: staged, append_to: trusted}
+  answer: {zone: refined, from: trusted, kind: materialized_view, sql: SELECT * FROM trusted}
+"""
+
+
+@pytest.fixture
+def declaration(read: Callable[..., Declaration]) -> Declaration:
+    return read(HEAD + _FLOWS)
+
+
+def test_tables_lie_by_zone_and_checkpoints_by_flow_and_version(declaration: Declaration, tmp_path: Path) -> None:
+    moved = replace(declaration, file=str(tmp_path / "p.yaml"), storage="lake", checkpoints="s3://bucket/progress/")
+    layout = Layout.of(moved)
+    assert layout.table("raw", "orders") == f"{tmp_path}/lake/raw/orders"
+    second = replace(moved.flows["trusted"], version=2)
+    assert layout.checkpoint(second) == f"s3://bucket/progress/{moved.name}/trusted-v2"
+    assert layout.scratch("x").table("raw", "t").startswith(f"{tmp_path}/lake/_backfill/x/")
+
+
+def test_part_of_a_time_is_a_column_of_its_own() -> None:
+    assert partition_name(PartitionColumn(column="at", part="day")) == "_day_at"
+    assert partition_name(PartitionColumn(column="country")) == "country"
+
+
+def test_position_in_an_expanded_query_leads_back_to_the_one_written() -> None:
+    written = "SELECT lineage(a, b) AS _lineage, lineage_union() AS x, wrong FROM a"
+    query = expand(written)
+    assert query.written_at(query.text.index("wrong")) == written.index("wrong")
+    assert query.written_at(query.text.index("_topic")) == written.index("lineage(")
+    assert query.written_at(query.text.index("flatten")) == written.index("lineage_union")
+    assert query.written_at(3) == 3
+
+
+def test_triggers_are_read_as_in_a_declaration() -> None:
+    assert [str(Trigger.parse(text)) for text in ("once", "continuous", "every 90s")] == [
+        "once", "continuous", "every 1m30s",
+    ]  # fmt: skip
+    for text in ("often", "every", "every now and then"):
+        with pytest.raises(ValueError):
+            Trigger.parse(text)
+
+
+def test_backfill_makes_again_what_is_named_and_all_that_stands_on_it(declaration: Declaration) -> None:
+    from ottla.pipeline.backfill import BackfillRefused, choose
+
+    graph = Graph(declaration)
+    assert choose(graph, ["answer"]) == {"answer"}
+    # Two flows share the table, so that one of them alone cannot be made again.
+    assert choose(graph, ["more"]) == {"more", "trusted", "answer"}
+    assert choose(graph, []) == {"staged", "trusted", "more", "answer"}
+    with pytest.raises(BackfillRefused, match="no flow 'nope'"):
+        choose(graph, ["nope"])
+
+
+def test_failure_is_told_in_one_line() -> None:
+    from ottla.pipeline.plan import EXPECTATION_FAILED
+    from ottla.pipeline.run import describe_failure, is_final
+
+    trace = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):\n"
+        '  File "x.py", line 1, in f\n'
+        "ottla.spark.table_log.LogGone: version 3 is no longer in its log\n SQLSTATE: XXKST\n=== Streaming Query ==="
+    )
+    assert describe_failure(RuntimeError(trace)) == "LogGone: version 3 is no longer in its log"
+    assert describe_failure(RuntimeError("[X] Query terminated with exception: away SQLSTATE")) == "away SQLSTATE"
+    java = "An error occurred while calling o1.save.\n: org.apache.X: [NOT_FOUND] gone\n\tat org.apache.Y"
+    assert describe_failure(RuntimeError(java)) == "org.apache.X: [NOT_FOUND] gone"
+    stopped = RuntimeError(f"[USER_RAISED_EXCEPTION] {EXPECTATION_FAILED}: paid t 0 7 SQLSTATE: P0001\n at x")
+    assert describe_failure(stopped) == f"{EXPECTATION_FAILED}: paid t 0 7"
+    assert is_final(stopped) and not is_final(RuntimeError(trace))
+
+
+def test_packages_travel_in_one_file(tmp_path: Path) -> None:
+    from ottla.pipeline.run import zip_packages
+
+    with zipfile.ZipFile(zip_packages(str(tmp_path))) as packages:
+        names = packages.namelist()
+    assert {"ottla/spark/source.py", "pyspark_ottla/__init__.py", "pyspark_ottla_table/__init__.py"} <= set(names)
+    assert not any("__pycache__" in name for name in names)

@@ -1,0 +1,108 @@
+"""What a run tells of itself: files, metrics, lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ottla.pipeline.layout import Layout
+from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles, format_metrics, serve_metrics
+from ottla.pipeline.view import HEADINGS, PlainView, cells_of, draw
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(pipeline="shop", storage=str(tmp_path / "lake"), checkpoints=str(tmp_path / "lake/_checkpoints"))
+
+
+@pytest.fixture
+def status() -> RunStatus:
+    run = RunStatus.begin("shop", "shop.yaml", "local[2]")
+    run.flows = [
+        FlowStatus(name="orders_raw", zone="raw", kind="table", trigger="continuous", state="running", rows=12, lag=3),
+        FlowStatus(
+            name="orders", zone="trusted", kind="table", trigger="continuous", state="failed", error="no\nluck",
+            quarantined=2, late=1, restarts=4, violations={'a "name"': 2}, watermark="2026-01-01T12:00:00.000Z",
+        ),
+    ]  # fmt: skip
+    return run
+
+
+def test_status_is_read_as_it_was_written(layout: Layout, status: RunStatus) -> None:
+    files = StatusFiles(layout)
+    assert files.read() is None
+    files.write(status)
+    assert files.read() == status
+    assert os.listdir(layout.status) == ["shop.json"]
+    assert json.loads((Path(layout.status) / "shop.json").read_text())["flows"][0]["rows"] == 12
+
+
+def test_stop_is_meant_for_one_run(layout: Layout, status: RunStatus) -> None:
+    files = StatusFiles(layout)
+    assert not files.asked_to_stop(status.run)
+    files.ask_to_stop("another")
+    assert not files.asked_to_stop(status.run)
+    files.ask_to_stop(status.run)
+    assert files.asked_to_stop(status.run)
+
+
+def test_run_lives_as_long_as_its_process_or_as_its_status_is_fresh(status: RunStatus) -> None:
+    assert status.alive(status.updated_ms)
+    assert not replace(status, state="ended").alive(status.updated_ms)
+    # No process has this number: Linux counts to four million.
+    assert not replace(status, pid=2**30).alive(status.updated_ms)
+    elsewhere = replace(status, host="elsewhere", pid=2**30)
+    assert elsewhere.alive(status.updated_ms + 29_000)
+    assert not elsewhere.alive(status.updated_ms + 31_000)
+
+
+def test_metrics_have_every_flow(status: RunStatus) -> None:
+    lines = format_metrics(status).splitlines()
+    assert 'ottla_pipeline_rows_total{pipeline="shop",flow="orders_raw",zone="raw"} 12' in lines
+    assert 'ottla_pipeline_up{pipeline="shop",flow="orders",zone="trusted"} 0' in lines
+    assert [line for line in lines if line.startswith("ottla_pipeline_lag")] == [
+        'ottla_pipeline_lag{pipeline="shop",flow="orders_raw",zone="raw"} 3'
+    ]
+    named = 'flow="orders",zone="trusted",expectation="a \\"name\\""'
+    assert f'ottla_pipeline_violations_total{{pipeline="shop",{named}}} 2' in lines
+
+
+def test_metrics_are_served(status: RunStatus) -> None:
+    server = serve_metrics(0, lambda: status)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=10) as answer:
+            assert answer.read().decode() == format_metrics(status)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_lines_tell_changes_and_nothing_twice(status: RunStatus) -> None:
+    lines: list[str] = []
+    view = PlainView(lines.append)
+    view.show(status)
+    view.show(status)
+    assert lines == [
+        "raw/orders_raw: running rows=12 lag=3",
+        "trusted/orders: failed rows=0 quarantine=2 late=1 restarts=4 error: no\nluck",
+    ]
+    status.flows[0].rows = 13
+    view.show(status)
+    assert lines[2:] == ["raw/orders_raw: running rows=13 lag=3"]
+
+
+def test_table_has_flows_by_zone_and_their_errors(status: RunStatus) -> None:
+    from rich.console import Console
+
+    console = Console(width=160, file=io.StringIO())
+    console.print(draw(status))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.index("raw") < text.index("orders_raw") < text.index("trusted")
+    assert "2026-01-01 12:00:00" in text and "luck" in text
+    assert len(cells_of(status.flows[0])) == len(HEADINGS)
