@@ -36,8 +36,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "operators"
 _PAGE = _EXAMPLES.parents[1] / "docs" / "operators.md"
-#: so many flows run at a time
-_FLOWS_MAX = 6
 
 Record = tuple[bytes | None, Any]
 
@@ -130,9 +128,9 @@ def ran(spark: SparkSession, broker: BrokerProcess, tmp_path_factory: pytest.Tem
     together = unite(examples, broker, str(tmp_path_factory.mktemp("operators")))
     again = [flow.name for flow in together.flows.values() if set(topics_of(together, flow)) & _SECOND.keys()]
     write(broker, _FIRST)
-    statuses = [Supervisor(together, spark, active_max=_FLOWS_MAX).run()]
+    statuses = [Supervisor(together, spark).run()]
     write(broker, _SECOND)
-    statuses.append(Supervisor(together, spark, active_max=_FLOWS_MAX, flows=again).run())
+    statuses.append(Supervisor(together, spark, flows=again).run())
     written = {
         sink.topic: sink.partitions or 1
         for flow in together.flows.values()
