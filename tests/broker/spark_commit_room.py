@@ -70,13 +70,15 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def committed_rows(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> Counter[Row]:
-    """All that a read_committed consumer of librdkafka gets to see, up to the end of every log."""
+def visible_rows(
+    bootstrap: str, topic: str, partitions: int = PARTITIONS, *, isolation: str = "read_committed"
+) -> Counter[Row]:
+    """All that a consumer of librdkafka gets to see, up to the end of every log; it checks every batch."""
     places = [TopicPartition(topic, number) for number in range(partitions)]
     with Cluster(bootstrap, timeout_s=TIMEOUT_S) as cluster:
         ends = cluster.list_offsets(dict.fromkeys(places, LATEST), isolation=Isolation.READ_UNCOMMITTED)
     settings = {
-        "bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed",
+        "bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation,
         "enable.auto.commit": False, "enable.partition.eof": True, "check.crcs": True, "fetch.wait.max.ms": 50,
         "log_level": 2,
     }  # fmt: skip

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from spark_commit_room import PARTITIONS, TIMEOUT_S, Driver, committed_rows, connect_to, rows_of, stage, wait_until
+from spark_commit_room import PARTITIONS, TIMEOUT_S, Driver, connect_to, rows_of, stage, visible_rows, wait_until
 
 from ottla.client.cluster import LATEST, Cluster, Isolation
 from ottla.client.fetching import PartitionReader
@@ -83,7 +83,7 @@ class Query:
     def assert_holds(self, *batch_ids: int) -> None:
         """Each row of these batches once, and no other."""
         expected = Counter(row for batch_id in batch_ids for row in rows_of(batch_id))
-        assert committed_rows(self.broker.bootstrap, self.topic) == expected
+        assert visible_rows(self.broker.bootstrap, self.topic) == expected
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_null_keys_and_tombstones_arrive_as_they_are(query: Query) -> None:
     rows = [(None, b"no key"), (b"gone", None), (None, None), (b"", b"")]
     with query.protocol() as protocol:
         protocol.commit(0, [stage(query.topic, rows)])
-    assert committed_rows(query.broker.bootstrap, query.topic) == Counter(rows)
+    assert visible_rows(query.broker.bootstrap, query.topic) == Counter(rows)
 
 
 def test_batch_may_be_larger_than_many_requests(query: Query, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_batch_may_be_larger_than_many_requests(query: Query, tmp_path: Path) ->
     assert staged.size_bytes > 10 << 20
     with query.protocol() as protocol:
         protocol.commit(0, [staged])
-    assert committed_rows(query.broker.bootstrap, query.topic) == Counter(rows)
+    assert visible_rows(query.broker.bootstrap, query.topic) == Counter(rows)
     assert not os.path.exists(file)
 
 

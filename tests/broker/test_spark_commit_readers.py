@@ -5,17 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as Place
-from spark_commit_room import PARTITIONS, TIMEOUT_S, Row, committed_rows, connect_to, rows_of, stage
+from spark_commit_room import PARTITIONS, TIMEOUT_S, connect_to, rows_of, stage, visible_rows
 
 from ottla.client.cluster import Cluster
 from ottla.spark.commit import CommitProtocol, CommitSettings
@@ -43,36 +39,11 @@ def topic(broker: BrokerProcess) -> str:
     return name
 
 
-def uncommitted_rows(bootstrap: str, topic: str) -> Counter[Row]:
-    """What a consumer of librdkafka sees that waits for no decision; it checks every batch."""
-    settings = {
-        "bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_uncommitted",
-        "enable.auto.commit": False, "enable.partition.eof": True, "check.crcs": True, "fetch.wait.max.ms": 50,
-        "log_level": 2,
-    }  # fmt: skip
-    found: Counter[Row] = Counter()
-    unfinished = set(range(PARTITIONS))
-    with closing(Consumer(settings)) as consumer:
-        consumer.assign([Place(topic, number, 0) for number in range(PARTITIONS)])
-        deadline = time.monotonic() + TIMEOUT_S
-        while unfinished:
-            assert time.monotonic() < deadline, f"no end of {unfinished}"
-            for message in consumer.consume(500, 0.1):
-                error = message.error()
-                if error is None:
-                    found[(message.key(), message.value())] += 1
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    raise KafkaException(error)
-                else:
-                    unfinished.discard(message.partition())
-    return found
-
-
 def test_reader_that_waits_for_no_decision_finds_whole_batches_at_every_step(broker: BrokerProcess, topic: str) -> None:
     seen = {}
 
     def look(step: str) -> None:
-        seen[step] = uncommitted_rows(broker.bootstrap, topic)
+        seen[step] = visible_rows(broker.bootstrap, topic, isolation="read_uncommitted")
 
     with CommitProtocol(connect_to(broker.bootstrap), topic, checkpoint=look) as protocol:
         protocol.commit(0, [stage(topic, rows_of(0))])
@@ -88,7 +59,7 @@ def test_readers_get_on_when_a_killed_driver_has_no_successor(broker: BrokerProc
     driver.join(TIMEOUT_S)
     assert driver.exitcode == -signal.SIGKILL
     # Reads to the end of every log, which nobody can before the broker has ended the transaction.
-    assert committed_rows(broker.bootstrap, topic) == Counter()
+    assert visible_rows(broker.bootstrap, topic) == Counter()
 
 
 def _die_at(bootstrap: str, topic: str, step: str) -> None:
@@ -110,7 +81,7 @@ def test_task_that_was_paused_until_its_batch_was_committed_adds_no_row(
         protocol.commit(0, [stage(topic, rows_of(0), file=attempt(0), inline_bytes_max=0)])
         late = stage(topic, rows_of(0), file=attempt(0), inline_bytes_max=0)
         protocol.commit(1, [stage(topic, rows_of(1), file=attempt(1), inline_bytes_max=0)])
-    assert committed_rows(broker.bootstrap, topic) == Counter(rows_of(0) + rows_of(1))
+    assert visible_rows(broker.bootstrap, topic) == Counter(rows_of(0) + rows_of(1))
     assert late.file is not None and os.path.exists(late.file)
     assert sweep(str(tmp_path), topic, 1) == 1
     assert not os.path.exists(late.file)
