@@ -287,6 +287,7 @@ class KafkaPython:
                 # It does not wait for a broker that went away in the middle of a rebalance; an application has to.
                 time.sleep(_POLL_S)
                 continue
+            self._take_up_join()
             for place, records in found.items():
                 for record in records:
                     work.take((place.topic, place.partition), record.offset, record.key)
@@ -295,6 +296,13 @@ class KafkaPython:
         # Its goodbye fails when the broker is away at that moment, with whatever it met then.
         with suppress(KafkaConnectionError):
             self._consumer.close()
+
+    def _take_up_join(self) -> None:
+        """A leader that rejoins for new metadata sees no need of it once it has made the assignment. When its poll gives
+        up before the answer to SyncGroup is there, it never looks at that answer and sends no more heartbeats."""
+        coordinator = self._consumer._coordinator
+        if coordinator.rejoining and not coordinator.need_rejoin():
+            coordinator.request_rejoin()
 
     def generation(self) -> int:
         return int(self._consumer._coordinator._generation.generation_id)

@@ -97,6 +97,10 @@ class KafkaPythonMember:
     def poll(self) -> list[Read]:
         with refusals():
             found = self._consumer.poll(_POLL_MS)
+        # A leader whose poll gave up between its assignment and the answer to it would never take it up: guarantees.md.
+        coordinator = self._consumer._coordinator
+        if coordinator.rejoining and not coordinator.need_rejoin():
+            coordinator.request_rejoin()
         return [
             Read(Place(message.topic, message.partition), message.offset, message.value)
             for batch in found.values()
