@@ -298,8 +298,10 @@ class KafkaPython:
             self._consumer.close()
 
     def _take_up_join(self) -> None:
-        """A leader that rejoins for new metadata sees no need of it once it has made the assignment. When its poll gives
-        up before the answer to SyncGroup is there, it never looks at that answer and sends no more heartbeats."""
+        """A leader that rejoins for new metadata sees no need of it once it has made the assignment.
+
+        When its poll gives up before the answer to SyncGroup is there, it never looks at it, and has no heartbeats.
+        """
         coordinator = self._consumer._coordinator
         if coordinator.rejoining and not coordinator.need_rejoin():
             coordinator.request_rejoin()

@@ -52,7 +52,7 @@ def long_record_lists(draw: st.DrawFn) -> list[Record]:
 
 @pytest.fixture(autouse=True, scope="module", params=["numpy", "numba"])
 def both_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    chosen = kernels.NUMPY if request.param == "numpy" else kernels.COMPILED
+    chosen = kernels.NUMPY if request.param == "numpy" else kernels.load_compiled()
     if chosen is None:
         pytest.skip("numba is not installed, or turned off")
     before, kernels.KERNELS = kernels.KERNELS, chosen

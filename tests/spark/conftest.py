@@ -25,6 +25,8 @@ _BROKER = {
     "transaction.state.log.num.partitions": "4",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
+#: two tasks at a time, and each may fail once, as on a cluster
+_MASTER = "local[2,2]"
 _SESSION = {
     "spark.driver.memory": "1g",
     # Tests run little and start often: compiling less is faster.
@@ -55,7 +57,7 @@ def spark() -> Iterator[SparkSession]:
 
     jars = {"spark.jars": ",".join(map(str, CONNECTOR_JARS))} if CONNECTOR_JARS else {}
     try:
-        session = build_session("ottla-tests", "local[2]", {**_SESSION, **jars})
+        session = build_session("ottla-tests", _MASTER, {**_SESSION, **jars})
     except JavaMissing as missing:
         pytest.skip(str(missing))
     # A query that is stopped in the middle of a batch would otherwise fill the report with Java's traces.

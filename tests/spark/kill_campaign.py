@@ -3,7 +3,8 @@
     python tests/spark/kill_campaign.py --kills 100 --rows 1000000 --seed 1
 
 A driver copies one topic to another and to a table (``kill_driver.py``). Its life is drawn (``kill_plan.py``): the
-broker, or an executor with its workers, is killed under it, and it has to bear that; in the end it is killed itself
+broker, or an executor with its workers, is killed under it, or an executor is frozen until others have done its work
+and woken, and it has to bear that; in the end it is killed itself
 with all that it has started, at any moment or at a step of a commit, half of the time together with the broker; or it
 is frozen, and comes back to life when its successor has committed. When all is over, readers that are not ours
 (``kill_judge.py``) must find every row once, and every offset of the input once, in the topic and in the table.
@@ -32,7 +33,7 @@ import pyspark
 from kill_driver import DIE, REACHED, TABLE, TOPIC, WAIT, Copy, checkpoint_of
 from kill_judge import assert_each_once, log_ends, rows_of_table, rows_of_topic
 from kill_plan import Blow, End, Life, Victim, draw_life
-from kill_processes import executors_of, kill_session, signal_session
+from kill_processes import Executor, executors_of, kill_session, signal_session
 
 import ottla
 from ottla.client.cluster import Cluster
@@ -63,6 +64,7 @@ class Figures:
     executors: int = 0
     brokers: int = 0
     frozen: int = 0
+    slept: int = 0
     #: drivers that ended by themselves: fenced, or out of executors
     gave_up: int = 0
     places: Counter[str] = field(default_factory=Counter)
@@ -78,9 +80,9 @@ class Figures:
         places = ", ".join(f"{place} {count}" for place, count in sorted(self.places.items()))
         return (
             f"{self.rows} rows in batches, {batches}; {self.kills} kills: {self.drivers} drivers, {self.executors} "
-            f"executors, {self.brokers} brokers; {self.frozen} drivers frozen and woken, {self.gave_up} gave up by "
-            f"themselves; {sum(self.places.values())} blows at steps of commits ({places}); {self.seconds:.0f} s, "
-            f"--seed {self.seed}: every row once in topic and table"
+            f"executors, {self.brokers} brokers; {self.frozen} drivers and {self.slept} executors frozen and woken, "
+            f"{self.gave_up} drivers gave up by themselves; {sum(self.places.values())} blows at steps of commits "
+            f"({places}); {self.seconds:.0f} s, --seed {self.seed}: every row once in topic and table"
         )
 
 
@@ -168,14 +170,31 @@ class Campaign:
         else:
             self._feed()
             self._sleep(driver, blow.delay_s)
-        if blow.victim is Victim.EXECUTOR:
+        if blow.victim is Victim.BROKER:
+            self._kill_broker()
+        else:
             self._wait_until(driver, lambda: bool(executors_of(driver)), "an executor runs")
             executors = executors_of(driver)
+            executor = executors[int(blow.which * len(executors))]
             self.wounded = True
-            executors[int(blow.which * len(executors))].kill()
-            self.figures.executors += 1
-        else:
-            self._kill_broker()
+            if blow.victim is Victim.SLEEPER:
+                self._outlive(driver, executor)
+            else:
+                executor.kill()
+                self.figures.executors += 1
+        self._await_more(driver)
+
+    def _outlive(self, driver: subprocess.Popen[bytes], executor: Executor) -> None:
+        """An executor sleeps until Spark has given it up and others have done its work, and then goes on with it."""
+        executor.freeze()
+        try:
+            self._await_more(driver)
+        finally:
+            executor.wake()
+        self.figures.slept += 1
+
+    def _await_more(self, driver: subprocess.Popen[bytes]) -> None:
+        """Some rows later, each query has done one more batch."""
         before = self._last_commits()
         self._produce(PARTITIONS)
         self._await_commits(driver, before)
@@ -260,8 +279,6 @@ class Campaign:
             **os.environ,
             "PYTHONPATH": str(Path(ottla.__file__).resolve().parents[1]),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # Each of many short-lived workers would load what it needs to compile, for a few rows.
-            "OTTLA_NUMBA": "0",
             # What the dead leave behind goes away with the campaign.
             "SPARK_HOME": str(self._spark_home()),
             "SPARK_LOCAL_DIRS": str(self.directory / "spark-local"),

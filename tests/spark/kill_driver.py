@@ -47,6 +47,10 @@ _SETTINGS = {
     "spark.driver.extraJavaOptions": _JVM,
     "spark.executor.extraJavaOptions": _JVM,
     "spark.ui.enabled": "false",
+    # An executor that does not answer is given up soon.
+    "spark.network.timeout": "15s",
+    "spark.network.timeoutInterval": "3s",
+    "spark.executor.heartbeatInterval": "3s",
     "spark.sql.shuffle.partitions": "2",
     # Frozen drivers come back while others run: a batch's offsets must be written by one of them only.
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -152,19 +156,17 @@ class Copy:
 
     def start(self, spark: SparkSession, *, obeying: bool) -> list[StreamingQuery]:
         """The queries of both sinks, or of the one that there is."""
-        rows = (
+        reader = (
             spark.readStream.format("ottla")
             .option("kafka.bootstrap.servers", self.bootstrap)
             .option("subscribe", self.input)
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", self.batch_rows)
-            .load()
-            # Dealt out anew in every attempt, so that no attempt has the tasks of another.
-            .repartition(3)
         )
         queries = []
+        # Dealt out anew in every attempt, so that no attempt has the tasks of another.
         if self.output is not None:
-            placed = rows.selectExpr("key", f"cast({_PLACED} as binary) as value")
+            placed = reader.load().repartition(3).selectExpr("key", f"cast({_PLACED} as binary) as value")
             # Files, although the batches are small enough for messages.
             options = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.output, "ottla.inline.bytes.max": "999"}
             form = ObeyingTopics.name() if obeying else "ottla"
@@ -172,6 +174,8 @@ class Copy:
         if self.table is not None:
             options = {"path": str(self.table), "compactEvery": "25"}
             form = ObeyingTables.name() if obeying else "ottla-table"
+            # Read by tasks; the small batches of the other one are read by the driver.
+            rows = reader.option("minPartitions", 3).load().repartition(3)
             whole = rows.select("key", "value", "partition", "offset")
             queries.append(self._start(whole, TABLE, form, options, obeying=obeying))
         return queries

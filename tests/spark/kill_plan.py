@@ -19,10 +19,12 @@ _START_S = (3.0, 18.0)
 
 
 class Victim(Enum):
-    """Who dies under a driver that has to live on."""
+    """Who dies, or falls asleep, under a driver that has to live on."""
 
     BROKER = "broker"
     EXECUTOR = "executor"
+    #: frozen until others have done its work, then woken
+    SLEEPER = "sleeping executor"
 
 
 class End(Enum):
@@ -40,7 +42,7 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blow:
-    """One kill under a driver that lives on: while a commit waits at a place, or after a delay."""
+    """One blow under a driver that lives on: while a commit waits at a place, or after a delay."""
 
     victim: Victim
     place: str | None = None
@@ -117,4 +119,5 @@ def _draw_broker_blow(rng: random.Random) -> Blow:
 
 
 def _draw_executor_blow(rng: random.Random) -> Blow:
-    return Blow(victim=Victim.EXECUTOR, delay_s=rng.uniform(0, _DELAY_S_MAX), which=rng.random())
+    victim = Victim.SLEEPER if rng.random() < 0.15 else Victim.EXECUTOR
+    return Blow(victim=victim, delay_s=rng.uniform(0, _DELAY_S_MAX), which=rng.random())

@@ -23,16 +23,27 @@ class Executor:
     number: int
     pid: int
 
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Spark may have told it to end meanwhile, which it does now."""
+        self._signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """kill -9 for all of it; returns when it is gone."""
-        victims = [self.pid, *_descendants(self.pid)]
-        for pid in victims:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        victims = self._signal(signal.SIGKILL)
         deadline = time.monotonic() + _END_S_MAX
         while any(_is_alive(pid) for pid in victims):
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+    def _signal(self, number: signal.Signals) -> list[int]:
+        pids = [self.pid, *_descendants(self.pid)]
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return pids
 
 
 def executors_of(driver: subprocess.Popen[bytes]) -> list[Executor]:

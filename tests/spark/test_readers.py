@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 from random_topic import Row, consume, fill, rows_of
@@ -25,7 +26,7 @@ from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
 from ottla.spark.offsets import DataLost
 from ottla.spark.options import OptionError
-from ottla.spark.reading import ColumnsRefused
+from ottla.spark.reading import AHEAD_ROWS_MAX, ColumnsRefused
 from ottla.spark.source import OttlaDataSource, OttlaStreamReader
 from ottla.testing import BrokerProcess
 
@@ -46,11 +47,18 @@ def read_batch(source: OttlaDataSource, schema: StructType | None = None) -> pa.
 def read_all(reader: Any, *ends: Mapping[str, Any]) -> pa.Table:
     """What the tasks read, each from copies as they arrive in a worker."""
     partitions = [through_pickle(partition) for partition in reader.partitions(*ends)]
+    ahead = rows_ahead(reader, *ends) if ends else None
     # Spark pickles a reader before anybody has asked it: what it has opened since does not travel.
     untouched = object.__new__(type(reader))
     vars(untouched).update(vars(reader) | ({"_watcher": None} if ends else {}))
     batches = [batch for partition in partitions for batch in through_pickle(untouched).read(partition)]
+    assert ahead is None or ahead == batches, "tasks may have to read again what went ahead"
     return pa.Table.from_batches(batches) if batches else pa.table({})
+
+
+def rows_ahead(reader: OttlaStreamReader, *ends: Mapping[str, Any]) -> list[pa.RecordBatch] | None:
+    """What Spark asks for when it has the partitions."""
+    return list(reader.getCache(*ends)) if isinstance(reader, _SimpleStreamReaderWrapper) else None
 
 
 def through_pickle(thing: Any) -> Any:
@@ -291,6 +299,47 @@ def test_stream_waits_for_the_least_number_of_offsets_or_for_the_delay(
     assert reader.latestOffset(start, limit) == start
     produce(cluster, topic, 1, 1)
     assert reader.latestOffset(start, limit) == {topic: {"0": 9, "1": 1}}
+
+
+def test_rows_of_a_small_batch_go_ahead_of_its_only_task(cluster: Cluster, topic: str, make_stream: Any) -> None:
+    produce(cluster, topic, 0, 3)
+    produce(cluster, topic, 1, 2)
+    reader = make_stream(topic)
+    start, end = {topic: {"0": 1, "1": 0}}, {topic: {"0": 3, "1": 2}}
+    assert len(reader.partitions(start, end)) == 1
+    table = pa.Table.from_batches(rows_ahead(reader, start, end) or [])
+    assert table.select(["partition", "offset"]).to_pydict() == {"partition": [0, 0, 1, 1], "offset": [1, 2, 0, 1]}
+    assert not isinstance(reader, _SimpleStreamReaderWrapper), "that is only between the two questions"
+
+
+@pytest.mark.parametrize("option", [{"minPartitions": "2"}, {"maxRecordsPerPartition": "9000"}])
+def test_whoever_wants_many_partitions_has_them_however_small_the_batch(
+    cluster: Cluster, topic: str, make_stream: Any, option: dict[str, str]
+) -> None:
+    produce(cluster, topic, 0, 3)
+    produce(cluster, topic, 1, 2)
+    reader = make_stream(topic, **option)
+    start, end = {topic: {"0": 0, "1": 0}}, {topic: {"0": 3, "1": 2}}
+    assert len(reader.partitions(start, end)) == 2
+    assert rows_ahead(reader, start, end) is None
+
+
+def test_large_batch_is_left_to_tasks(cluster: Cluster, topic: str, make_stream: Any) -> None:
+    """By its number of rows, or by their size."""
+    reader = make_stream(topic)
+    start = {topic: {"0": 0, "1": 0}}
+    tp = TopicPartition(topic, 0)
+    for _ in range(5):
+        cluster.produce(tp, build_batch([Record(key=None, value=bytes(1_000_000), timestamp=1)]))
+    heavy = {topic: {"0": 5, "1": 0}}
+    reader.partitions(start, heavy)
+    assert rows_ahead(reader, start, heavy) is None
+    produce(cluster, topic, 1, AHEAD_ROWS_MAX + 1)
+    for rows, expected in ((AHEAD_ROWS_MAX, AHEAD_ROWS_MAX), (AHEAD_ROWS_MAX + 1, None)):
+        end = {topic: {"0": 0, "1": rows}}
+        assert len(reader.partitions(start, end)) == 1
+        found = rows_ahead(reader, start, end)
+        assert (found and sum(map(len, found))) == expected
 
 
 def test_available_now_ends_where_the_partitions_ended(

@@ -7,12 +7,14 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from pyspark import TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from random_topic import Row, consume
@@ -274,7 +276,7 @@ def test_stream_from_topic_to_topic_goes_on_where_it_stopped(
 
 
 @pytest.mark.spark
-def test_query_that_failed_in_a_task_is_started_again(
+def test_tasks_that_fail_with_half_of_their_rows_written_are_repeated_and_then_the_query_is(
     spark: SparkSession, broker: BrokerProcess, topics: Callable[..., str], checkpoint: str,
     options: dict[str, str], tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -282,38 +284,39 @@ def test_query_that_failed_in_a_task_is_started_again(
     feed(broker, source, range(600))
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
         for batch in batches:
+            yield batch.slice(0, len(batch) // 2)
+            assert context.attemptNumber() > 0, "a first attempt"
             assert not os.path.exists(trap), "into the trap"
-            yield batch
+            yield batch.slice(len(batch) // 2)
 
-    rows = stream(spark, broker, source, maxOffsetsPerTrigger="200").select("key", "value")
+    rows = stream(spark, broker, source, maxOffsetsPerTrigger="300").select("key", "value")
     rows = rows.mapInArrow(pass_on, rows.schema)
     Path(trap).touch()
-    with pytest.raises(StreamingQueryException, match="into the trap"):
+    with arrow_batches_of(spark, 10):
+        with pytest.raises(StreamingQueryException, match="into the trap"):
+            run(rows, checkpoint, options)
+        assert values(broker, options["topic"]) == Counter()
+        os.remove(trap)
         run(rows, checkpoint, options)
-    os.remove(trap)
-    run(rows, checkpoint, options)
     assert values(broker, options["topic"]) == Counter(b"%d" % number for number in range(600))
+    assert not list(Path(checkpoint).rglob("*.batches"))
+
+
+@contextmanager
+def arrow_batches_of(spark: SparkSession, rows: int) -> Iterator[None]:
+    """Rows reach a writer in so small pieces that it has some before the others fail."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", rows)
+    try:
+        yield
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 @pytest.mark.spark
-def test_batch_that_spark_has_forgotten_is_written_once(
-    spark: SparkSession, broker: BrokerProcess, topics: Callable[..., str], checkpoint: str, options: dict[str, str]
-) -> None:
-    source = topics(2)
-    feed(broker, source, range(300))
-    rows = stream(spark, broker, source).select("key", "value")
-    run(rows, checkpoint, options)
-    # As if the driver had died between the sink's commit and its own.
-    last = max(Path(checkpoint, "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    last.unlink()
-    Path(checkpoint, "commits", f".{last.name}.crc").unlink(missing_ok=True)
-    run(rows, checkpoint, options)
-    assert values(broker, options["topic"]) == Counter(b"%d" % number for number in range(300))
-
-
-@pytest.mark.spark
-def test_checkpoint_restored_from_an_older_copy_is_reported(
+def test_forgotten_batch_is_written_once_and_a_checkpoint_restored_from_an_older_copy_is_reported(
     spark: SparkSession, broker: BrokerProcess, topics: Callable[..., str], checkpoint: str, options: dict[str, str]
 ) -> None:
     source = topics(2)
@@ -323,6 +326,10 @@ def test_checkpoint_restored_from_an_older_copy_is_reported(
     shutil.copytree(checkpoint, f"{checkpoint}-older")
     feed(broker, source, range(100, 200))
     run(rows, checkpoint, options)
+    # As if the driver had died between the sink's commit and its own.
+    last = max(Path(checkpoint, "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    Path(checkpoint, "commits", f".{last.name}.crc").unlink(missing_ok=True)
     feed(broker, source, range(200, 300))
     with pytest.raises(StreamingQueryException, match="restored from an older copy"):
         run(rows, f"{checkpoint}-older", options)

@@ -32,9 +32,9 @@ class PartFailed(OttlaError):
 
 
 class Part:
-    """A process whose output goes to a file."""
+    """A process whose output goes to a file; ``more`` is added to its environment."""
 
-    def __init__(self, name: str, words: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, words: Sequence[str], log: Path, more: Mapping[str, str] | None = None) -> None:
         self.name = name
         self._log = log
         with log.open("wb") as output:
@@ -43,7 +43,7 @@ class Part:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**os.environ, **(more or {})},
                 start_new_session=True,
             )
 
@@ -129,8 +129,7 @@ class Pipeline(Part):
     """The pipeline in a file, from its start on: Spark takes a while."""
 
     def __init__(self, file: Path, log: Path) -> None:
-        # There are many processes and few records: loading a compiler into each would cost more than it saves.
-        super().__init__("pipeline", ["ottla.demo.pipeline", str(file)], log, {"OTTLA_NUMBA": "0"})
+        super().__init__("pipeline", ["ottla.demo.pipeline", str(file)], log)
 
 
 def write_declaration(

@@ -1,7 +1,8 @@
 """The loops over bytes: finding the fields of records, writing varints, hashing keys. Twice, by numpy and by numba.
 
-Numba's are used when it is installed, which the rest does not notice but by a stopwatch; OTTLA_NUMBA=0 in the
-environment turns it off. Both accept and refuse the same bytes, so the tests run everything on both.
+Numba's are used when it is installed and a process has much to do, which the rest does not notice but by a stopwatch:
+loading it takes half a second and 110 MB. OTTLA_NUMBA=0 in the environment turns it off. Both accept and refuse the
+same bytes, so the tests run everything on both.
 
 Finding where records begin is the only sequential part, since each record tells its length only. numpy guesses: if the
 next records are as long as this one, their lengths stand at equal distances, and one comparison accepts all up to
@@ -27,6 +28,10 @@ Hashes = npt.NDArray[np.uint32]
 #: numba would take a byte's own width for sums, so bytes become 64 bits wide first
 Int = int | np.int64
 Function = TypeVar("Function", bound=Callable[..., object])
+
+#: about as many as numpy does in the time that numba takes to load
+ROWS_BEFORE_NUMBA = 200_000
+_to_compile: list[str] = []
 
 #: columns of a section, the records of one batch in the clear: the bytes between two positions of the buffer
 START, END, COUNT, BASE_OFFSET, LAST_OFFSET_DELTA, TIMESTAMP, COUNTS_DELTAS = range(7)
@@ -470,29 +475,9 @@ def _murmur2_mix(hashes: Hashes, words: Hashes) -> Hashes:
 
 
 def _compiled(function: Function) -> Function:
-    """The function as machine code when numba may be used, else as it is, and then nobody calls it."""
-    if _njit is None:
-        return function
-    try:
-        result: Function = _njit(cache=True, nogil=True)(function)
-    except RuntimeError:
-        # Neither the package's directory nor the user's can be written, so each process compiles for itself.
-        result = _njit(nogil=True)(function)
-    return result
-
-
-def _load_njit() -> Callable[..., Callable[[Function], Function]] | None:
-    if os.environ.get("OTTLA_NUMBA") == "0":
-        return None
-    try:
-        from numba import njit
-    except ImportError:
-        return None
-    found: Callable[..., Callable[[Function], Function]] = njit
-    return found
-
-
-_njit = _load_njit()
+    """Numba is to make machine code of this when it is loaded; until then it is Python."""
+    _to_compile.append(function.__name__)
+    return function
 
 
 class CompiledKernels:
@@ -694,7 +679,47 @@ def _hash_pieces(buffer: Bytes, offsets: Positions, hashes: Hashes) -> None:
         hashes[row] = hashed ^ hashed >> 15
 
 
+def load_compiled() -> Kernels | None:
+    """Numba's kernels; None where it is not installed, or turned off."""
+    if os.environ.get("OTTLA_NUMBA") == "0":
+        return None
+    try:
+        from numba import njit
+    except ImportError:
+        return None
+    while _to_compile:
+        name = _to_compile.pop()
+        try:
+            globals()[name] = njit(cache=True, nogil=True)(globals()[name])
+        except RuntimeError:
+            # Neither the package's directory nor the user's can be written, so each process compiles for itself.
+            globals()[name] = njit(nogil=True)(globals()[name])
+    return CompiledKernels()
+
+
+class ChosenKernels:
+    """numpy's, until this process has worked through so many rows that loading numba pays, if it is there."""
+
+    def __init__(self, rows_before_numba: int = ROWS_BEFORE_NUMBA) -> None:
+        self._rows_left = rows_before_numba
+        self._chosen: Kernels = NUMPY
+
+    def scan(self, buffer: Bytes, sections: Ints) -> Scanned:
+        return self._for(int(sections[:, COUNT].sum())).scan(buffer, sections)
+
+    def lay_records(self, fields: list[Ints], blob_bytes: Ints, cuts: list[bool]) -> Laid:
+        return self._for(len(blob_bytes)).lay_records(fields, blob_bytes, cuts)
+
+    def murmur2(self, buffer: Bytes, offsets: Positions) -> Hashes:
+        return self._for(len(offsets)).murmur2(buffer, offsets)
+
+    def _for(self, rows: int) -> Kernels:
+        if self._rows_left > 0:
+            self._rows_left -= rows
+            if self._rows_left <= 0:
+                self._chosen = load_compiled() or NUMPY
+        return self._chosen
+
+
 NUMPY: Kernels = NumpyKernels()
-#: None without numba
-COMPILED: Kernels | None = CompiledKernels() if _njit is not None else None
-KERNELS: Kernels = COMPILED or NUMPY
+KERNELS: Kernels = ChosenKernels()

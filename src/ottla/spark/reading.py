@@ -1,4 +1,4 @@
-"""Reading a range of offsets in a task: Fetch replies become Arrow batches with the columns that are wanted.
+"""Reading ranges of offsets: Fetch replies become Arrow batches with the columns that are wanted.
 
 Needs no Spark. A range has holes (compaction, markers, aborted transactions): reading ends by position, never by count.
 """
@@ -6,13 +6,13 @@ Needs no Spark. A range has holes (compaction, markers, aborted transactions): r
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from ottla.client.cluster import Cluster, Isolation
-from ottla.client.errors import UNKNOWN_TOPIC_CODES, BrokerError, OffsetOutOfRange, TopicReplaced
+from ottla.client.errors import UNKNOWN_TOPIC_CODES, BrokerError, ClientError, OffsetOutOfRange, TopicReplaced
 from ottla.client.fetching import PartitionReader
 from ottla.model.errors import OttlaError
 from ottla.model.types import TopicPartition
@@ -24,6 +24,10 @@ log = logging.getLogger("ottla.spark")
 
 #: the same for all rows of a range
 _CONSTANT: Final = ("topic", "partition")
+
+#: what is little: below this, sending a task to a Python worker takes longer than reading
+AHEAD_ROWS_MAX: Final = 10_000
+AHEAD_BYTES_MAX: Final = 4 << 20
 
 
 class ColumnsRefused(OttlaError):
@@ -48,30 +52,56 @@ def check_columns(names: Sequence[str]) -> None:
             )
 
 
-def read_task(options: ReadOptions, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, with these columns in this order."""
-    range_ = task.range
+def read_tasks(options: ReadOptions, tasks: Iterable[Task], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of some ranges, with these columns in this order."""
     connection = options.connection
     cluster = Cluster(
         connection.bootstrap, connection.properties, client_id=connection.client_id, timeout_s=options.poll_timeout_s
     )
     with cluster:
-        while range_.size > 0:
-            try:
-                _check_topic(cluster, task)
-                for batch, position in _read_range(cluster, options, range_, columns):
-                    range_ = range_._replace(start=position)
-                    if len(batch):
-                        yield batch
-                return
-            except (TopicReplaced, BrokerError) as error:
-                loss, resume = _loss_of(error, range_)
-                if loss is None:
-                    raise
-                if options.fail_on_data_loss:
-                    raise DataLost([loss]) from error
-                log.warning("failOnDataLoss is false, so reading goes on without them: %s", loss)
-                range_ = range_._replace(start=resume)
+        for task in tasks:
+            yield from _read_task(cluster, options, task, columns)
+
+
+def read_ahead(
+    cluster: Cluster, options: ReadOptions, tasks: Sequence[Task], columns: Sequence[str]
+) -> list[pa.RecordBatch] | None:
+    """The same, where tasks are planned, if that is little; None leaves it to the tasks, who have more patience."""
+    if sum(task.range.size for task in tasks) > AHEAD_ROWS_MAX:
+        return None
+    rows: list[pa.RecordBatch] = []
+    size_bytes = 0
+    try:
+        for task in tasks:
+            for batch in _read_task(cluster, options, task, columns):
+                rows.append(batch)
+                size_bytes += batch.nbytes
+                if size_bytes > AHEAD_BYTES_MAX:
+                    return None
+    except ClientError as error:
+        log.info("a small batch is left to tasks: %s", error)
+        return None
+    return rows
+
+
+def _read_task(cluster: Cluster, options: ReadOptions, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    range_ = task.range
+    while range_.size > 0:
+        try:
+            _check_topic(cluster, task)
+            for batch, position in _read_range(cluster, options, range_, columns):
+                range_ = range_._replace(start=position)
+                if len(batch):
+                    yield batch
+            return
+        except (TopicReplaced, BrokerError) as error:
+            loss, resume = _loss_of(error, range_)
+            if loss is None:
+                raise
+            if options.fail_on_data_loss:
+                raise DataLost([loss]) from error
+            log.warning("failOnDataLoss is false, so reading goes on without them: %s", loss)
+            range_ = range_._replace(start=resume)
 
 
 def _check_topic(cluster: Cluster, task: Task) -> None:
@@ -85,7 +115,7 @@ def _read_range(
     cluster: Cluster, options: ReadOptions, range_: OffsetRange, columns: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Rows, and the position behind them."""
-    # Only tasks come here; the processes that plan and watch start faster without the decoder.
+    # Processes that only plan start faster without the decoder.
     from ottla.spark.decode import AbortedTransactions, decode_chunks
 
     isolation = Isolation.READ_COMMITTED if options.read_committed else Isolation.READ_UNCOMMITTED

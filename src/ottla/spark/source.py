@@ -5,7 +5,8 @@ Batch: ``partitions`` once in a planning process, ``read`` in the tasks.
 Stream: one process of the driver lives as long as the query and is asked, one call at a time:
 ``initialOffset`` (twice), ``latestOffset`` and ``reportLatestOffset`` (always again), ``partitions`` for each batch,
 ``commit`` when the batch after it begins. ``read`` runs in the tasks, on a pickled copy. ``stop`` may never come, nor
-``commit`` for the last batch: nothing hangs on them.
+``commit`` for the last batch: nothing hangs on them. The rows of a small batch go to Spark along with its only
+partition, so that no task needs Python: that is most of what a small batch costs (see ``RowsAhead``).
 
 ``offsets`` decides which offsets a batch has and what is lost, ``watching`` learns what the cluster holds, ``reading``
 turns ranges into rows.
@@ -22,6 +23,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -58,7 +60,7 @@ from ottla.spark.offsets import (
     vanished,
 )
 from ottla.spark.options import OptionError, ReadOptions
-from ottla.spark.reading import ColumnsRefused, Task, check_columns, read_task
+from ottla.spark.reading import ColumnsRefused, Task, check_columns, read_ahead, read_tasks
 from ottla.spark.watching import TopicWatcher
 
 if TYPE_CHECKING:
@@ -128,8 +130,8 @@ class OttlaDataSource(DataSource):
 class TaskPartition(InputPartition):
     """What Spark carries from the driver to a task."""
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
+    def __init__(self, *tasks: Task) -> None:
+        super().__init__(tasks)
 
 
 class OttlaReader(DataSourceReader):
@@ -159,10 +161,36 @@ class OttlaReader(DataSourceReader):
         return _read(self._options, partition, self._columns)
 
 
-class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RowsAhead(DataSourceStreamReader):
+    """A reader that can hand over rows with the partitions of a batch.
+
+    Spark takes them from the wrapper around its simple readers only, and asks for them when ``partitions`` has
+    returned. That wrapper can do less than we (it neither limits batches nor reports the latest offset), so a reader
+    passes for one between these two calls and at no other time. If a release of Spark does not ask, nothing is lost:
+    the partition can be read by a task as any other.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[pa.RecordBatch] | None = None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self) if self._rows is None else _SimpleStreamReaderWrapper
+
+    def offer(self, rows: list[pa.RecordBatch] | None) -> None:
+        self._rows = rows
+
+    def getCache(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+        rows, self._rows = self._rows, None
+        assert rows is not None, "asked for rows that were not offered"
+        return iter(rows)
+
+
+class OttlaStreamReader(RowsAhead, SupportsTriggerAvailableNow):
     """The source of one query."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__()
         # Config
         self._options = options
         self._columns = columns_of(schema)
@@ -267,7 +295,13 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = plan_ranges(before, until, observed)
         self._report(plan.losses)
         watcher.accept(observed)
-        return _input_partitions(self._options, plan, observed.topic_ids)
+        each = _input_partitions(self._options, plan, observed.topic_ids)
+        tasks = [task for partition in each for task in partition.value]
+        # Whoever wants many partitions has work for them that comes after reading.
+        alone = self._options.min_partitions is None and self._options.max_records_per_partition is None
+        rows = read_ahead(watcher.cluster, self._options, tasks, self._columns) if tasks and alone else None
+        self.offer(rows)
+        return each if rows is None else [TaskPartition(*tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition, self._columns)
@@ -341,7 +375,7 @@ def _read(options: ReadOptions, partition: InputPartition, columns: list[str]) -
     # Spark makes up a partition without content where there is none to read.
     if not isinstance(partition, TaskPartition):
         return iter(())
-    return read_task(options, partition.value, columns)
+    return read_tasks(options, partition.value, columns)
 
 
 def _check_order(options: ReadOptions, start: PartitionOffsets, end: PartitionOffsets) -> None:

@@ -47,7 +47,7 @@ class TopicWatcher:
         self._options = options
         self._clock = clock
         self._sleep = sleep
-        self._cluster = (open_cluster or open_cluster_of)(options)
+        self.cluster = (open_cluster or open_cluster_of)(options)
         self._isolation = Isolation.READ_COMMITTED if options.read_committed else Isolation.READ_UNCOMMITTED
         self._topics: dict[str, TopicInfo] = {}
         self._topics_at: float | None = None
@@ -56,7 +56,7 @@ class TopicWatcher:
         self._former_ids: dict[str, bytes] = {}
 
     def close(self) -> None:
-        self._cluster.close()
+        self.cluster.close()
 
     def __enter__(self) -> Self:
         return self
@@ -81,7 +81,7 @@ class TopicWatcher:
 
     def _refresh(self) -> dict[str, TopicInfo]:
         subscription = self._options.subscription
-        found = self._cluster.topics(subscription.names or None)
+        found = self.cluster.topics(subscription.names or None)
         self._topics = {
             name: info
             for name, info in found.items()
@@ -159,7 +159,7 @@ class TopicWatcher:
     def observe(self, partitions: Collection[TopicPartition]) -> Observed:
         """What there is of these partitions; to be asked before it is decided what a batch reads."""
         names = {tp.topic for tp in partitions}
-        topics = self._cluster.topics(names)
+        topics = self.cluster.topics(names)
         existing = [tp for tp in partitions if tp.topic in topics and tp.partition < topics[tp.topic].partitions]
         return Observed(
             partition_counts={name: info.partitions for name, info in topics.items()},
@@ -180,7 +180,7 @@ class TopicWatcher:
     def _ask(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         if not wanted:
             return {}
-        found = self._cluster.list_offsets(wanted, isolation=self._isolation)
+        found = self.cluster.list_offsets(wanted, isolation=self._isolation)
         return {tp: at.offset for tp, at in found.items()}
 
     # Waiting
@@ -203,11 +203,11 @@ class TopicWatcher:
         deadline = self._clock() + wait_s + _ANSWER_SLACK_S
         by_node: dict[Node, dict[TopicPartition, int]] = {}
         for tp, offset in positions.items():
-            by_node.setdefault(self._cluster.leader(tp, deadline).node, {})[tp] = offset
+            by_node.setdefault(self.cluster.leader(tp, deadline).node, {})[tp] = offset
         waiting: list[BrokerConnection] = []
         try:
             for node, offsets in by_node.items():
-                connection = self._cluster.borrow(node, deadline)
+                connection = self.cluster.borrow(node, deadline)
                 waiting.append(connection)
                 request = self._waiting_fetch(offsets, wait_s)
                 connection.send(request, deadline=deadline, version_max=_FETCH_VERSION_MAX)
@@ -215,7 +215,7 @@ class TopicWatcher:
                 connection.receive_frame(deadline, None)
         finally:
             for connection in waiting:
-                self._cluster.give_back(connection)
+                self.cluster.give_back(connection)
 
     def _waiting_fetch(self, positions: Mapping[TopicPartition, int], wait_s: float) -> FetchRequest:
         topics: dict[str, list[FetchPartition]] = {}
@@ -232,7 +232,7 @@ class TopicWatcher:
     # Groups
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self._cluster.commit(group, offsets)
+        self.cluster.commit(group, offsets)
 
 
 def open_cluster_of(options: ReadOptions) -> Cluster:

@@ -31,7 +31,7 @@ class Aborted(NamedTuple):
 
 @pytest.fixture(autouse=True, params=["numpy", "numba"])
 def both_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = kernels.NUMPY if request.param == "numpy" else kernels.COMPILED
+    chosen = kernels.NUMPY if request.param == "numpy" else kernels.load_compiled()
     if chosen is None:
         pytest.skip("numba is not installed, or turned off")
     monkeypatch.setattr(kernels, "KERNELS", chosen)
@@ -352,10 +352,21 @@ def test_length_of_any_size_is_read(size: int) -> None:
     assert values_of(build_batch(records))[0] == [record.value for record in records]
 
 
+def test_numba_is_loaded_when_there_is_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(kernels, "load_compiled", lambda: loaded.append("numba"))
+    chosen = kernels.ChosenKernels(rows_before_numba=9)
+    monkeypatch.setattr(kernels, "KERNELS", chosen)
+    reply = build_batch(some(b"a", b"b", b"c", b"d"))
+    for expected in ([], [], ["numba"], ["numba"]):
+        assert values_of(reply)[0] == [b"a", b"b", b"c", b"d"]
+        assert loaded == expected
+
+
 def test_environment_turns_numba_off() -> None:
-    program = "import ottla.spark.kernels as k, sys; print(k.KERNELS is k.NUMPY, 'numba' in sys.modules)"
+    program = "import ottla.spark.kernels as k, sys; print(k.load_compiled(), 'numba' in sys.modules)"
     environment = {**os.environ, "OTTLA_NUMBA": "0"}
     result = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
-    assert result.stdout.split() == ["True", "False"]
+    assert result.stdout.split() == ["None", "False"]

@@ -19,7 +19,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 @pytest.fixture(autouse=True, params=["numpy", "numba"])
 def both_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = kernels.NUMPY if request.param == "numpy" else kernels.COMPILED
+    chosen = kernels.NUMPY if request.param == "numpy" else kernels.load_compiled()
     if chosen is None:
         pytest.skip("numba is not installed, or turned off")
     monkeypatch.setattr(kernels, "KERNELS", chosen)
