@@ -15,6 +15,7 @@ from random_topic import consume, fill, rows_of
 from ottla.client.cluster import Cluster
 from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
+from ottla.spark.session import STREAM_VARIABLES
 from ottla.testing import BrokerProcess
 
 if TYPE_CHECKING:
@@ -123,6 +124,17 @@ def test_stream_reads_in_triggers_and_goes_on_where_it_was(streams: Streams, clu
     assert streams.run(topic) == [7]
     assert streams.run(topic) == []
     assert streams.written() == [(topic, 0, n) for n in range(90)] + [(topic, 1, n) for n in range(37)]
+
+
+def test_stream_adds_nothing_to_the_environment_that_all_streams_of_a_source_share(
+    spark: SparkSession, streams: Streams, cluster: Cluster, topic: str
+) -> None:
+    """Two that add to it at the same time damage it."""
+    produce(cluster, topic, 0, 1)
+    assert streams.run(topic) == [1]
+    sources: Any = spark._jsparkSession.sessionState().dataSourceManager()  # type: ignore[attr-defined]
+    variables = set(sources.lookupDataSource("ottla").dataSourceCls().envVars().keySet())
+    assert variables == {"PYTHONPATH", *STREAM_VARIABLES}
 
 
 def test_running_stream_sees_records_and_publishes_its_progress_as_a_group(

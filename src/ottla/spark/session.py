@@ -12,9 +12,10 @@ import importlib.util
 import ipaddress
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ottla
 from ottla.model.errors import OttlaError
@@ -50,6 +51,9 @@ _LOCAL_DEFAULTS = {
     # The default one forks a process per file on local disks, some dozens for each micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
 }
+#: what Spark puts into the environment of a source's workers when a stream of it starts
+STREAM_VARIABLES = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_LOCAL_DIRS", "SPARK_PYTHON_RUNTIME")
+_SOURCES = ("ottla", "ottla-table")
 
 
 class SparkMissing(OttlaError):
@@ -70,7 +74,26 @@ def build_session(app_name: str, master: str | None = None, conf: Mapping[str, s
     for name, value in settings.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
+    complete_environments(session)
     return session
+
+
+def complete_environments(session: SparkSession) -> None:
+    """Let streams of our sources start side by side.
+
+    All streams of a source share the environment of its workers, a hash map that nobody guards, and each of them puts
+    the same variables into it when it starts. Two at a time can leave one in it twice, and then no task of that source
+    can be sent out as long as the session lives ("Illegal size 5 of collection, expected 6"). Where they are in it
+    already, putting them again changes nothing.
+    """
+    sources: Any = session._jsparkSession.sessionState().dataSourceManager()
+    # The first stream puts the values of its own; until then these are good enough for workers that plan.
+    values = {"SPARK_PYTHON_RUNTIME": "PYTHON_WORKER", "SPARK_LOCAL_DIRS": tempfile.gettempdir()}
+    for name in _SOURCES:
+        if sources.dataSourceExists(name):
+            environment = sources.lookupDataSource(name).dataSourceCls().envVars()
+            for variable in STREAM_VARIABLES:
+                environment.putIfAbsent(variable, values.get(variable, "0"))
 
 
 def settings_of(
