@@ -111,7 +111,7 @@ def major_version(text: str) -> int | None:
 
 def _wrapped(home: Path, version: int, environ: Mapping[str, str]) -> Path:
     """A Java home whose ``bin/java`` is the script. Made once; two processes may make it at the same time."""
-    wrapper_home = _cache_directory(environ) / f"java-{version}"
+    wrapper_home = cache_directory(environ) / f"java-{version}"
     script = wrapper_home / "bin" / "java"
     text = _WRAPPER.format(java=str(home / "bin" / "java").replace("'", "'\\''"))
     if script.is_file() and script.read_text() == text:
@@ -124,7 +124,8 @@ def _wrapped(home: Path, version: int, environ: Mapping[str, str]) -> Path:
     return wrapper_home
 
 
-def _cache_directory(environ: Mapping[str, str]) -> Path:
+def cache_directory(environ: Mapping[str, str]) -> Path:
+    """Where things are kept that can be made again."""
     if environ.get("XDG_CACHE_HOME"):
         return Path(environ["XDG_CACHE_HOME"]) / "ottla"
     if environ.get("HOME"):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import ottla
 from ottla.model.errors import OttlaError
+from ottla.spark.home import home_without_archive
 from ottla.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -144,6 +145,9 @@ def prepare_environment(environ: MutableMapping[str, str], settings: Mapping[str
     if is_on_this_machine(settings.get("spark.master", "")):
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         _add_own_packages(environ)
+        home = home_without_archive(environ) if "SPARK_HOME" not in environ else None
+        if home is not None:
+            environ["SPARK_HOME"] = str(home)
 
 
 def executor_environment(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
