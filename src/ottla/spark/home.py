@@ -26,8 +26,9 @@ def home_without_archive(environ: Mapping[str, str]) -> Path | None:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         return None
-    package = Path(spec.origin).resolve().parent
-    if not (package / "jars").is_dir():
+    package = Path(spec.origin).parent
+    installed = package.parent.name in ("site-packages", "dist-packages")
+    if not installed or not (package / "jars").is_dir():
         return None
     home = cache_directory(environ) / f"spark-{hashlib.sha256(os.fsencode(package)).hexdigest()[:16]}"
     try:

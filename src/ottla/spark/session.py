@@ -145,9 +145,11 @@ def prepare_environment(environ: MutableMapping[str, str], settings: Mapping[str
     if is_on_this_machine(settings.get("spark.master", "")):
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         _add_own_packages(environ)
-        home = home_without_archive(environ) if "SPARK_HOME" not in environ else None
-        if home is not None:
-            environ["SPARK_HOME"] = str(home)
+        # Another Python may have no PySpark but that of the archive.
+        if "SPARK_HOME" not in environ and environ["PYSPARK_PYTHON"] == sys.executable:
+            home = home_without_archive(environ)
+            if home is not None:
+                environ["SPARK_HOME"] = str(home)
 
 
 def executor_environment(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:

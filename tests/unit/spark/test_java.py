@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.spark.home import home_without_archive
 from ottla.spark.java import JavaMissing, find_java, major_version
 from ottla.spark.session import executor_environment, is_on_this_machine, prepare_environment, settings_of
 
@@ -82,6 +83,7 @@ def test_master_of_spark_submit_is_left_alone() -> None:
 
 def test_workers_run_the_same_python_and_find_the_package(tmp_path: Path) -> None:
     environ = {"JAVA_HOME": str(make_java(tmp_path / "j", "17.0.1")), "PYTHONPATH": "/x", "SPARK_REMOTE": "sc://h"}
+    environ["XDG_CACHE_HOME"] = str(tmp_path)
     prepare_environment(environ, {"spark.master": "local[2]"})
     assert environ["PYSPARK_PYTHON"] and environ["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert environ["PYTHONPATH"].endswith("/x") and "SPARK_REMOTE" not in environ
@@ -114,3 +116,27 @@ def test_python_of_executors_may_be_named_by_a_setting(tmp_path: Path) -> None:
     prepare_environment(environ, {"spark.master": "yarn", "spark.pyspark.python": "./env/bin/python"})
     assert environ["PYSPARK_PYTHON"] == "./env/bin/python"
     assert "SPARK_LOCAL_IP" not in environ
+
+
+def test_spark_home_has_everything_but_the_archive_that_workers_would_compile_anew(tmp_path: Path) -> None:
+    java = str(make_java(tmp_path / "j", "17.0.1"))
+    for _ in range(2):
+        environ = {"JAVA_HOME": java, "XDG_CACHE_HOME": str(tmp_path)}
+        prepare_environment(environ, {"spark.master": "local[2]"})
+        home = Path(environ["SPARK_HOME"])
+        assert (home / "bin" / "spark-submit").is_file() and list(home.glob("jars/spark-core*"))
+        assert not list(home.glob("**/pyspark.zip"))
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"SPARK_HOME": "/opt/spark"}, {"PYSPARK_PYTHON": "/usr/bin/python3"}], ids=["home", "python"]
+)
+def test_spark_home_is_that_of_a_user_who_has_chosen_spark_or_python(tmp_path: Path, chosen: dict[str, str]) -> None:
+    environ = {"JAVA_HOME": str(make_java(tmp_path / "j", "17.0.1")), "XDG_CACHE_HOME": str(tmp_path), **chosen}
+    prepare_environment(environ, {"spark.master": "local[2]"})
+    assert environ.get("SPARK_HOME") == chosen.get("SPARK_HOME")
+
+
+def test_spark_home_is_not_ours_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert home_without_archive({"XDG_CACHE_HOME": str(tmp_path / "file")}) is None
