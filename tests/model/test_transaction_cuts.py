@@ -7,6 +7,7 @@ that were open go on, and can be ended; on a compacted topic also after the next
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -23,6 +24,8 @@ from ottla.testing.disk import DiskCut, Keep, MemoryDisk
 
 RETENTION_MS = 60_000
 SEEDS = 1
+#: `make test` cuts after every third change and begins anywhere, `make crash` after every single one
+EVERY = int(os.environ.get("OTTLA_CUT_EVERY", "3"))
 
 
 def settings_of(policy: str) -> TopicSettings:
@@ -153,8 +156,8 @@ SCRIPT = [
 
 
 def lives(path: Path, policy: str, every: int = 1) -> Iterator[tuple[int, Life]]:
-    """The life, cut after no change, after one, after two, and so on to its end; or every so many."""
-    changes = 0
+    """The life, cut after no change, after one, after two, and so on to its end; or every so many, from anywhere."""
+    changes = Random().randrange(every)
     while True:
         life = Life(path, disk_with(path), policy)
         life.room.disk.cut_after(changes, seed=changes)
@@ -196,7 +199,7 @@ def check(life: Life, disk: MemoryDisk, promised: int) -> None:
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_readers_see_what_was_committed_wherever_the_machine_stops(tmp_path: Path, policy: str) -> None:
-    for changes, life in lives(tmp_path, policy):
+    for changes, life in lives(tmp_path, policy, EVERY):
         kinds: list[tuple[Keep, int]] = [("process", 0), *(("power", seed) for seed in range(SEEDS))]
         for keep, seed in kinds:
             promised = life.written if keep == "process" else life.synced
@@ -222,16 +225,18 @@ def cut_the_next_start(life: Life, crashed: MemoryDisk) -> None:
 
 def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
     finished = 0
-    for changes, life in lives(tmp_path, "compact"):
+    for changes, life in lives(tmp_path, "compact", every=4):
         crashed = life.room.disk.crash(Random(changes), "process")
         folder = f"{tmp_path}/{NAME}"
         if not crashed.exists(folder) or not any(name.endswith(".swap") for name in crashed.listdir(folder)):
             continue
         finished += 1
-        if finished % 4:
-            continue
-        cut_the_next_start(life, crashed)
-    assert finished > 40
+        try:
+            cut_the_next_start(life, crashed)
+        except BaseException as error:
+            error.add_note(f"cut after {changes} changes")
+            raise
+    assert finished > 10
 
 
 def test_recovery_can_be_cut_everywhere_too(tmp_path: Path) -> None:
