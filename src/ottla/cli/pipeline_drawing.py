@@ -115,6 +115,9 @@ def _describe_sink(flow: Flow, sink: Sink) -> dict[str, Any]:
         "key": sink.key,
         "value": list(sink.value),
         "delivery": sink.delivery,
+        "tombstone_when": None if sink.tombstone_when is None else sink.tombstone_when.text,
+        "partitions": sink.partitions,
+        "config": dict(sink.config),
     }
 
 
@@ -151,7 +154,11 @@ def _flow_lines(flow: Mapping[str, Any]) -> Iterator[str]:
 def _sink_line(sink: Mapping[str, Any]) -> str:
     if "topic" in sink:
         key = f", key {sink['key']}" if sink["key"] else ""
-        return f"topic {sink['topic']} ({sink['format']}{key}, {sink['delivery']})"
+        tombstones = f", no value where {sink['tombstone_when']}" if sink["tombstone_when"] else ""
+        made = [f"{sink['partitions']} partitions"] if sink["partitions"] else []
+        made += [f"{name}={value}" for name, value in sorted(sink["config"].items())]
+        as_new = f"; made with {', '.join(made)}" if made else ""
+        return f"topic {sink['topic']} ({sink['format']}{key}{tombstones}, {sink['delivery']}{as_new})"
     by = f", by {', '.join(sink['partition_by'])}" if sink["partition_by"] else ""
     keys = f", one row per {', '.join(sink['keys'])}" if sink["keys"] else ""
     return f"table {sink['table']} ({sink['format']}{by}{keys})"

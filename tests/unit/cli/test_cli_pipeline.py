@@ -110,6 +110,16 @@ def test_explain_draws_flows_by_zone(ottla: Any, shop: Path) -> None:
     assert "expects amount is positive: amount > 0, else quarantine" in text
 
 
+def test_explain_says_how_a_topic_is_made_and_what_becomes_a_tombstone(ottla: Any, shop: Path) -> None:
+    sink = "      - topic: shop.revenue-per-minute\n"
+    more = "partitions: 2", "config: {cleanup.policy: compact}", "tombstone_when: revenue = 0"
+    text = shop.read_text()
+    assert sink in text
+    shop.write_text(text.replace(sink, sink + "".join(f"        {line}\n" for line in more)))
+    drawn = ottla("pipeline", "explain", shop.name).output
+    assert "no value where revenue = 0, exactly-once; made with 2 partitions, cleanup.policy=compact)" in drawn
+
+
 def test_explain_gives_programs_the_whole_graph(ottla: Any, shop: Path) -> None:
     picture = json.loads(ottla("pipeline", "explain", shop.name, "-o", "json").stdout)
     flows = {flow["name"]: flow for flow in picture["flows"]}
