@@ -60,7 +60,7 @@ bench: $(VENV)/.dev
 # Many more kills than `make test` has time for.
 crash: $(VENV)/.dev
 	$(BIN)/pytest tests/crash -m crash --kills $(or $(KILLS),50) -s
-	OTTLA_CUT_EVERY=1 $(BIN)/pytest tests/model/test_transaction_cuts.py
+	OTTLA_CUT_EVERY=1 $(BIN)/pytest tests/model/test_transaction_cuts.py tests/model/test_compaction_cuts.py
 
 # Long storms over consumer groups: CHANGES=100 SEED=1 AGAINST=kafka, all of them optional.
 groups: $(VENV)/.dev

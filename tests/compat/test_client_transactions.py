@@ -388,8 +388,8 @@ def test_nothing_is_half_visible_when_the_broker_is_killed_again_and_again(
     committed: list[bytes] = []
     doubtful: set[bytes] = set()
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(_count_up, client, unused_name, topic, 60, committed, doubtful)
-        for kill in range(4):
+        ended = pool.submit(_count_up, client, unused_name, topic, 35, committed, doubtful)
+        for kill in range(2):
             while len(committed) < 10 * kill + 5 and not ended.done():
                 concurrent.futures.wait([ended], 0.01)
             broker.kill()
