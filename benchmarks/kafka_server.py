@@ -37,7 +37,8 @@ _BROKER_JVM = [
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 ]
-_TOOL_JVM = ["-Xmx256M", "-XX:TieredStopAtLevel=1"]
+#: what Java itself has to say is no answer of a tool
+_TOOL_JVM = ["-Xmx256M", "-XX:TieredStopAtLevel=1", "-Xlog:disable", "-Xlog:all=warning:stderr"]
 
 _LOGGING = """\
 status = error
