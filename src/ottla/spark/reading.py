@@ -129,14 +129,16 @@ def _read_range(
     constants = _Constants(range_.topic_partition)
     schema = pa.schema([(name, TYPES[name]) for name in columns])
     position = range_.start
-    for fetched in reader:
-        if aborted is not None:
-            aborted.feed(fetched.aborted)
-        chunks = decode_chunks(
-            fetched.data, start=position, end=range_.end, aborted=aborted, headers=False, columns=decoded
-        )
-        for rows, position in chunks:
-            yield constants.added_to(rows, schema), position
+    # Whoever stops early, or fails, gives its connection back: the cluster of a stream lives as long as its query.
+    with reader:
+        for fetched in reader:
+            if aborted is not None:
+                aborted.feed(fetched.aborted)
+            chunks = decode_chunks(
+                fetched.data, start=position, end=range_.end, aborted=aborted, headers=False, columns=decoded
+            )
+            for rows, position in chunks:
+                yield constants.added_to(rows, schema), position
 
 
 class _Constants:
