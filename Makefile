@@ -7,7 +7,7 @@ DEMO ?= ./demo-data
 LISTENER ?= PLAINTEXT://127.0.0.1:9092
 METRICS ?= 127.0.0.1:9464
 
-.PHONY: run demo broker test test-fast check format docs bench crash groups transactions spark-kills spark-cluster clean
+.PHONY: run demo broker test test-fast check format docs bench crash groups transactions hostile spark-kills spark-cluster clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of it all, until Ctrl-C.
 run: $(VENV)/.run
@@ -71,6 +71,10 @@ groups: $(VENV)/.dev
 transactions: $(VENV)/.dev
 	$(BIN)/pytest tests/transactions --txn-kills $(or $(KILLS),100) --txn-records $(or $(RECORDS),1000000) \
 	  --txn-runs $(or $(RUNS),200) $(if $(SEED),--txn-seed $(SEED)) -s
+
+# Hostile clients at full size, with limits on latency and memory: needs a quiet machine. ATTACKS="fetch" selects some.
+hostile: $(VENV)/.dev
+	OTTLA_HOSTILE=1 $(BIN)/pytest tests/hostile -s $(if $(ATTACKS),-k "$(ATTACKS)")
 
 # Exactly once through Spark, into a topic and a table, while drivers, executors and the broker are killed: KILLS=100
 # ROWS=1000000 SEED=1, all of them optional.
