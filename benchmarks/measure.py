@@ -83,6 +83,7 @@ class Lab:
                 "produce": self._produce,
                 "consume": self._consume,
                 "client": self._client,
+                "client-transactions": self._client_transactions,
                 "e2e": self._end_to_end,
                 "transactions": self._transactions,
                 "commit": self._commit,
@@ -165,6 +166,7 @@ class Lab:
             "mb_per_second": said["bytes"] / said["seconds"] / MB,
             "us_per_request": cpu * 1e6 / said["requests_all"],
             "cpu_seconds_per_million_records": cpu * 1e6 / said["records_all"],
+            "cpu_us_per_mb": cpu * 1e6 * MB / (said["bytes"] / said["requests"] * said["requests_all"]),
             "p50_ms": said["p50_ms"],
             "p99_ms": said["p99_ms"],
             "p999_ms": said["p999_ms"],
@@ -196,6 +198,25 @@ class Lab:
             self._delete_topic(broker, topic)
 
     # Transactions
+
+    def _client_transactions(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
+        """A Python program that writes one transaction of 10,000 records after the other."""
+        self._prepare_transactions(broker, scenario)
+        topic = self._create_topic(broker, scenario)
+        try:
+            cpu = cpu_seconds(broker.pid)
+            commits, took = _confluent_kafka_transactions(broker.bootstrap, topic, scenario.record_bytes, seconds)
+            cpu = cpu_seconds(broker.pid) - cpu
+            records = len(commits) * TRANSACTION_RECORDS
+            commits.sort()
+            return {
+                "records_per_second": records / took,
+                "cpu_seconds_per_million_records": cpu * 1e6 / records,
+                "commit_p50_ms": commits[len(commits) // 2] * 1e3,
+                "commit_p99_ms": commits[len(commits) * 99 // 100] * 1e3,
+            }
+        finally:
+            self._delete_topic(broker, topic)
 
     def _transactions(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
         """Transactional between two halves of idempotent, so that a disk that slows down spoils no difference."""
@@ -435,3 +456,30 @@ def _confluent_kafka(bootstrap: str, topic: str, record_bytes: int, seconds: flo
         lost = len(failures) + left
         raise MeasurementFailed(f"{lost} of {sent} records were not delivered: {failures[:1]}")
     return sent, took
+
+
+def _confluent_kafka_transactions(
+    bootstrap: str, topic: str, record_bytes: int, seconds: float
+) -> tuple[list[float], float]:
+    """How long each commit took, in seconds, and how long all transactions took together."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": f"{topic}-producer",
+            "compression.type": "none",
+            "queue.buffering.max.messages": 1_000_000,
+            "linger.ms": 1,
+        }
+    )
+    producer.init_transactions(30.0)
+    value, commits, began = b"x" * record_bytes, list[float](), time.monotonic()
+    while time.monotonic() - began < seconds:
+        producer.begin_transaction()
+        for _ in range(TRANSACTION_RECORDS):
+            producer.produce(topic, value)
+        producer.poll(0)
+        # A commit also waits for the deliveries: a client cannot separate the two, and its user waits for both.
+        asked = time.monotonic()
+        producer.commit_transaction(60.0)
+        commits.append(time.monotonic() - asked)
+    return commits, time.monotonic() - began

@@ -63,6 +63,7 @@ _METRIC_UNITS = {
     "p999_ms": " ms",
     "cores": " cores",
     "us_per_request": " µs",
+    "cpu_us_per_mb": " µs",
     "cost_percent": " %",
     "cpu_seconds_per_million_records": " s",
     "idempotent_cpu_seconds_per_million_records": " s",
@@ -90,6 +91,8 @@ _SPARK_RATIOS = {
     "both on Kafka": (OURS_KAFKA, (TUNED_KAFKA, DEFAULT_KAFKA)),
     "both on Ottla": (OURS_OTTLA, (TUNED_OTTLA, DEFAULT_OTTLA)),
 }
+
+_TRANSACTION_KINDS = ("transactions", "commit", "committed", "client-transactions")
 
 #: a difference that may be nothing, or less: to divide it by another one says nothing
 _NO_RATIO = frozenset({"cost_percent"})
@@ -181,7 +184,7 @@ def render(document: Document) -> str:
     latency = [row for row in rows if row["kind"] == "e2e"]
     if latency:
         parts.append("### Latency\n\n" + _by_metric(latency))
-    transactions = [row for row in rows if row["kind"] in ("transactions", "commit", "committed")]
+    transactions = [row for row in rows if row["kind"] in _TRANSACTION_KINDS]
     if transactions:
         parts.append("### Transactions\n\n" + _by_metric(transactions))
     rest = [row for row in rows if row["kind"] in ("footprint", "loaded")]
@@ -275,8 +278,8 @@ def _facts(document: Document) -> str:
 
 def _throughput(rows: Sequence[Document]) -> str:
     head = "| work | Ottla, records/s | Apache Kafka, records/s | ratio | target | broker CPU per request | "
-    head += "CPU s per million records | p50 / p99 / p99.9 ms |"
-    lines = [head, "|---|---|---|---|---|---|---|---|"]
+    head += "CPU s per million records | CPU per MB | p50 / p99 / p99.9 ms |"
+    lines = [head, "|---" * 9 + "|"]
     for row in rows:
         brokers = row["brokers"]
         cells = [row["title"]]
@@ -284,6 +287,7 @@ def _throughput(rows: Sequence[Document]) -> str:
         cells += [_times(_ratio(brokers, "records_per_second")), _targets(row["targets"])]
         cells.append(_pair(brokers, "us_per_request", "µs"))
         cells.append(_pair(brokers, "cpu_seconds_per_million_records", "s"))
+        cells.append(_pair(brokers, "cpu_us_per_mb", "µs"))
         cells.append(_latencies(brokers))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
