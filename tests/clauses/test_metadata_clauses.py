@@ -10,6 +10,7 @@ from ottla.testing import BrokerProcess
 from ottla.testing.pytest_plugin import StartBroker
 from ottla.testing.raw import RawClient
 from ottla.wire import ZERO_UUID
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 from ottla.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -87,6 +88,26 @@ def test_unknown_topic_is_created_when_the_request_allows_it(client: RawClient, 
     assert (found.error_code, len(found.partitions)) == (0, 1)
     (again,) = client.ask(named(name), version).topics
     assert (again.error_code, len(again.partitions)) == (0, 1)
+
+
+@every_version
+def test_topic_deleted_a_moment_ago_is_unknown_first_and_created_in_the_background(
+    client: RawClient, topic: Any, version: int
+) -> None:
+    client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic.name)], timeout=10_000), 6)
+    assert codes(client.ask(named(topic.name, create=True), version)) == {topic.name: 3}
+    while codes(client.ask(named(topic.name), 9))[topic.name]:
+        pass
+    (found,) = client.ask(named(topic.name, create=True), 12).topics
+    assert (found.error_code, len(found.partitions)) == (0, 1)
+    assert found.topic_id != topic.id
+
+
+def test_topic_deleted_a_moment_ago_is_not_created_without_auto_creation(client: RawClient, topic: Any) -> None:
+    client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic.name)], timeout=10_000), 6)
+    for _ in range(3):
+        assert codes(client.ask(named(topic.name), 9)) == {topic.name: 3}
+    assert topic.name not in codes(client.ask(MetadataRequest(topics=None), 9))
 
 
 def test_broker_may_forbid_auto_creation(start_ottla_broker: StartBroker) -> None:

@@ -25,7 +25,7 @@ from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
 from ottla.cluster.controller import bump_leader_epochs
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
-from ottla.cluster.schema import CLUSTER_ID, SKELETON, state_path, to_json
+from ottla.cluster.schema import CLUSTER_ID, ops_create_skeleton, state_path, to_json
 from ottla.cluster.store import Changed, Create, Op, Put, StoreError
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.env.clock import Clock, SystemClock
@@ -147,9 +147,11 @@ class Broker:
         if stored is not None and known is not None and stored != known:
             raise StartError(f"{store_path} and meta.properties name different clusters; one of them was copied here")
         cluster_id = stored or known or self._new_text_id()
+        ops = ops_create_skeleton(await self._store.load("/"))
         if stored is None:
-            identity = to_json({"version": 1, "id": cluster_id})
-            await self._store.multi([*SKELETON, Create(CLUSTER_ID, identity)])
+            ops.append(Create(CLUSTER_ID, to_json({"version": 1, "id": cluster_id})))
+        if ops:
+            await self._store.multi(ops)
         # Last: a start that was killed before this leaves nothing that the next would take for a lost part.
         try:
             self._log_store.sign(cluster_id, settings.broker_id, self._new_text_id)
@@ -182,7 +184,7 @@ class Broker:
         self._services = services = Services(
             broker_id=settings.broker_id, cluster_id=cluster_id, clock=self._clock, loop=self._loop,
             wheel=self._wheel, store=self._store, view=self._view, replicas=self.replicas,
-            started_settings=settings, settings=settings, new_id=self._new_topic_id,
+            started_settings=settings, settings=settings, new_id=self._new_topic_id, tasks=self._tasks,
             advertised={endpoint.name: endpoint for endpoint in settings.advertised_endpoints},
         )  # fmt: skip
         self._coordination = Coordination(

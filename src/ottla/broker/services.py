@@ -13,6 +13,7 @@ from ottla.coordinator.group_runtime import GroupRuntime
 from ottla.coordinator.outcome import Client
 from ottla.coordinator.transaction_runtime import MarkerWriter, TransactionRuntime
 from ottla.env.clock import Clock
+from ottla.env.tasks import Tasks
 from ottla.env.timers import TimerWheel
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import Endpoint
@@ -37,6 +38,10 @@ class Services:
     settings: BrokerSettings
     #: 16 random bytes, for topic ids
     new_id: Callable[[], bytes]
+    #: background work of the APIs; the broker stops it
+    tasks: Tasks
+    #: names of topics whose creation in the background has not ended
+    topics_being_created: set[str] = field(default_factory=set)
     #: set as soon as there is one, which is before anybody can ask
     groups: GroupRuntime = field(init=False)
     transactions: TransactionRuntime = field(init=False)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ottla.cluster.schema import state_path, topic_config_path, topic_path
+from ottla.cluster.schema import deleted_topic_path, state_path, to_json, topic_config_path, topic_path
 from ottla.cluster.store import Create, Delete, Op, Put
 from ottla.cluster.view import ClusterView, PartitionView, TopicView
 from ottla.model.errors import (
@@ -22,6 +22,10 @@ from ottla.model.errors import (
 NAME_LENGTH_MAX = 249
 #: Kafka's own bound on what one call may create
 PARTITIONS_PER_CALL_MAX = 10_000
+#: deletions that the store holds at most
+DELETIONS_MAX = 1000
+#: outdated deletions that one deletion removes at most: more than one, so that a backlog shrinks
+_OUTDATED_PER_DELETION = 8
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -111,8 +115,24 @@ def ops_create_topic(topic: TopicView) -> list[Op]:
     ]
 
 
-def ops_delete_topic(topic: TopicView) -> list[Op]:
-    return [Delete(state_path(topic.name)), Delete(topic_path(topic.name)), Delete(topic_config_path(topic.name))]
+def ops_delete_topic(view: ClusterView, topic: TopicView, now_ms: int) -> list[Op]:
+    """Return the operations that delete a topic and record the deletion, so that every broker knows of it.
+
+    They also remove deletions that are no longer recent, and the oldest one when there are DELETIONS_MAX.
+    """
+    path = deleted_topic_path(topic.name)
+    value = to_json({"version": 1, "deleted_ms": now_ms})
+    others = [name for name in view.deletions if name != topic.name]
+    outdated = [name for name in others[:_OUTDATED_PER_DELETION] if not view.recently_deleted(name, now_ms)]
+    if not outdated and len(others) >= DELETIONS_MAX:
+        outdated = others[:1]
+    return [
+        Delete(state_path(topic.name)),
+        Delete(topic_path(topic.name)),
+        Delete(topic_config_path(topic.name)),
+        Put(path, value) if topic.name in view.deletions else Create(path, value),
+        *(Delete(deleted_topic_path(name)) for name in outdated),
+    ]
 
 
 def plan_create_partitions(

@@ -5,6 +5,7 @@
     /brokers/topics/T/state        {"version": 1, "partitions": [[leader, leader_epoch, [isr...]], ...]}
     /config/topics/T               {"version": 1, "config": {"retention.ms": "1000"}}
     /config/brokers/N, <default>   the same
+    /admin/deleted_topics/T        {"version": 1, "deleted_ms": 1700000000000}
     /latest_producer_id_block      {"version": 1, "broker": 1, "block_start": "0", "block_end": "999"}
 
 Kafka keeps a state node per partition. One per topic lets ten thousand partitions change their leader in as many writes
@@ -14,7 +15,7 @@ as there are topics.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from ottla.cluster.store import Create, Op
@@ -24,12 +25,18 @@ TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 BROKER_DEFAULT = "<default>"
+DELETED_TOPICS = "/admin/deleted_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
-#: what a new tree starts with, parents first
-SKELETON: tuple[Op, ...] = tuple(
-    Create(path) for path in ("/cluster", "/brokers", TOPICS, "/config", TOPIC_CONFIGS, BROKER_CONFIGS)
-)
+#: the nodes that every tree has, parents before children
+SKELETON = (
+    "/cluster", "/brokers", TOPICS, "/config", TOPIC_CONFIGS, BROKER_CONFIGS, "/admin", DELETED_TOPICS,
+)  # fmt: skip
+
+
+def ops_create_skeleton(existing: Container[str]) -> list[Op]:
+    """Return the operations that create the missing nodes of SKELETON, in a new tree or in one of an older version."""
+    return [Create(path) for path in SKELETON if path not in existing]
 
 
 def topic_path(topic: str) -> str:
@@ -46,6 +53,10 @@ def topic_config_path(topic: str) -> str:
 
 def broker_config_path(broker: str) -> str:
     return f"{BROKER_CONFIGS}/{broker or BROKER_DEFAULT}"
+
+
+def deleted_topic_path(topic: str) -> str:
+    return f"{DELETED_TOPICS}/{topic}"
 
 
 def to_json(value: Mapping[str, Any]) -> bytes:

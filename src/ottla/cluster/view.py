@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ottla.cluster.schema import (
     BROKER_CONFIGS,
     BROKER_DEFAULT,
+    DELETED_TOPICS,
     TOPIC_CONFIGS,
     TOPICS,
     config_json,
@@ -23,6 +24,9 @@ from ottla.cluster.store import Changed
 from ottla.model.types import topic_id_text
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__ottla_rebalances"})
+
+#: how long a deletion is remembered: longer than a client takes to refresh its metadata after DeleteTopics
+RECENTLY_DELETED_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class ClusterView:
         self.topics_by_id: dict[bytes, TopicView] = {}
         #: overrides by broker id as text; the default for all brokers under "<default>"
         self.broker_configs: dict[str, dict[str, str]] = {}
+        #: topic name -> wall-clock time of its deletion in ms, oldest first; at most DELETIONS_MAX of the controller
+        self.deletions: dict[str, int] = {}
         #: goes up with every change; what was computed from an older one is stale
         self.version = 0
         #: goes up when topics came, went, or got partitions
@@ -103,6 +109,11 @@ class ClusterView:
                 broker = path.removeprefix(BROKER_CONFIGS + "/")
                 self.broker_configs[broker] = config_of(value) if value is not None else {}
                 brokers_changed = True
+            elif path.startswith(DELETED_TOPICS + "/"):
+                topic = path.removeprefix(DELETED_TOPICS + "/")
+                self.deletions.pop(topic, None)
+                if value is not None:
+                    self.deletions[topic] = int(json.loads(value)["deleted_ms"])
         self.version += 1
         differing = [pair for pair in map(self._refresh, topics) if pair[0] != pair[1]]
         self.topics_version += bool(differing)
@@ -137,6 +148,12 @@ class ClusterView:
         new = TopicView(name=topic, topic_id=topic_id, partitions=partitions, config=self._configs.get(topic, {}))
         self.topics[topic] = self.topics_by_id[topic_id] = new
         return old, new
+
+    def recently_deleted(self, topic: str, now_ms: int) -> bool:
+        """Return whether a topic of this name was deleted less than RECENTLY_DELETED_MS ago."""
+        deleted_ms = self.deletions.get(topic)
+        # The absolute value, because the clock of the broker that deleted the topic may be ahead of this one's.
+        return deleted_ms is not None and abs(now_ms - deleted_ms) < RECENTLY_DELETED_MS
 
     def dynamic_config(self, broker_id: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Broker settings changed at run time: for all brokers, and for this one."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.cluster.controller import (
+    DELETIONS_MAX,
     NewTopic,
     bump_leader_epochs,
     check_topic_name,
@@ -17,6 +21,8 @@ from ottla.cluster.controller import (
     plan_create_partitions,
     plan_create_topic,
 )
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.schema import SKELETON, ops_create_skeleton
 from ottla.cluster.store import Changed, Create, Delete, Node, Put
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.model.errors import (
@@ -66,11 +72,71 @@ def test_minus_one_means_the_brokers_default() -> None:
     assert len(plan(ClusterView(), partition_count=-1).partitions) == 7
 
 
-def test_a_deleted_topic_is_gone_from_the_view() -> None:
+def test_deleted_topic_is_removed_from_the_view() -> None:
     topic = plan(ClusterView())
     view = view_with(topic)
-    apply(view, ops_delete_topic(topic))
+    apply(view, ops_delete_topic(view, topic, now_ms=1000))
     assert not view.topics and not view.topics_by_id
+
+
+def test_deletion_is_recent_for_ten_seconds() -> None:
+    topic = plan(ClusterView())
+    view = view_with(topic)
+    assert not view.recently_deleted("orders", 50_000)
+    apply(view, ops_delete_topic(view, topic, now_ms=50_000))
+    assert view.recently_deleted("orders", 50_000) and view.recently_deleted("orders", 59_999)
+    assert view.recently_deleted("orders", 49_000), "the clock of the broker that deleted it was ahead"
+    assert not view.recently_deleted("orders", 60_000) and not view.recently_deleted("other", 50_000)
+
+
+def test_second_deletion_of_a_name_replaces_the_first() -> None:
+    topic = plan(ClusterView())
+    view = view_with(topic)
+    for now_ms in (1000, 20_000):
+        apply(view, ops_create_topic(topic))
+        apply(view, ops_delete_topic(view, topic, now_ms))
+    assert view.deletions == {"orders": 20_000}
+
+
+def test_number_of_recorded_deletions_is_bounded() -> None:
+    view = ClusterView()
+    for number in range(DELETIONS_MAX + 10):
+        apply(view, ops_delete_topic(view, plan(view, f"t{number}"), now_ms=1000))
+    assert len(view.deletions) == DELETIONS_MAX
+    assert next(iter(view.deletions)) == "t10", "the oldest are removed first"
+
+
+def test_outdated_deletions_are_removed_by_later_ones() -> None:
+    view = ClusterView()
+    for number in range(20):
+        apply(view, ops_delete_topic(view, plan(view, f"t{number}"), now_ms=1000))
+    for number in range(20, 24):
+        apply(view, ops_delete_topic(view, plan(view, f"t{number}"), now_ms=50_000))
+    assert list(view.deletions) == ["t20", "t21", "t22", "t23"]
+
+
+def test_deletion_is_still_known_after_a_restart(tmp_path: Path) -> None:
+    async def delete_then_reload() -> ClusterView:
+        topic, view = plan(ClusterView()), ClusterView()
+        store = EmbeddedStore.open(tmp_path / "metadata.db")
+        await store.multi(ops_create_skeleton(await store.load("/")))
+        await store.multi(ops_create_topic(topic))
+        await store.multi(ops_delete_topic(view, topic, now_ms=1000))
+        await store.close()
+        store = EmbeddedStore.open(tmp_path / "metadata.db")
+        nodes = await store.load("/")
+        await store.close()
+        assert ops_create_skeleton(nodes) == []
+        view.apply([Changed(path, node) for path, node in nodes.items()])
+        return view
+
+    assert asyncio.run(delete_then_reload()).deletions == {"orders": 1000}
+
+
+def test_skeleton_of_an_older_version_is_completed() -> None:
+    old = ("/cluster", "/brokers", "/brokers/topics", "/config", "/config/topics", "/config/brokers")
+    created = {op.path for op in ops_create_skeleton(old) if isinstance(op, Create)}
+    assert created == set(SKELETON) - set(old)
 
 
 def test_new_partitions_follow_the_old_ones() -> None:

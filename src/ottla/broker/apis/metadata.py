@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ottla.broker.apis.topics import create_topic_by_default
+from ottla.broker.apis.topics import create_topic_by_default, create_topic_in_background
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import PARTITIONS_PER_CALL_MAX
 from ottla.cluster.view import PartitionView, TopicView
@@ -111,7 +111,11 @@ async def _wanted_topic(
         return _topic(services, topic, operations)
     topic = services.view.topics.get(wanted.name)
     try:
-        if topic is None and create:
+        if topic is None and create and services.view.recently_deleted(wanted.name, services.clock.wall_ms()):
+            # As in Kafka, where creation always takes place in the background: a client that looks whether its
+            # DeleteTopics took effect must not be shown a new topic in the answer to its question.
+            create_topic_in_background(services, wanted.name)
+        elif topic is None and create:
             topic = await create_topic_by_default(services, wanted.name)
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

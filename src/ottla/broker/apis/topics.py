@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
@@ -16,7 +17,8 @@ from ottla.cluster.controller import (
     plan_create_partitions,
     plan_create_topic,
 )
-from ottla.cluster.store import NodeExists, NoNode
+from ottla.cluster.schema import DELETED_TOPICS
+from ottla.cluster.store import NodeExists, NoNode, is_below
 from ottla.cluster.view import INTERNAL_TOPICS, TopicView
 from ottla.model.errors import (
     ErrorCode,
@@ -59,6 +61,11 @@ from ottla.wire.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+
+log = logging.getLogger(__name__)
+
+#: concurrent deletions can conflict in the deletions that they remove, once for each of them that is in flight
+_DELETE_ATTEMPTS = 100
 
 
 async def create_topics(
@@ -141,6 +148,23 @@ async def create_topic_by_default(services: Services, name: str) -> TopicView | 
     return services.view.topics.get(name)
 
 
+def create_topic_in_background(services: Services, name: str) -> None:
+    """Start auto-creation of a topic and return at once; a later Metadata request finds the topic."""
+    if name in services.topics_being_created:
+        return
+    services.topics_being_created.add(name)
+
+    async def create() -> None:
+        try:
+            await create_topic_by_default(services, name)
+        except KafkaError as error:
+            log.warning("topic could not be created automatically topic=%s error=%s", name, error)
+        finally:
+            services.topics_being_created.discard(name)
+
+    services.tasks.start(create(), f"create topic {name}")
+
+
 async def create_internal_topic(
     services: Services, name: str, *, partitions: int, replication_factor: int, config: dict[str, str]
 ) -> None:
@@ -190,14 +214,24 @@ async def delete_topics(
                 raise TopicDeletionDisabled("topic deletion is disabled; set delete.topic.enable=true")
             topic = _topic_to_delete(services, each)
             result.name, result.topic_id = topic.name, topic.topic_id
-            await services.store.multi(ops_delete_topic(topic))
-        except NoNode:
-            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            result.error_message = "the topic is already gone"
+            await _delete(services, topic)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
         results.append(result)
     return DeleteTopicsResponse(responses=results)
+
+
+async def _delete(services: Services, topic: TopicView) -> None:
+    """Delete the topic and record its deletion. Raise UnknownTopicOrPartition if another request deleted it first."""
+    for _ in range(_DELETE_ATTEMPTS):
+        try:
+            await services.store.multi(ops_delete_topic(services.view, topic, services.clock.wall_ms()))
+            return
+        except (NoNode, NodeExists) as conflict:
+            if not is_below(DELETED_TOPICS, conflict.path):
+                raise UnknownTopicOrPartition("another request has deleted this topic") from None
+            # Another deletion changed the same recorded deletion; the view shows the change by now.
+    raise Refused(ErrorCode.REQUEST_TIMED_OUT, "too many topics are being deleted at once; try again")
 
 
 def _topic_to_delete(services: Services, wanted: DeleteTopicState) -> TopicView:
