@@ -13,8 +13,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
+from ottla.model.errors import ErrorCode
 from ottla.testing import BrokerProcess
 from ottla.testing.pytest_plugin import StartBroker
+from ottla.testing.raw import RawClient, batch_of, produce_request
+from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 pytestmark = pytest.mark.broker
 
@@ -110,6 +114,66 @@ def test_several_log_directories_share_the_partitions(start_ottla_broker: StartB
     assert [len(list(path.glob("spread-*"))) for path in paths] == [2, 2]
     broker.restart()
     assert consume(broker, "spread", 1) == [b"v"]
+
+
+def error_of_list_offsets(client: RawClient, topic: str, timestamp: int) -> int:
+    wanted = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
+    code: int = client.ask(request, 7).topics[0].partitions[0].error_code
+    return code
+
+
+def test_segment_that_becomes_unreadable_costs_only_the_requests_that_need_it(
+    fresh_ottla_broker: BrokerProcess,
+) -> None:
+    broker = fresh_ottla_broker
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("timed", 1, 1, config={"segment.bytes": "600"})])["timed"].result(10)
+    with RawClient(broker.bootstrap) as client:
+        for number in range(6):
+            batch = batch_of(b"v" * 200, timestamp=1_700_000_000_000 + number)
+            answer = client.ask(produce_request(("timed", 0, batch), acks=-1), 9)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+        broker.restart()
+        segment = Path(broker.data) / "timed-0" / f"{0:020d}.log"
+        segment.unlink()
+        segment.mkdir()
+    with RawClient(broker.bootstrap) as client:
+        assert error_of_list_offsets(client, "timed", 1_700_000_000_000) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert error_of_list_offsets(client, "timed", 1_700_000_000_004) == 0
+        assert error_of_list_offsets(client, "timed", -3) == 0
+    assert produce(broker, "timed", [b"more"]) == [6]
+    assert "Traceback" not in broker.errors()
+
+
+def test_log_that_cannot_be_read_is_offline_and_all_others_start(start_ottla_broker: StartBroker) -> None:
+    broker = start_ottla_broker(settings={"metrics.listener": "HTTP://127.0.0.1:0"})
+    for topic in ("bad", "good"):
+        produce(broker, topic, [b"v"] * 3)
+    broker.stop()
+    segment = Path(broker.data) / "bad-0" / f"{0:020d}.log"
+    kept = segment.read_bytes()
+    segment.unlink()
+    segment.mkdir()
+    broker.launch()
+    assert consume(broker, "good", 3) == [b"v"] * 3
+    with RawClient(broker.bootstrap) as client:
+        answer = client.ask(produce_request(("bad", 0, batch_of(b"v")), acks=-1), 9)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        for timestamp in (0, -1, -3):
+            assert error_of_list_offsets(client, "bad", timestamp) == ErrorCode.KAFKA_STORAGE_ERROR
+        (directory,) = client.ask(DescribeLogDirsRequest(topics=None), 4).results
+        assert directory.error_code == 0
+        assert "good" in (names := [topic.name for topic in directory.topics]) and "bad" not in names
+    page = urllib.request.urlopen(broker.ready_line.split("metrics=")[1], timeout=10).read().decode()
+    assert "ottla_offline_partitions 1.0" in page
+    assert "Traceback" not in broker.errors()
+
+    broker.stop()
+    segment.rmdir()
+    segment.write_bytes(kept)
+    broker.launch()
+    assert consume(broker, "bad", 3) == [b"v"] * 3
 
 
 def test_clients_get_the_address_they_dialled(start_ottla_broker: StartBroker) -> None:

@@ -395,6 +395,7 @@ class Broker:
             ("ottla_bytes_out", "Bytes of batches sent to readers.", fetch.bytes_out if fetch else 0),
             ("ottla_log_syncs", "fdatasync calls for acknowledgements.", self.replicas.syncs),
             ("ottla_acks_zero", "Produces that asked for no acknowledgement.", self.replicas.acks_zero),
+            ("ottla_read_errors", "Reads of a log's files that failed.", self.replicas.read_errors),
             ("ottla_connections_refused", "Connections over a limit.", self.server.refused_connections),
             ("ottla_frames_refused", "Frames that could not be understood.",
              self.server.refused_frames + sum(d.refused for d in self._dispatchers)),
@@ -408,7 +409,8 @@ class Broker:
             ("ottla_partitions", "Partitions on this broker.", len(partitions)),
             ("ottla_under_replicated_partitions", "Partitions with fewer in-sync replicas than replicas.",
              sum(len(p.isr) < len(p.replicas) for p in partitions)),
-            ("ottla_offline_partitions", "Partitions whose log directory failed.", sum(p.offline for p in partitions)),
+            ("ottla_offline_partitions", "Partitions whose log, or log directory, failed.",
+             sum(p.offline for p in partitions)),
             ("ottla_loop_lag_seconds", "How late the event loop's last tick was.", self._loop_lag_s),
         )  # fmt: skip
         for name, text, number in gauges:

@@ -2,22 +2,56 @@
 
 The methods are the operating system's own calls, so that nothing stands between the log and the kernel. What is
 durable when: data after ``fdatasync`` of its file, a new or renamed name after ``fsync_dir`` of its directory.
+
+A call that changes the file system and fails raises ``WriteFailed``: the log directory can no longer be trusted with
+new data. A call that only reads and fails raises any other ``OSError``: one file is unreadable, and the failure
+concerns the partition that the file belongs to.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
-from typing import Protocol
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, Protocol, TypeVar
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: what runs out and comes back: room on the disk, and file descriptors; the disk itself is sound
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
+class WriteFailed(OSError):
+    """A call that writes, syncs, creates, renames or removes failed."""
+
+    @classmethod
+    def of(cls, error: OSError) -> WriteFailed:
+        """Return ``error`` as a WriteFailed with the same number, text and path."""
+        return error if isinstance(error, WriteFailed) else cls(error.errno, error.strerror, error.filename)
+
+
+def writes(call: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a call of a Disk that changes the file system: its OSError becomes WriteFailed."""
+
+    @wraps(call)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(*args, **kwargs)
+        except OSError as error:
+            raise WriteFailed.of(error) from None
+
+    return checked
+
+
 class Disk(Protocol):
-    """What the log needs of a file system. Errors are ``OSError``."""
+    """What the log needs of a file system. Calls that change something raise ``WriteFailed``, others ``OSError``."""
 
     def open(self, path: str, *, create: bool = False) -> int: ...
     def close(self, fd: int) -> None: ...
@@ -41,30 +75,56 @@ class Disk(Protocol):
     def total_bytes(self, path: str) -> int: ...
 
 
+def read_derived_file(disk: Disk, path: str) -> bytes | None:
+    """Return the content of a file that can be rebuilt from the log; None if it is missing or cannot be read.
+
+    Raise OSError only if the process has no file descriptor left: the file itself is then sound.
+    """
+    try:
+        return disk.read_file(path)
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise
+        log.error("file cannot be read and counts as missing path=%s error=%s", path, error)
+        return None
+
+
 class RealDisk:
     """The machine's own file system."""
 
     close = staticmethod(os.close)
     pread = staticmethod(os.pread)
-    fdatasync = staticmethod(os.fdatasync)
-    truncate = staticmethod(os.ftruncate)
     listdir = staticmethod(os.listdir)
     exists = staticmethod(os.path.exists)
-    rename = staticmethod(os.replace)
+    fdatasync = staticmethod(writes(os.fdatasync))
+    truncate = staticmethod(writes(os.ftruncate))
+    rename = staticmethod(writes(os.replace))
 
     def open(self, path: str, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC
-        return os.open(path, flags | os.O_CREAT if create else flags, 0o644)
+        return self._create(path, flags | os.O_CREAT) if create else os.open(path, flags)
+
+    @staticmethod
+    @writes
+    def _create(path: str, flags: int) -> int:
+        return os.open(path, flags, 0o644)
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        written = os.pwrite(fd, data, position)
-        if written != len(data):
-            self._write_rest(fd, memoryview(data)[written:], position + written)
+        # Written out, unlike the others: every turn of the event loop calls this, and ``writes`` adds a function call.
+        try:
+            written = os.pwrite(fd, data, position)
+            if written != len(data):
+                self._write_rest(fd, memoryview(data)[written:], position + written)
+        except OSError as error:
+            raise WriteFailed.of(error) from None
 
     def pwritev(self, fd: int, parts: list[bytes | bytearray | memoryview], position: int) -> None:
-        written = os.pwritev(fd, parts, position)
-        if written != sum(map(len, parts)):
-            self._write_rest(fd, memoryview(b"".join(parts))[written:], position + written)
+        try:
+            written = os.pwritev(fd, parts, position)
+            if written != sum(map(len, parts)):
+                self._write_rest(fd, memoryview(b"".join(parts))[written:], position + written)
+        except OSError as error:
+            raise WriteFailed.of(error) from None
 
     def _write_rest(self, fd: int, rest: memoryview, position: int) -> None:
         # The kernel writes less than asked when the disk fills up; the next call then says why.
@@ -84,20 +144,24 @@ class RealDisk:
         except FileNotFoundError:
             return None
 
+    @writes
     def makedirs(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
+    @writes
     def remove(self, path: str) -> None:
         try:
             os.unlink(path)
         except FileNotFoundError:
             pass
 
+    @writes
     def remove_tree(self, path: str) -> None:
         for name in os.listdir(path):
             os.unlink(os.path.join(path, name))
         os.rmdir(path)
 
+    @writes
     def fsync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -112,6 +176,7 @@ class RealDisk:
         except FileNotFoundError:
             return None
 
+    @writes
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
         """Replace a file as a whole: a reader sees the old one or the new one, never a part."""
         temporary = path + ".tmp"

@@ -34,7 +34,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import IO, Any, NamedTuple
 
-from ottla.env.disk import Disk, RealDisk
+from ottla.env.disk import NO_DESCRIPTORS, Disk, RealDisk
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.segment import Segment, SegmentFile
 from ottla.log.transactions import EndedTransaction, index_to_bytes
@@ -99,7 +99,7 @@ class CleanerFailed(Exception):
 
 
 class Uncleanable(Exception):
-    """The log cannot be compacted: it holds a batch that cannot be read."""
+    """The log cannot be compacted: a batch is damaged, or the disk fails to read a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +147,17 @@ class CleanJob:
 
 
 def clean(disk: Disk, job: CleanJob) -> Frames:
-    """Run a pass here and now. Raises Uncleanable, or OSError when the disk does not answer."""
+    """Run a pass in this process. Raise Uncleanable if a source cannot be read.
+
+    Raise OSError if no file descriptor is left, or if retention has deleted a source.
+    """
     try:
         yield from _Pass(disk, job).run()
     except KafkaError as error:
+        raise Uncleanable(str(error)) from None
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS or isinstance(error, FileNotFoundError):
+            raise
         raise Uncleanable(str(error)) from None
 
 

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakSet
 
-from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, RealDisk
+from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, RealDisk, WriteFailed
 from ottla.env.tasks import ThreadPool
 from ottla.log.cleaner import (
     KEY_BYTES,
@@ -120,7 +120,7 @@ class Compactor:
         self._stopped = False
         #: an output is in place but could not get its name for want of room: nothing else is done before
         self._stuck = False
-        #: logs with a batch that cannot be read; they are left as they are until the next start
+        #: logs with a batch or a file that cannot be read; they are left as they are until the next start
         self.uncleanable: WeakSet[Log] = WeakSet()
 
     @property
@@ -200,8 +200,10 @@ class Compactor:
     def _failed(self, of: Log, error: OSError) -> None:
         if error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
             log.warning("compaction has to wait dir=%s error=%s", of.directory, error)
-        else:
+        elif isinstance(error, WriteFailed):
             self._store.on_dir_failed(self._store.dir_of(of), error)
+        else:
+            self._is_uncleanable(of, error)
 
     def _is_uncleanable(self, of: Log, reason: Exception) -> None:
         log.error("log cannot be compacted and is left as it is dir=%s reason=%s", of.directory, reason)

@@ -27,7 +27,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from ottla.env.disk import Disk
+from ottla.env.disk import NO_DESCRIPTORS, Disk
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
 from ottla.log.producers import ProducerEntry, Producers, load_snapshot, remove_snapshots, snapshot_path
@@ -118,6 +118,8 @@ class Log:
         self.leaving: list[Segment] = []
         #: the partition was deleted: its folder has another name, and its files are no longer ours
         self.gone = False
+        #: why the log is offline: its files could not be read at the start, or it could not undo a failed write
+        self.failure: str | None = None
 
         # Offsets
         #: the first offset that readers may have
@@ -324,8 +326,12 @@ class Log:
         if self.pending:
             try:
                 self._disk.pwrite(self.active.file.fd, b"".join(self.pending), self.written_bytes)
-            except OSError:
-                self.truncate_to(self.written_end_offset)
+            except OSError as error:
+                try:
+                    self.truncate_to(self.written_end_offset)
+                except OSError as unread:
+                    # What is in memory no longer describes the file.
+                    self.failure = f"{error}; then {unread}"
                 raise
             self.pending.clear()
             self.written_bytes += self.pending_bytes
@@ -565,7 +571,9 @@ class Log:
     def _aborted_in(self, segment: Segment) -> list[EndedTransaction]:
         try:
             return segment.aborted
-        except ValueError as error:
+        except (ValueError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+                raise
             log.warning("transaction index is damaged and rebuilt path=%s error=%s", segment.path(".txnindex"), error)
         following = bisect_right(self.segments, segment.base_offset, key=_base_offset)
         end = self.segments[following].base_offset if following < len(self.segments) else self.log_end_offset
@@ -730,6 +738,7 @@ class Log:
         if offset >= self.log_end_offset:
             return
         offset = min(offset, self.written_end_offset)
+        undo = offset == self.written_end_offset
         self.pending.clear()
         self.pending_bytes = 0
         self._hints.clear()
@@ -757,7 +766,8 @@ class Log:
         self.ended = [each for each in self.ended if each.last_offset < end_offset]
         segment.truncate(segment.size_bytes, end_offset)
         self._roll_after_ms = self._roll_deadline()
-        remove_snapshots(self._disk, self.directory, behind=end_offset)
+        if not undo:  # snapshots describe what is in the file: no pending batch is in one
+            remove_snapshots(self._disk, self.directory, behind=end_offset)
 
     def _end_of(self, segment: Segment) -> int:
         end = segment.base_offset

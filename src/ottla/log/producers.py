@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ottla.env.disk import Disk
+from ottla.env.disk import Disk, read_derived_file
 from ottla.log.transactions import EndedTransaction, read_marker
 from ottla.model.batch import CONTROL, SEQUENCES, TRANSACTIONAL, BatchHeader
 from ottla.model.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence, Refused
@@ -302,11 +302,11 @@ def remove_snapshots(disk: Disk, directory: str, *, behind: int) -> None:
 
 
 def load_snapshot(disk: Disk, directory: str, end_offset: int) -> tuple[Producers, int]:
-    """The newest undamaged snapshot at or below ``end_offset``, and the offset it stands for."""
+    """Return the newest snapshot at or below ``end_offset`` that can be read and is not damaged, and its offset."""
     for offset in snapshot_offsets(disk, directory):
         if offset <= end_offset:
             try:
-                return Producers.from_snapshot(disk.read_file(snapshot_path(directory, offset)) or b""), offset
+                return Producers.from_snapshot(read_derived_file(disk, snapshot_path(directory, offset)) or b""), offset
             except ValueError:
                 continue
     return Producers(), 0

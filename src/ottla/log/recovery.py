@@ -23,7 +23,7 @@ import os
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from ottla.env.disk import Disk
+from ottla.env.disk import Disk, read_derived_file
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.log import EPOCHS_FILE, Log
@@ -51,15 +51,15 @@ def open_log(
     disk: Disk, directory: str, name: TopicPartition, settings: TopicSettings, *,
     clean: CleanStop | None, recovery_point: int, log_start_offset: int, cleaner_offset: int | None = 0,
 ) -> Log:  # fmt: skip
-    """Open the log in ``directory``; it may be empty. Raises OSError when the disk does not answer.
+    """Open the log in ``directory``; it may be empty. Raise WriteFailed if a write fails, OSError if a read does.
 
     Everything below ``cleaner_offset`` was compacted; None when nobody knows any more how far that went.
     """
     _finish_swaps(disk, directory)
     segments = _list_segments(disk, directory)
-    was_clean = clean is not None and _fits(segments, clean)
-    if clean is not None and was_clean:
-        epochs = _load_epochs(disk, directory)
+    epochs = _load_epochs(disk, directory)
+    was_clean = clean is not None and epochs is not None and _fits(segments, clean)
+    if clean is not None and epochs is not None and was_clean:
         end_offset = clean.log_end_offset
         producers = None
         for segment in segments:
@@ -70,7 +70,9 @@ def open_log(
         dense_from = None if cleaner_offset is None else max(recovery_point, cleaner_offset)
         if settings.compact and not dense_from:
             dense_from = None  # there may never have been a checkpoint here: a folder from a backup
-        epochs, end_offset, producers = _recover(disk, directory, segments, recovery_point, dense_from, compacted)
+        epochs, end_offset, producers = _recover(
+            disk, directory, segments, epochs or LeaderEpochs(), recovery_point, dense_from, compacted
+        )
     start_offset = max(log_start_offset, segments[0].base_offset if segments else end_offset)
     if end_offset < start_offset:
         # The start moved beyond everything the files hold (deleted records, lost files): begin anew there.
@@ -171,22 +173,24 @@ def _fits(segments: list[Segment], clean: CleanStop) -> bool:
     return active.base_offset == clean.active_base_offset and active.size_bytes == clean.active_size_bytes
 
 
-def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs:
-    data = disk.read_file(os.path.join(directory, EPOCHS_FILE))
+def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
+    """Return the history of leader epochs; None if its file is damaged: it is then rebuilt from all batches."""
+    path = os.path.join(directory, EPOCHS_FILE)
+    data = read_derived_file(disk, path)
     if not data:
-        return LeaderEpochs()
+        return None if disk.exists(path) and data is None else LeaderEpochs()
     try:
         return LeaderEpochs.from_text(data.decode("ascii"))
     except (ValueError, IndexError):
         log.warning("leader epochs are damaged and will be rebuilt dir=%s", directory)
-        return LeaderEpochs()
+        return None
 
 
 def _recover(
-    disk: Disk, directory: str, segments: list[Segment], recovery_point: int, dense_from: int | None, compacted: bool
-) -> tuple[LeaderEpochs, int, Producers | None]:
+    disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, recovery_point: int,
+    dense_from: int | None, compacted: bool,
+) -> tuple[LeaderEpochs, int, Producers | None]:  # fmt: skip
     """Read what may be damaged, cut where it is, rebuild what describes it."""
-    epochs = _load_epochs(disk, directory)
     # Without its history of epochs a log is read as a whole; without a snapshot of its producers, from the last one on.
     # A segment is read from its start, and which transactions end in it only those know who began it.
     first = _holder(segments, recovery_point if epochs.epochs else 0)

@@ -1,31 +1,50 @@
-"""Which segments have outlived their topic's limits. Pure: it decides, the log store acts."""
+"""Which segments have outlived their topic's limits. Nothing is deleted here: the log store does that."""
 
 from __future__ import annotations
 
+import logging
+
+from ottla.env.disk import NO_DESCRIPTORS
 from ottla.log.log import Log
-from ottla.log.segment import NO_TIMESTAMP
+from ottla.log.segment import NO_TIMESTAMP, Segment
+
+log = logging.getLogger(__name__)
 
 
-def retention_start_offset(log: Log, high_watermark: int, now_ms: int) -> int:
-    """The offset that the log may start at. Whole segments go, oldest first, never beyond the high watermark.
+def retention_start_offset(of: Log, high_watermark: int, now_ms: int) -> int:
+    """Return the offset that the log may start at. Whole segments go, oldest first, never beyond the high watermark.
 
-    A segment's age is that of its newest record; one with a timestamp in the future, or with none at all, stays.
+    A segment's age is that of its newest record; one with a timestamp in the future, or with none at all, stays. A
+    segment that cannot be read has no known age: it goes with the first segment behind it that is old enough.
     """
-    start = log.log_start_offset
-    if not log.settings.delete:
+    start = of.log_start_offset
+    if not of.settings.delete:
         return start
-    retention_ms, retention_bytes = log.settings.retention_ms, log.settings.retention_bytes
-    surplus_bytes = log.size_bytes - retention_bytes if retention_bytes >= 0 else -1
-    segments = log.segments
+    retention_ms, retention_bytes = of.settings.retention_ms, of.settings.retention_bytes
+    surplus_bytes = of.size_bytes - retention_bytes if retention_bytes >= 0 else -1
+    segments = of.segments
     for number, segment in enumerate(segments):
-        end = segments[number + 1].base_offset if number + 1 < len(segments) else log.log_end_offset
+        end = segments[number + 1].base_offset if number + 1 < len(segments) else of.log_end_offset
         if end > high_watermark or not segment.size_bytes:
             break
-        segment.load_times()
-        aged = retention_ms >= 0 and NO_TIMESTAMP < segment.max_timestamp < now_ms - retention_ms
         oversized = surplus_bytes >= segment.size_bytes
-        if not aged and not oversized and end > log.log_start_offset:
-            break
+        if not oversized and end > of.log_start_offset:
+            if not _load_times(segment):
+                continue
+            if retention_ms < 0 or not NO_TIMESTAMP < segment.max_timestamp < now_ms - retention_ms:
+                break
         surplus_bytes -= segment.size_bytes
         start = max(start, end)
     return start
+
+
+def _load_times(segment: Segment) -> bool:
+    """Return whether the segment's newest timestamp is known."""
+    try:
+        segment.load_times()
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise
+        log.error("the age of a segment cannot be read path=%s error=%s", segment.path(".log"), error)
+        return False
+    return True

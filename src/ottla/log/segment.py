@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from struct import Struct
 
-from ottla.env.disk import Disk
+from ottla.env.disk import Disk, WriteFailed, read_derived_file
 from ottla.log.index import OffsetIndex, TimeIndex
 from ottla.log.transactions import EndedTransaction, index_from_bytes, index_to_bytes
 from ottla.model.batch import HEADER_BYTES, LENGTH_END, LENGTH_MIN, BatchHeader, read_header
@@ -113,9 +113,12 @@ class Segment:
         return self._file is not None
 
     def open_file(self) -> SegmentFile:
-        """Open the file, and make it if it may be new: one that is known to be on disk is never made again."""
+        """Open the file. Create it if it may be new: a file that is known to be on disk is never created again."""
+        path = self.path(".log")
         may_be_new = not self.size_bytes or self.synced_bytes < 0
-        self._file = SegmentFile(self._disk, self._disk.open(self.path(".log"), create=may_be_new))
+        # A file that exists is opened as such, so that a failure counts as a read error of this partition.
+        fd = self._disk.open(path, create=may_be_new and not self._disk.exists(path))
+        self._file = SegmentFile(self._disk, fd)
         return self._file
 
     @property
@@ -145,8 +148,8 @@ class Segment:
         self._aborted = rows
 
     def _load_indexes(self) -> None:
-        offset_data = self._disk.read_file(self.path(".index"))
-        time_data = self._disk.read_file(self.path(".timeindex"))
+        offset_data = read_derived_file(self._disk, self.path(".index"))
+        time_data = read_derived_file(self._disk, self.path(".timeindex"))
         if offset_data is not None and time_data is not None:
             offset_index, time_index = OffsetIndex.from_bytes(offset_data), TimeIndex.from_bytes(time_data)
             if not self.indexes_suspect or (offset_index.is_sound(self.size_bytes) and time_index.is_sound(time_data)):
@@ -197,8 +200,8 @@ class Segment:
         try:
             self._disk.fdatasync(file.fd)
         except OSError as error:
-            # Whatever the reason, it is lost for good what the kernel could not write: never taken for a full disk.
-            raise OSError(errno.EIO, f"fdatasync failed: {error.strerror}") from error
+            # The kernel has dropped the data that it could not write, also when the reason was a full disk.
+            raise WriteFailed(errno.EIO, f"fdatasync failed: {error.strerror}") from error
         if self.synced_bytes < 0:
             self._disk.fsync_dir(self.directory)
             self._disk.fsync_dir(os.path.dirname(self.directory))

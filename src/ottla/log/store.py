@@ -6,22 +6,26 @@ each log ended. Deleting a partition renames its folder at once and unlinks its 
 
 Absence of metadata is never proof that data may go: a folder whose topic is unknown is left alone, and one that belongs
 to an earlier topic of the same name is set aside.
+
+A log that cannot be read at the start is offline: ``Log.failure`` says why. All other logs start. The files of an
+offline log are not touched, and checkpoints keep what they said of it, so that the next start can open it if the disk
+answers again.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
-from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, lock_file
+from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, lock_file, read_derived_file
 from ottla.env.tasks import ThreadPool
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.log import Log
@@ -52,6 +56,16 @@ class PartitionSpec:
     settings: TopicSettings
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedOffsets:
+    """What the checkpoints of a directory say of one log; None where they do not name it."""
+
+    recovery_point: int | None
+    start: int | None
+    high_watermark: int | None
+    cleaner: int | None
+
+
 class LogDir:
     """One log directory."""
 
@@ -62,6 +76,8 @@ class LogDir:
         #: False while less is free than `log.dir.free.bytes.min`
         self.has_room = True
         self.logs: dict[TopicPartition, Log] = {}
+        #: what the checkpoints say of logs that are offline because they could not be read
+        self.unread: dict[TopicPartition, NotedOffsets] = {}
         #: partitions of which the checkpoints on disk may say more than that they are empty
         self.checkpointed: set[TopicPartition] = set()
         #: up to where each log was compacted; and what the file says of it, None when it cannot be read
@@ -137,8 +153,11 @@ class LogStore:
                 text = f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={directory_id()}\n"
                 self._disk.write_file(os.path.join(directory.path, META), text.encode(), sync=True)
                 # The directory may be as new as what is in it. A parent that we may not open is not ours to sync.
-                with suppress(PermissionError):
+                try:
                     self._disk.fsync_dir(os.path.dirname(os.path.abspath(directory.path)))
+                except OSError as error:
+                    if error.errno not in (errno.EACCES, errno.EPERM):
+                        raise
 
     def load(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, int]:
         """Open the logs of all known partitions. Returns the high watermarks that were noted for them."""
@@ -151,7 +170,8 @@ class LogStore:
             start_offsets = self._read_checkpoint(path, START_OFFSETS)
             directory.checkpointed = {name for name, o in recovery_points.items() if o} | start_offsets.keys()
             cleaner_offsets = self._load_cleaner_offsets(directory)
-            high_watermarks |= self._read_checkpoint(path, HIGH_WATERMARKS)
+            marks = self._read_checkpoint(path, HIGH_WATERMARKS)
+            high_watermarks |= marks
             for folder in self._disk.listdir(path):
                 name = _partition_of(folder)
                 if folder.endswith("-delete"):
@@ -159,13 +179,12 @@ class LogStore:
                 elif name is not None and (spec := specs.get(name)) is not None and name not in self.logs:
                     if self._set_aside_stranger(path, folder, spec.topic_id):
                         continue
-                    opened = self._add(directory, open_log(
-                        self._disk, os.path.join(path, folder), name, spec.settings, clean=(clean or {}).get(folder),
-                        recovery_point=recovery_points.get(name, 0), log_start_offset=start_offsets.get(name, 0),
-                        cleaner_offset=None if cleaner_offsets is None else cleaner_offsets.get(name, 0),
-                    ))  # fmt: skip
-                    if opened.first_dirty_offset:
-                        directory.cleaner_offsets[name] = opened.first_dirty_offset
+                    noted = NotedOffsets(
+                        recovery_point=recovery_points.get(name), start=start_offsets.get(name),
+                        high_watermark=marks.get(name),
+                        cleaner=None if cleaner_offsets is None else cleaner_offsets.get(name, 0),
+                    )  # fmt: skip
+                    self._open(directory, folder, spec, (clean or {}).get(folder), noted)
                 elif name is not None:
                     if cleaner_offsets is not None and name in cleaner_offsets:
                         directory.cleaner_offsets[name] = cleaner_offsets[name]
@@ -181,11 +200,34 @@ class LogStore:
                 self.create(spec)
         return high_watermarks
 
+    def _open(
+        self, directory: LogDir, folder: str, spec: PartitionSpec, clean: CleanStop | None, noted: NotedOffsets
+    ) -> None:
+        """Open the log in ``folder``; if it cannot be read, add an offline log. Raise OSError if a write fails."""
+        path = os.path.join(directory.path, folder)
+        try:
+            opened = self._add(directory, open_log(
+                self._disk, path, spec.name, spec.settings, clean=clean, recovery_point=noted.recovery_point or 0,
+                log_start_offset=noted.start or 0, cleaner_offset=noted.cleaner,
+            ))  # fmt: skip
+        except OSError as error:
+            if isinstance(error, WriteFailed) or error.errno in NO_DESCRIPTORS:
+                raise
+            log.critical("log cannot be read, its partition is offline partition=%s error=%s", spec.name, error)
+            opened = self._add(directory, self._empty_log(path, spec))
+            opened.failure = str(error)
+            directory.unread[spec.name] = noted
+            if noted.cleaner:
+                directory.cleaner_offsets[spec.name] = noted.cleaner
+            return
+        if opened.first_dirty_offset:
+            directory.cleaner_offsets[spec.name] = opened.first_dirty_offset
+
     def _has_logs(self, path: str) -> bool:
         return any(_partition_of(folder) is not None for folder in self._disk.listdir(path))
 
     def _set_aside_stranger(self, path: str, folder: str, topic_id: bytes) -> bool:
-        data = self._disk.read_file(os.path.join(path, folder, "partition.metadata"))
+        data = read_derived_file(self._disk, os.path.join(path, folder, "partition.metadata"))
         # A power cut can leave the file empty or torn; only a whole id is proof that the folder is another topic's.
         found = re.search(rb"^topic_id: ([\w-]{22})$", data or b"", re.MULTILINE)
         if found is None or found[1].decode() == topic_id_text(topic_id):
@@ -213,13 +255,16 @@ class LogStore:
             raise OSError("no log directory is online")
         directory = min(usable, key=lambda d: len(d.logs))
         folder = os.path.join(directory.path, str(spec.name))
-        made = Log(
+        made = self._empty_log(folder, spec)
+        made.make_folder = partial(self._make_folder, directory, spec)
+        return self._add(directory, made)
+
+    def _empty_log(self, folder: str, spec: PartitionSpec) -> Log:
+        return Log(
             disk=self._disk, directory=folder, name=spec.name, settings=spec.settings,
             segments=[Segment(self._disk, folder, 0)], log_start_offset=0, log_end_offset=0, epochs=LeaderEpochs(),
             producers=None,
         )  # fmt: skip
-        made.make_folder = partial(self._make_folder, directory, spec)
-        return self._add(directory, made)
 
     def _make_folder(self, directory: LogDir, spec: PartitionSpec) -> None:
         folder, topic_id = os.path.join(directory.path, str(spec.name)), spec.topic_id
@@ -241,6 +286,7 @@ class LogStore:
             return
         directory = self.dir_of(gone)
         del directory.logs[name]
+        directory.unread.pop(name, None)
         directory.cleaner_offsets.pop(name, None)
         gone.pending.clear()
         gone.gone = True
@@ -287,8 +333,11 @@ class LogStore:
                     "sealed segment has no index yet, next try at the next roll dir=%s error=%s", of.directory, error
                 )
                 of.unfinished += segments
-            else:
+            elif isinstance(error, WriteFailed):
                 self.on_dir_failed(self.dir_of(of), error)
+            else:
+                log.error("sealed segment has no index, a file is unreadable dir=%s error=%s", of.directory, error)
+                of.unfinished += segments
 
         self._threads.submit(work, done)
 
@@ -327,6 +376,7 @@ class LogStore:
                 continue
             self._write_offsets(directory, sync=sync)
             marks = {name: high_watermarks[name] for name in directory.logs if name in high_watermarks}
+            marks |= {name: o.high_watermark for name, o in directory.unread.items() if o.high_watermark is not None}
             self._write_checkpoint(directory, HIGH_WATERMARKS, marks, sync)
 
     def _write_offsets(self, directory: LogDir, *, sync: bool) -> None:
@@ -337,6 +387,8 @@ class LogStore:
             for name, each in logs.items()
             if each.log_start_offset > each.segments[0].base_offset
         }
+        points |= {name: o.recovery_point for name, o in directory.unread.items() if o.recovery_point is not None}
+        starts |= {name: o.start for name, o in directory.unread.items() if o.start is not None}
         directory.checkpointed |= points.keys()
         self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)
         self._write_checkpoint(directory, START_OFFSETS, starts, sync)
@@ -351,8 +403,8 @@ class LogStore:
         offsets: dict[TopicPartition, int] | None = None
         try:
             offsets = _parse_checkpoint(self._disk.read_file(path))
-        except (ValueError, IndexError):
-            log.warning("cleaner's checkpoint is damaged, logs may have gaps anywhere path=%s", path)
+        except (ValueError, IndexError, OSError) as error:
+            log.warning("cleaner's checkpoint is ignored, logs may have gaps anywhere path=%s error=%s", path, error)
         directory.cleaner_offsets_written = offsets
         directory.checkpointed |= (offsets or {}).keys()
         return offsets
@@ -380,14 +432,14 @@ class LogStore:
     def _read_checkpoint(self, path: str, file: str) -> dict[TopicPartition, int]:
         try:
             return _parse_checkpoint(self._disk.read_file(os.path.join(path, file)))
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, OSError) as error:
             # Recovery without a recovery point reads more, and loses nothing.
-            log.warning("checkpoint is damaged and ignored path=%s", os.path.join(path, file))
+            log.warning("checkpoint is damaged and ignored path=%s error=%s", os.path.join(path, file), error)
             return {}
 
     def _read_clean_stop(self, path: str) -> dict[str, CleanStop] | None:
         """What the last clean stop noted of each folder; None when the last stop was not clean."""
-        data = self._disk.read_file(os.path.join(path, CLEAN_STOP))
+        data = read_derived_file(self._disk, os.path.join(path, CLEAN_STOP))
         if data is None:
             return None
         try:
@@ -403,23 +455,26 @@ class LogStore:
     # -- stop -----------------------------------------------------------------------------------------------------
 
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Clean stop: 1 every log to disk  2 checkpoints  3 only then the note that says so."""
+        """Clean stop: 1 every log to disk  2 checkpoints  3 only then the note that says so.
+
+        The note leaves out a log whose files cannot all be read, so that the next start recovers it.
+        """
         logs = [each for directory in self.dirs if not directory.offline for each in directory.logs.values()]
-        written = [each for each in logs if each.make_folder is None]
+        written = [each for each in logs if each.make_folder is None and each.failure is None]
         if len(written) > _FLUSH_THREADS:
             # A disk takes many syncs at once in little more time than one.
             with ThreadPoolExecutor(_FLUSH_THREADS) as threads:
-                list(threads.map(Log.flush_files, written))
+                list(threads.map(_flush, written))
         else:
             for each in written:
-                each.flush_files()
+                _flush(each)
         self.write_checkpoints(high_watermarks, sync=True)
         for directory in self.dirs:
             if not directory.offline:
                 ends = {
                     str(name): (each.log_end_offset, each.active.base_offset, each.active.size_bytes)
                     for name, each in directory.logs.items()
-                    if each.make_folder is None
+                    if each.make_folder is None and each.failure is None
                 }
                 note = json.dumps({"version": 0, "brokerEpoch": -1, "logs": ends}, separators=(",", ":"))
                 self._disk.write_file(os.path.join(directory.path, CLEAN_STOP), note.encode(), sync=True)
@@ -438,6 +493,16 @@ def _parse_checkpoint(data: bytes | None) -> dict[TopicPartition, int]:
         raise ValueError("not a whole checkpoint")
     rows = [line.split() for line in lines[2:-1]]
     return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+
+
+def _flush(of: Log) -> None:
+    try:
+        of.flush_files()
+    except WriteFailed:
+        raise
+    except OSError as error:
+        log.error("log is not stopped cleanly, a file is unreadable dir=%s error=%s", of.directory, error)
+        of.failure = str(error)
 
 
 def _report(error: OSError | None, what: str, path: str) -> None:

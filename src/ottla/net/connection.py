@@ -21,6 +21,8 @@ already received is held (at most one buffer's worth) and the socket is paused.
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import mmap
 import os
 import socket
@@ -31,6 +33,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
     from ottla.net.server import Server
+
+log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 << 10
 #: a frame up to this size that is not whole yet gets a buffer of just its size
@@ -444,8 +448,8 @@ class Connection(asyncio.BufferedProtocol):
                 sent = os.sendfile(self._socket_fd, region.file.fd, region.position, region.size_bytes)
             except BlockingIOError:
                 sent = -1
-            except OSError:
-                self.abort()
+            except OSError as error:
+                self._end_after(error, region)
                 return False
             if sent == 0:
                 self._cut_short()
@@ -455,7 +459,11 @@ class Connection(asyncio.BufferedProtocol):
                 region.size_bytes -= sent
                 return region.size_bytes == 0
         # The socket is full. Leave the loop a chunk to wait with; it says when there is room again.
-        chunk = os.pread(region.file.fd, min(region.size_bytes, _REGION_CHUNK_BYTES), region.position)
+        try:
+            chunk = os.pread(region.file.fd, min(region.size_bytes, _REGION_CHUNK_BYTES), region.position)
+        except OSError as error:
+            self._end_after(error, region)
+            return False
         if not chunk:
             self._cut_short()
             return False
@@ -463,6 +471,12 @@ class Connection(asyncio.BufferedProtocol):
         region.size_bytes -= len(chunk)
         self.transport.write(chunk)
         return region.size_bytes == 0
+
+    def _end_after(self, error: OSError, region: Region) -> None:
+        """Close the connection: the peer is gone, or the disk failed to read part of a reply whose length was sent."""
+        if error.errno == errno.EIO:
+            log.error("records cannot be read, a connection is closed position=%d error=%s", region.position, error)
+        self.abort()
 
     def _cut_short(self) -> None:
         # The file is shorter than what the reply's header promised: it was truncated. Nothing right can follow.

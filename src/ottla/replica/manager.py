@@ -6,8 +6,9 @@
 Group commit: while a partition's sync runs, everything that arrives is written and waits; the next sync takes it all.
 A hundred producers then share one trip to the disk, and the loop never waits for it.
 
-A disk that fails to sync is never asked again: what it holds may be gone, so its directory goes offline. A disk that is
-full is only refused further writes, and taken back when it has room.
+A disk that fails to write or to sync is never asked again: what it holds may be gone, so its directory goes offline. A
+disk that is full is only refused further writes, and taken back when it has room. A file that cannot be read concerns
+its partition only: the request that needs it is answered with KAFKA_STORAGE_ERROR, and everything else goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ottla.env.clock import Clock
-from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk
+from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed
 from ottla.env.tasks import ThreadPool
 from ottla.log.compaction import Compactor, plan_compaction
 from ottla.log.log import Log
@@ -67,6 +68,7 @@ class ReplicaManager:
         self.bytes_in = 0
         self.syncs = 0
         self.acks_zero = 0
+        self.read_errors = 0
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
@@ -81,6 +83,7 @@ class ReplicaManager:
             name, spec.topic_id, its_log, leader_id=leader_id, leader_epoch=leader_epoch, replicas=replicas, isr=isr
         )
         partition.has_room = self.store.dir_of(its_log).has_room
+        partition.offline = its_log.failure is not None
         self.topics.setdefault(partition.topic_name, {})[name.partition] = partition
         self.topics_by_id.setdefault(spec.topic_id, {})[name.partition] = partition
         self._by_log[its_log] = partition
@@ -125,11 +128,11 @@ class ReplicaManager:
         ``sequenced`` a coordinator writes it.
         """
         if partition.offline or not partition.has_room:
-            raise StorageError("the partition's log directory is offline or full; see the broker's log")
+            raise StorageError("the partition is offline or its log directory is full; see the broker's log")
         try:
             offsets = partition.log.append(buffer, view, start, end, now_ms, transactional, sequenced)
         except OSError as error:
-            self._write_failed(partition.log, error)
+            self._failed(partition.log, error)
             raise StorageError(f"the batch could not be written: {error.strerror}") from None
         self.bytes_in += end - start
         self._pending[partition.log] = None
@@ -141,13 +144,13 @@ class ReplicaManager:
     ) -> tuple[int, int]:  # fmt: skip
         """End a producer's transaction: the marker's offset and the one behind it. Fails as ``append`` does."""
         if partition.offline or not partition.has_room:
-            raise StorageError("the partition's log directory is offline or full; see the broker's log")
+            raise StorageError("the partition is offline or its log directory is full; see the broker's log")
         try:
             offsets = partition.log.append_marker(
                 producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch, now_ms=now_ms
             )
         except OSError as error:
-            self._write_failed(partition.log, error)
+            self._failed(partition.log, error)
             raise StorageError(f"the marker could not be written: {error.strerror}") from None
         self._pending[partition.log] = None
         return offsets
@@ -192,7 +195,7 @@ class ReplicaManager:
             try:
                 each.write_pending()
             except OSError as error:
-                self._write_failed(each, error)
+                self._failed(each, error)
                 continue
             end = each.written_end_offset
             if end > partition.high_watermark:
@@ -224,8 +227,11 @@ class ReplicaManager:
                 log.error(
                     "no file descriptor is left, a sync must wait; raise the limit path=%s", partition.log.directory
                 )
-            else:
+            elif isinstance(error, WriteFailed):
                 self._dir_failed(self.store.dir_of(partition.log), error)
+            else:
+                # The file could not be opened, and nothing says whether what it holds is on disk.
+                self._partition_failed(partition, str(error))
             return
         partition.log.note_synced(segments, end_offset)
         reached = partition.log.synced_end_offset
@@ -273,7 +279,7 @@ class ReplicaManager:
         try:
             self.store.advance_log_start(partition.log, offset)
         except OSError as error:
-            self._write_failed(partition.log, error)
+            self._failed(partition.log, error)
             raise StorageError(f"the log's start could not be moved: {error.strerror}") from None
         return partition.log.log_start_offset
 
@@ -285,7 +291,7 @@ class ReplicaManager:
             start = retention_start_offset(partition.log, partition.high_watermark, now_ms)
             self.store.advance_log_start(partition.log, start)
         except OSError as error:
-            self._write_failed(partition.log, error)
+            self._failed(partition.log, error)
 
     def maybe_compact(self, now_ms: int, settings: BrokerSettings) -> bool:
         """Compact the dirtiest log of those that are due, beside the loop. True while that is under way."""
@@ -303,7 +309,7 @@ class ReplicaManager:
                 its_log.maybe_roll_quiet(now_ms)
                 plan = plan_compaction(its_log, partition.last_stable_offset, now_ms)
             except OSError as error:
-                self._write_failed(its_log, error)
+                self._failed(its_log, error)
                 continue
             if plan is not None:
                 plans.append(plan)
@@ -354,6 +360,29 @@ class ReplicaManager:
         return {partition.name: partition.high_watermark for partition in self._by_log.values()}
 
     # -- failure --------------------------------------------------------------------------------------------------
+
+    def note_read_error(self, name: TopicPartition, error: OSError) -> None:
+        """Count and log a file that could not be read. The caller answers KAFKA_STORAGE_ERROR."""
+        self.read_errors += 1
+        log.error("a file of the partition cannot be read partition=%s error=%s", name, error)
+
+    def _failed(self, of: Log, error: OSError) -> None:
+        """Decide what a failed call means: for one request, for the partition, or for its directory."""
+        if isinstance(error, WriteFailed) or error.errno in NO_DESCRIPTORS:
+            self._write_failed(of, error)
+        else:
+            self.note_read_error(of.name, error)
+        if of.failure is not None and (partition := self._by_log.get(of)) is not None:
+            self._partition_failed(partition, of.failure)
+
+    def _partition_failed(self, partition: Partition, reason: str) -> None:
+        if partition.offline:
+            return
+        partition.offline = True
+        partition.log.failure = reason
+        self.generation += 1
+        log.critical("partition is offline partition=%s error=%s", partition.name, reason)
+        partition.leave(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _write_failed(self, of: Log, error: OSError) -> None:
         """The log has already forgotten the batches; now decide whether the disk is full or broken."""

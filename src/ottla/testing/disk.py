@@ -10,17 +10,20 @@ file's bytes durable, ``fsync_dir`` a directory's names, and ``write_file(sync=T
 that the next boot finds: after the death of the process (``keep="process"``) everything that was written, after a power
 cut (``keep="power"``) what was durable and of the rest whatever the seed lets through, torn at sectors.
 
-``fail`` makes chosen calls raise OSError, with part of a write applied if that is wanted. ``calls`` lists every call.
+``fail`` makes chosen calls fail as those of a real disk do, with part of a write applied if that is wanted; ``damage``
+changes the bytes of a file. ``calls`` lists every call.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Literal, NamedTuple
+
+from ottla.env.disk import WriteFailed, writes
 
 Data = bytes | bytearray | memoryview
 Keep = Literal["process", "power"]
@@ -33,7 +36,7 @@ KINDS = {
     "write": ("pwrite", "pwritev"),
     "sync": ("fdatasync", "fsync_dir"),
     "space": ("pwrite", "pwritev", "create", "write_file", "makedirs"),
-    "read": ("pread", "read_file", "listdir"),
+    "read": ("open", "pread", "read_file", "listdir", "file_size"),
 }
 
 
@@ -172,6 +175,13 @@ class MemoryDisk:
         """Let calls of a kind (or method) fail: after ``skip`` of them, the next ``times``, on paths with ``path``."""
         self._faults.append(_Fault(kind, error, skip, times, path, applied_bytes))
 
+    def damage(self, path: str, change: Callable[[bytes], bytes]) -> None:
+        """Replace the content of a file, on the platter too: bits that flip, ends that are lost."""
+        node = self._find(path)
+        assert isinstance(node, _File), path
+        node.data[:] = change(bytes(node.data))
+        node.sync()
+
     def heal(self) -> None:
         """Forget all faults."""
         self._faults.clear()
@@ -205,13 +215,17 @@ class MemoryDisk:
             if fault.hits(call):
                 if name in KINDS["write"]:
                     return fault
-                raise OSError(fault.error, os.strerror(fault.error), path)
+                kind = WriteFailed if changes else OSError
+                raise kind(fault.error, os.strerror(fault.error), path)
         return None
 
     # -- files ----------------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> int:
-        parent, name = self._parent(path)
+        try:
+            parent, name = self._parent(path)
+        except OSError as error:
+            raise WriteFailed.of(error) if create else error from None
         file = parent.names.get(name)
         if file is None and create:
             self._call("create", path)
@@ -249,7 +263,7 @@ class MemoryDisk:
         if applied:
             file.write(position, data[:applied])
         if fault.error:
-            raise OSError(fault.error, os.strerror(fault.error), path)
+            raise WriteFailed(fault.error, os.strerror(fault.error), path)
         raise DiskCut(f"cut {applied} bytes into {name} {path}")
 
     def fdatasync(self, fd: int, /) -> None:
@@ -257,6 +271,7 @@ class MemoryDisk:
         self._call("fdatasync", path)
         file.sync()
 
+    @writes
     def truncate(self, fd: int, size: int, /) -> None:
         file, path = self._open[fd]
         self._call("truncate", path)
@@ -266,6 +281,7 @@ class MemoryDisk:
         return len(self._open[fd][0].data)
 
     def file_size(self, path: str) -> int | None:
+        self._call("file_size", path, changes=False)
         node = self._find(path)
         return len(node.data) if isinstance(node, _File) else None
 
@@ -277,6 +293,7 @@ class MemoryDisk:
         node = self._find(path)
         return bytes(node.data) if isinstance(node, _File) else None
 
+    @writes
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
         """As the real one, step by step: each can be the last."""
         temporary = path + ".tmp"
@@ -301,6 +318,7 @@ class MemoryDisk:
         self._call("listdir", path, changes=False)
         return list(self._directory(path).names)
 
+    @writes
     def makedirs(self, path: str) -> None:
         directory = self._root
         for name in _parts(path):
@@ -313,6 +331,7 @@ class MemoryDisk:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
             directory = node
 
+    @writes
     def rename(self, source: str, target: str, /) -> None:
         self._call("rename", target)
         (before, old), (after, new) = self._parent(source), self._parent(target)
@@ -331,6 +350,7 @@ class MemoryDisk:
             parent, name = self._parent(path)
             parent.change({name: None})
 
+    @writes
     def remove_tree(self, path: str) -> None:
         for name in list(self._directory(path).names):
             self.remove(os.path.join(path, name))
@@ -338,6 +358,7 @@ class MemoryDisk:
         parent, name = self._parent(path)
         parent.change({name: None})
 
+    @writes
     def fsync_dir(self, path: str) -> None:
         directory = self._directory(path)
         self._call("fsync_dir", path)

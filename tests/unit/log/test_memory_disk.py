@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from ottla.env.disk import Disk, RealDisk
+from ottla.env.disk import Disk, RealDisk, WriteFailed
 from ottla.testing.disk import DiskCut, MemoryDisk
 
 
@@ -49,11 +49,11 @@ def test_opening_what_is_not_there_fails(place: tuple[Disk, str]) -> None:
     disk, folder = place
     with pytest.raises(FileNotFoundError):
         disk.open(f"{folder}/a")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(WriteFailed, match="No such file"):
         disk.open(f"{folder}/nowhere/a", create=True)
     with pytest.raises(FileNotFoundError):
         disk.listdir(f"{folder}/nowhere")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(WriteFailed, match="No such file"):
         disk.fsync_dir(f"{folder}/nowhere")
 
 
@@ -94,7 +94,7 @@ def test_rename_replaces_files_and_takes_folders_along(place: tuple[Disk, str]) 
     disk.write_file(f"{folder}/sub/c", b"c", sync=False)
     disk.rename(f"{folder}/sub", f"{folder}/bus")
     assert disk.read_file(f"{folder}/bus/c") == b"c"
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(WriteFailed, match="No such file"):
         disk.rename(f"{folder}/sub", f"{folder}/x")
 
 

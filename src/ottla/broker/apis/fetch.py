@@ -11,7 +11,6 @@ file that the connection sends by itself.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Iterator
 
@@ -23,8 +22,6 @@ from ottla.model.errors import ErrorCode, KafkaError, OffsetOutOfRange, Refused
 from ottla.net.connection import Connection, Part, Slot
 from ottla.replica.partition import Partition
 from ottla.wire.fetch import TOPIC_IDS_FROM, FetchRequest, ReplyShape, frame_start, parse_fetch, reply_shape
-
-log = logging.getLogger(__name__)
 
 _FETCH = 1
 #: a region up to this size is read into the reply; a larger one is sent from its file
@@ -75,6 +72,11 @@ class FetchApi:
         if partition.offline:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR)
         return partition
+
+    def unreadable(self, wanted: FetchedPartition, by_id: bool, error: OSError) -> _Read:
+        """Return the answer for a partition of which a file could not be read."""
+        self._services.replicas.note_read_error(self.find(wanted, by_id).name, error)
+        return _Read(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
     @property
     def size_bytes_max(self) -> int:
@@ -188,7 +190,7 @@ class _Fetch:
                 if isinstance(error, OffsetOutOfRange):
                     read.log_start_offset = partition.log.log_start_offset
             except OSError as error:
-                read = _unreadable(wanted, error)
+                read = self._api.unreadable(wanted, by_id, error)
             if read.error_code or read.diverging is not None:
                 failed = True
             if read.region is not None:
@@ -206,7 +208,8 @@ class _Fetch:
         try:
             self._api.bytes_out += _fill(self._slot, self._correlation_id, start, reads, shape)
         except OSError as error:
-            reads = [_unreadable(read.wanted, error) if read.region is not None else read for read in reads]
+            unreadable, by_id = self._api.unreadable, shape.topic_ids
+            reads = [unreadable(read.wanted, by_id, error) if read.region is not None else read for read in reads]
             _fill(self._slot, self._correlation_id, start, reads, shape)
 
     def _within_session(self, reads: list[_Read]) -> list[_Read]:
@@ -275,11 +278,6 @@ def _read_partition(
     if read_committed and read.region is not None:
         read.aborted = log.aborted_within(request.fetch_offset, read.region, end_offset)
     return read
-
-
-def _unreadable(wanted: FetchedPartition, error: OSError) -> _Read:
-    log.error("records cannot be read topic=%s partition=%d error=%s", wanted.topic, wanted.number, error)
-    return _Read(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
 
 def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], shape: ReplyShape) -> int:

@@ -44,7 +44,7 @@ def find(services: Services, topic: str, number: int) -> Partition:
     if partition is None:
         raise UnknownTopicOrPartition("")
     if partition.offline:
-        raise StorageError("the partition's log directory is offline")
+        raise StorageError("the partition is offline; see the broker's log")
     return partition
 
 
@@ -64,6 +64,9 @@ async def list_offsets(services: Services, request: ListOffsetsRequest, context:
                 await _list_offset(services, partition, wanted, request.isolation_level, context.version, row)
             except KafkaError as error:
                 row.error_code = error.code
+            except OSError as error:
+                services.replicas.note_read_error(partition.name, error)
+                row.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             rows.append(row)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
     return ListOffsetsResponse(topics=topics)
@@ -155,7 +158,8 @@ def describe_producers(
         for number in dict.fromkeys(topic.partition_indexes):
             row = PartitionResponse(partition_index=number, error_message=None)
             try:
-                entries = find(services, topic.name, number).log.producers.entries
+                partition = find(services, topic.name, number)
+                entries = partition.log.producers.entries
                 row.active_producers = [
                     ProducerState(
                         producer_id=producer_id, producer_epoch=entry.epoch,
@@ -167,6 +171,9 @@ def describe_producers(
                 ]  # fmt: skip
             except KafkaError as error:
                 row.error_code = error.code
+            except OSError as error:
+                services.replicas.note_read_error(partition.name, error)
+                row.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             rows.append(row)
         topics.append(TopicResponse(name=topic.name, partitions=rows))
     return DescribeProducersResponse(topics=topics)

@@ -295,7 +295,8 @@ def describe_log_dirs(
             continue
         topics: dict[str, list[DescribeLogDirsPartition]] = {}
         for name, log in directory.logs.items():
-            if asked is None or name in asked:
+            # A log that could not be opened has no known size. Kafka lists only replicas that are online, too.
+            if log.failure is None and (asked is None or name in asked):
                 partition = DescribeLogDirsPartition(partition_index=name.partition, partition_size=log.size_bytes)
                 topics.setdefault(name.topic, []).append(partition)
         total, usable = services.replicas.disk_space(directory)
