@@ -62,7 +62,8 @@ def test_time_disk_and_randomness_come_through_their_doors() -> None:
 
 def test_broad_except_stands_only_at_the_seams() -> None:
     """Elsewhere it may tidy up, and then goes on with what went wrong."""
-    allowed = {"broker/dispatch.py", "broker/broker.py"}
+    # The last one hands the exception to the thread that waits for it.
+    allowed = {"broker/dispatch.py", "broker/broker.py", "cli/interrupts.py"}
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ExceptHandler) and _is_broad(node) and _names(path) not in allowed:

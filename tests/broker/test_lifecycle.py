@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import subprocess
@@ -223,6 +224,26 @@ def test_metrics_port_that_is_taken_is_named_and_nothing_is_touched(tmp_path: Pa
     assert done.returncode == 1
     assert metrics in done.stderr and len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "advice"),
+    [
+        (("--listener", "PLAINTEXT://192.0.2.1:9092"), 1, "this machine has no address 192.0.2.1"),
+        (("--metrics", "192.0.2.1:9464"), 1, "this machine has no address 192.0.2.1"),
+        (("--data", "{tmp}/file"), 1, "{tmp}/file cannot be used: a file is in the place of the directory"),
+        (("--data", "{tmp}/file/below"), 1, "a file is in the place of the directory; choose a directory with --data"),
+        (("--config", "{tmp}/missing"), 2, "{tmp}/missing does not exist; check the path after --config"),
+        (("--config", "{tmp}"), 2, "cannot be read: Is a directory; check --config"),
+    ],
+)
+def test_start_that_fails_says_what_to_do(words: tuple[str, str], code: int, advice: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    given = {"--data": str(tmp_path / "data"), "--listener": "PLAINTEXT://127.0.0.1:0"}
+    given |= {words[0]: words[1].format(tmp=tmp_path)}
+    done = run_broker(*itertools.chain.from_iterable(given.items()))
+    assert done.returncode == code
+    assert advice.format(tmp=tmp_path) in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
 def test_server_properties_file_is_read_and_options_win(tmp_path: Path) -> None:

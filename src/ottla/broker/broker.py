@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
@@ -28,6 +28,7 @@ from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
 from ottla.cluster.schema import CLUSTER_ID, ops_create_skeleton, state_path, to_json
 from ottla.cluster.store import Changed, Create, Op, Put, StoreError
 from ottla.cluster.view import ClusterView, TopicView
+from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
 from ottla.env.disk import Disk, RealDisk
 from ottla.env.metrics import Histogram, MetricsServer, Sample
@@ -139,8 +140,9 @@ class Broker:
                 check_owner(self._disk, path, known, settings.broker_id)
             self._log_store.lock()
         except OSError as error:
-            where = error.filename or first
-            raise StartError(f"{where} cannot be used: {error.strerror}; check its permissions") from None
+            where = _data_dir_of(error.filename, settings.data_dirs)
+            advice = directory_advice(error, option="--data")
+            raise StartError(f"data directory {where} cannot be used: {advice}") from None
         self._store = EmbeddedStore.open(store_path)
         node = await self._store.get(CLUSTER_ID)
         stored = None if node is None else str(json.loads(node.value)["id"])
@@ -422,3 +424,8 @@ class Broker:
             yield Sample("gauge", "ottla_high_watermark", "Offset readers see up to.", where, partition.high_watermark)
         if self._coordination is not None and self._services is not None:
             yield from self._coordination.samples(self._services.cluster_id)
+
+
+def _data_dir_of(path: str | None, data_dirs: Sequence[str]) -> str:
+    """Return the data directory that holds `path`; the first one if none does."""
+    return next((one for one in data_dirs if path is not None and path.startswith(one)), data_dirs[0])

@@ -47,7 +47,7 @@ def gather_settings(
     """File first, then options, then ``-X``: the later wins."""
     merged: dict[str, str] = {}
     if config_file is not None:
-        merged |= parse_properties(Path(config_file).read_text("utf-8"))
+        merged |= parse_properties(_read_config(config_file))
     if data is not None:
         merged["log.dirs"] = data
     if listeners:
@@ -59,6 +59,19 @@ def gather_settings(
         merged["metrics.listener"] = metrics if "://" in metrics else f"HTTP://{metrics}"
     merged |= properties
     return BrokerSettings.parse(merged)
+
+
+def _read_config(path: str) -> str:
+    """Return the text of a settings file. Raise ValueError with what to do if it cannot be read."""
+    try:
+        return Path(path).read_text("utf-8")
+    except FileNotFoundError:
+        remedy = "check the path after --config, or leave --config out to start with the default settings"
+        raise ValueError(f"settings file {path} does not exist; {remedy}") from None
+    except OSError as error:
+        raise ValueError(f"settings file {path} cannot be read: {error.strerror}; check --config") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"settings file {path} is not UTF-8 text; check --config") from None
 
 
 async def _serve(settings: BrokerSettings) -> int:

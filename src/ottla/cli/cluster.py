@@ -43,6 +43,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from ottla.cli import interrupts
 from ottla.cli.connection import Connection, split_addresses
 from ottla.cli.default_config import DefaultConfig
 from ottla.cli.failure import Failure, NotFound, NotHealthy
@@ -51,6 +52,8 @@ from ottla.cli.output import escape_controls
 #: a connection attempt to one address gives up after this, whatever --timeout allows for the whole
 _CONNECT_S_MAX = 3.0
 _AWAIT_S = 0.05
+#: longest call into librdkafka during which Ctrl-C is deferred
+_CALL_S_MAX = 0.1
 #: librdkafka writes its own log lines to stderr; a command line says things once, in its own words
 _LOG_LEVEL_QUIET = "2"
 
@@ -211,7 +214,10 @@ def connect(connection: Connection) -> Cluster:
 def refusal(host: str, port: int, timeout_s: float) -> str | None:
     """Why nobody can connect to this address; None when somebody can."""
     try:
-        socket.create_connection((host, port), timeout=min(timeout_s, _CONNECT_S_MAX)).close()
+        # The name may have to be looked up, which Ctrl-C does not interrupt.
+        interrupts.run_interruptibly(
+            lambda: socket.create_connection((host, port), timeout=min(timeout_s, _CONNECT_S_MAX)).close()
+        )
     except socket.gaierror as error:
         return f"{host} has no address: {error.strerror}"
     except TimeoutError:
@@ -301,7 +307,7 @@ class Cluster:
 
     def _metadata(self) -> Any:
         with self._failures("metadata"):
-            return self._admin.list_topics(timeout=self._timeout_s)
+            return interrupts.run_interruptibly(lambda: self._admin.list_topics(timeout=self._timeout_s))
 
     # Offsets
 
@@ -539,9 +545,13 @@ class Cluster:
         except KafkaException as exception:
             error = exception.args[0]
             if error.code() in _UNREACHABLE:
-                self._admin.poll(0)
+                with interrupts.deferred():
+                    self._admin.poll(0)
                 raise self._silent() from None
             raise failure_of(error, subject, topic) from None
+        except (ValueError, TypeError) as error:
+            # The client checks arguments itself, as how many partitions a new topic may have.
+            raise Failure(f"{subject}: {error}") from None
 
 
 class Writer:
@@ -574,7 +584,7 @@ class Writer:
                     headers=headers,
                 )
             except BufferError:
-                self._producer.poll(0.1)
+                self.poll(0.1)
                 continue
             except KafkaException as exception:
                 raise failure_of(exception.args[0], topic, topic) from None
@@ -583,17 +593,19 @@ class Writer:
     def warm_up(self, topic: str, timeout_s: float) -> None:
         """Learn where the topic is, so that the first record does not pay for it."""
         try:
-            self._producer.list_topics(topic, timeout_s)
+            interrupts.run_interruptibly(lambda: self._producer.list_topics(topic, timeout_s))
         except KafkaException as exception:
             raise failure_of(exception.args[0], topic, topic) from None
 
     def poll(self, timeout_s: float) -> None:
-        """Run the callbacks of records that were delivered or given up."""
-        self._producer.poll(timeout_s)
+        """Run the callbacks of records that were delivered or have failed. Waits at most 0.1 s for the first."""
+        with interrupts.deferred():
+            self._producer.poll(min(timeout_s, _CALL_S_MAX))
 
     def flush(self, timeout_s: float) -> int:
-        """Wait for the rest; returns how many records are still under way."""
-        return self._producer.flush(timeout_s)
+        """Wait at most 0.1 s for the records that were not acknowledged yet, and return how many are left."""
+        with interrupts.deferred():
+            return self._producer.flush(min(timeout_s, _CALL_S_MAX))
 
 
 class Reader:
@@ -610,10 +622,11 @@ class Reader:
 
         Waits for the first record only, so that a slow stream is passed on at once and a fast one in bulk.
         """
-        first = self._consumer.poll(timeout_s)
-        if first is None:
-            return [], {}
-        messages = [first, *self._consumer.consume(count_max - 1, 0)] if count_max > 1 else [first]
+        with interrupts.deferred():
+            first = self._consumer.poll(min(timeout_s, _CALL_S_MAX))
+            if first is None:
+                return [], {}
+            messages = [first, *self._consumer.consume(count_max - 1, 0)] if count_max > 1 else [first]
         ends = {}
         for message in messages:
             error = message.error()

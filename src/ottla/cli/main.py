@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import click
 
 import ottla
+from ottla.cli import interrupts
 from ottla.cli.failure import FAILED, INTERRUPTED, USAGE
 
 _NOUNS = (
@@ -49,6 +50,14 @@ class CommandLine(click.Group):
     def main(
         self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **extra: Any
     ) -> NoReturn:
+        try:
+            with interrupts.handled():
+                self._run(args, prog_name, *rest, **extra)
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
+
+    def _run(self, args: Sequence[str] | None, prog_name: str | None, *rest: Any, **extra: Any) -> NoReturn:
+        """Run a command and raise SystemExit with its exit code."""
         extra["standalone_mode"] = False
         try:
             code = super().main(args, prog_name, *rest, **extra)
@@ -61,8 +70,15 @@ class CommandLine(click.Group):
         except click.Abort:
             raise SystemExit(INTERRUPTED) from None
         except OSError as error:
+            if interrupts.caused(error):
+                raise SystemExit(INTERRUPTED) from None
             click.echo(f"error: {_describe_os_error(error)}", err=True)
             raise SystemExit(FAILED) from None
+        except Exception as error:
+            # Libraries turn KeyboardInterrupt into errors of their own. Every other exception is a bug: show it.
+            if interrupts.caused(error):
+                raise SystemExit(INTERRUPTED) from None
+            raise
         raise SystemExit(code if isinstance(code, int) else 0)
 
 

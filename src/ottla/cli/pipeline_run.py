@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli import interrupts
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_table, output_option, print_data
 
@@ -49,7 +50,7 @@ def run(
         raise click.UsageError("--once and --trigger exclude each other")
     declaration = _load(file)
     chosen = _trigger("available-now" if once else trigger) if once or trigger is not None else None
-    with _session(declaration, master, conf) as spark:
+    with interrupts.not_logged(), _session(declaration, master, conf) as spark:
         from ottla.pipeline.run import Supervisor, stopped_by_signals
         from ottla.pipeline.status import serve_metrics
         from ottla.pipeline.view import live_view
@@ -134,7 +135,7 @@ def backfill(
 
     declaration = _load(file)
     bounds = _moment(since, "--since"), _moment(until, "--until")
-    with _session(declaration, master, conf) as spark:
+    with interrupts.not_logged(), _session(declaration, master, conf) as spark:
         from ottla.pipeline.backfill import Backfill, Range
         from ottla.pipeline.view import live_view
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: CreateTopics: the broker's own num.partitions and default.replication.factor
 _BROKER_DEFAULT = -1
+#: the most that librdkafka asks a broker for
+_PARTITIONS_MAX = 100_000
 
 _LIST_COLUMNS = (
     Column("NAME", "topic_name"),
@@ -68,7 +70,7 @@ def command() -> None:
     "--partitions",
     "-p",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=_PARTITIONS_MAX),
     default=None,
     help="Number of partitions.  [default: the broker's num.partitions]",
 )
@@ -191,7 +193,13 @@ def describe(
 
 @command.command("alter")
 @click.argument("name", metavar="NAME", type=TOPIC_NAME)
-@click.option("--partitions", "-p", metavar="N", type=click.IntRange(min=1), help="Raise the partition count to N.")
+@click.option(
+    "--partitions",
+    "-p",
+    metavar="N",
+    type=click.IntRange(min=1, max=_PARTITIONS_MAX),
+    help="Raise the partition count to N.",
+)
 @_config_option
 @click.option("--delete-config", metavar="KEY", multiple=True, help="Return a setting to its default. Repeatable.")
 @_dry_run_option

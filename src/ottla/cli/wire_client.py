@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
+from ottla.cli import interrupts
 from ottla.cli.connection import Connection, split_addresses
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.output import escape_controls
@@ -82,11 +83,11 @@ class WireClient:
     def ask(self, node: Node, request: Message, version_min: int = 0) -> Any:
         """The answer of this broker, in the newest version that both sides know and that is not below the least."""
         with self._failures():
-            return self._cluster.ask(node, request, version_min=version_min)
+            return interrupts.run_interruptibly(lambda: self._cluster.ask(node, request, version_min=version_min))
 
     def ask_any(self, request: Message, version_min: int = 0) -> Any:
         with self._failures():
-            return self._cluster.ask_any(request, version_min=version_min)
+            return interrupts.run_interruptibly(lambda: self._cluster.ask_any(request, version_min=version_min))
 
     def until_settled(self, question: Callable[[], _T]) -> _T:
         """Ask again while the answer is `TryAgain`, for as long as the person is willing to wait."""
@@ -118,7 +119,8 @@ class WireClient:
     def coordinators(self, kind: CoordinatorType, keys: Iterable[str]) -> dict[str, Node]:
         """The broker that coordinates each of these groups or transactions."""
         with self._failures():
-            return self._cluster.coordinators(kind, keys, time.monotonic() + self._connection.timeout_s)
+            deadline = time.monotonic() + self._connection.timeout_s
+            return interrupts.run_interruptibly(lambda: self._cluster.coordinators(kind, keys, deadline))
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.env.advice import listen_advice
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
 
@@ -65,7 +66,8 @@ class MetricsServer:
             self._server, self._thread = start_http_server(endpoint.port, endpoint.host or "0.0.0.0", registry)
         except OSError as error:
             raise StartError(
-                f"cannot serve metrics on {endpoint}: {error.strerror}; choose another address with --metrics"
+                f"cannot serve metrics on {endpoint}: "
+                f"{listen_advice(error, host=endpoint.host, port=endpoint.port, option='--metrics')}"
             ) from None
         self.port = self._server.server_port
 

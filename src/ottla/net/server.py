@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import resource
 import socket
 from collections.abc import Callable
 
+from ottla.env.advice import listen_advice
 from ottla.env.clock import Clock
 from ottla.env.metrics import Histogram
 from ottla.model.errors import StartError
@@ -55,8 +55,8 @@ def bind(endpoint: Endpoint, *, backlog: int, send_buffer_bytes: int, receive_bu
     except OSError as error:
         sock.close()
         raise StartError(
-            f"cannot listen on {endpoint}: {os.strerror(error.errno or 0)}; stop what uses the port "
-            f"(`ss -ltnp 'sport = :{endpoint.port}'` shows it) or choose another with --listener"
+            f"cannot listen on {endpoint}: "
+            f"{listen_advice(error, host=endpoint.host, port=endpoint.port, option='--listener')}"
         ) from None
     return sock
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping
@@ -74,9 +75,24 @@ def build_session(app_name: str, master: str | None = None, conf: Mapping[str, s
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
+    children = _child_processes()
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except KeyboardInterrupt:
+        # PySpark has removed the directory where a starting JVM announces its port; the JVM would never end.
+        for child in _child_processes() - children:
+            os.kill(child, signal.SIGKILL)
+        raise
     complete_environments(session)
     return session
+
+
+def _child_processes() -> set[int]:
+    """Return the ids of this process's children; none where there is no /proc."""
+    children: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        children.update(map(int, path.read_text().split()))
+    return children
 
 
 def complete_environments(session: SparkSession) -> None:
