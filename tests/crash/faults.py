@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,8 @@ import pytest
 #: EXT4_IOC_SHUTDOWN and "drop what is not yet in the journal": what a power cut leaves
 _SHUTDOWN = 0x8004587D
 _NO_LOG_FLUSH = struct.pack("I", 2)
+#: how long a disk may take to finish the calls that are in flight when a process is stopped
+_FREEZE_S_MAX = 60
 
 _SHIM = r"""
 #define _GNU_SOURCE
@@ -129,8 +133,15 @@ class Ext4:
     def unmount(self) -> None:
         subprocess.run(["umount", self.path], check=True)
 
-    def cut_power(self) -> None:
-        """Everything that was not synced is gone; until the next mount every write fails."""
+    def cut_power(self, pid: int | None = None) -> None:
+        """Drop everything that was not synced; until the next mount every write fails.
+
+        ``pid`` is a process that uses the disk: it is frozen first, and stays so. A sync that is in flight while ext4
+        shuts down can return success although its data is dropped, which no real power cut does. An acknowledgement
+        sent after such a sync would count as a loss.
+        """
+        if pid is not None:
+            freeze(pid)
         fd = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(fd, _SHUTDOWN, _NO_LOG_FLUSH)
@@ -149,6 +160,29 @@ class Ext4:
     def free_bytes(self) -> int:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
+
+
+def freeze(pid: int) -> None:
+    """Stop a process and return when no thread of it is running or inside a system call.
+
+    SIGSTOP takes effect when a thread returns to user space. A thread in uninterruptible sleep (state D) is inside a
+    call to the disk: that call finishes first, and its result reaches nobody before the process continues.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + _FREEZE_S_MAX
+    while moving := {thread: state for thread, state in thread_states(pid).items() if state not in "TtZX"}:
+        assert time.monotonic() < deadline, f"threads still move after {_FREEZE_S_MAX} s: {moving}"
+        time.sleep(0.001)
+
+
+def thread_states(pid: int) -> dict[int, str]:
+    """Return the state letter of every thread, as the kernel shows it in /proc: R, S, D, T, ..."""
+    states = {}
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            stat = Path(f"/proc/{pid}/task/{thread}/stat").read_text()
+            states[int(thread)] = stat.rpartition(")")[2].split()[0]
+    return states
 
 
 @contextmanager

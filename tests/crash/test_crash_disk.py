@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +17,7 @@ import pytest
 from campaign import Campaign, refusal_to_start, wait_until
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from faults import Ext4, FailingDisk, ext4
+from faults import Ext4, FailingDisk, ext4, freeze, thread_states
 from history import History, Place, check
 from storm import Storm, create_topics, places, read_all, value_of
 
@@ -285,6 +289,33 @@ def test_records_that_cannot_be_read_are_answered_with_an_error(
 # -- power ----------------------------------------------------------------------------------------------------------
 
 
+def test_frozen_process_has_no_thread_inside_a_system_call(tmp_path: Path) -> None:
+    """Threads that sync a file all the time: once the process is frozen, its files no longer change."""
+    script = (
+        "import os, sys, threading\n"
+        "def sync_all_the_time(path):\n"
+        "    fd = os.open(path, os.O_RDWR | os.O_CREAT)\n"
+        "    while True:\n"
+        "        os.pwrite(fd, os.urandom(8192), 0)\n"
+        "        os.fdatasync(fd)\n"
+        "for number in range(4):\n"
+        "    threading.Thread(target=sync_all_the_time, args=(f'{sys.argv[1]}/{number}',)).start()\n"
+        "print('ready', flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        for _ in range(20):
+            freeze(process.pid)
+            assert set(thread_states(process.pid).values()) == {"T"}
+            before = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
+            assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == before
+            os.kill(process.pid, signal.SIGCONT)
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_power_cut_takes_nothing_that_was_acknowledged(campaign: Campaign, tmp_path: Path) -> None:
     rng = campaign.rng
     cuts = max(campaign.kills // 10, 1)
@@ -296,7 +327,7 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged(campaign: Campaign, tmp
                     threading.Event().wait(rng.uniform(0.3, 1.5))
                     if rng.random() < 0.3:
                         broker.stop()
-                    disk.cut_power()
+                    disk.cut_power(broker.pid if broker.running else None)
                     broker.kill()
                     disk.unmount()
                     disk.mount()
@@ -313,7 +344,7 @@ def go_away(campaign: Campaign, broker: BrokerProcess, disk: Ext4, end: str) -> 
     if "clean-stop" in end:
         assert broker.stop() == 0
     if "power-cut" in end:
-        disk.cut_power()
+        disk.cut_power(broker.pid if broker.running else None)
     broker.kill()
     if "power-cut" in end:
         disk.unmount()
