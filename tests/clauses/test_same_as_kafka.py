@@ -5,6 +5,7 @@ Where Ottla answers otherwise on purpose the case is not here but in the clause 
 
 from __future__ import annotations
 
+import random
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -86,6 +87,11 @@ class Side:
             for name, partitions, config in (
                 ("one", 1, {}), ("three", 3, {}), ("empty", 1, {}), ("compacted", 1, {"cleanup.policy": "compact"}),
                 ("small", 1, {"max.message.bytes": "200"}),
+                ("segment", 1, {"segment.bytes": "1048576", "max.message.bytes": "4000000"}),
+                ("opened", 1, {"segment.bytes": "1048576", "max.message.bytes": "4000000",
+                               "compression.type": "uncompressed"}),
+                ("opened-small", 1, {"max.message.bytes": "100000", "compression.type": "uncompressed"}),
+                ("gzip", 1, {"segment.bytes": "1048576", "compression.type": "gzip"}),
             ):  # fmt: skip
                 self.ids[name] = client.create_topic(name, partitions, config)
             for timestamp in (1000, 3000, 2000):
@@ -193,6 +199,26 @@ def produces() -> Iterator[Case]:
     yield "produce by id", lambda side: produce_request((side.ids["one"], 9, good)), (13,)
     yield "produce nothing", lambda _: produce_request(), versions
     yield "produce large", lambda _: produce_request(("small", 0, batch_of(bytes(300)))), versions
+
+
+def large_produces() -> Iterator[Case]:
+    """Batches larger than max.message.bytes or segment.bytes, as sent or as recompressed by the broker."""
+    zeros = bytes(1_500_000)
+    noise = random.Random(1).randbytes(1_200_000)
+    for name, topic, batch in (
+        ("segment", "segment", batch_of(noise)), ("compressed", "segment", batch_of(zeros, codec=1)),
+        ("both", "segment", batch_of(noise * 4)), ("two", "segment", batch_of(noise[:600_000]) * 2),
+        ("opened", "opened", batch_of(zeros, codec=1)), ("opened small", "opened-small", batch_of(zeros, codec=1)),
+        ("gzip", "gzip", batch_of(zeros)), ("gzip fits", "gzip", batch_of(zeros[:900_000])),
+        ("checksum", "small", batch_of(noise)[:-1] + b"\0"),
+    ):  # fmt: skip
+        yield f"produce large {name}", lambda _, t=topic, b=batch: produce_request((t, 0, b)), (9,)
+    # An idempotent producer: too large, next sequence, too large, gap, the missing sequence, the same again twice.
+    for step, (value, sequence) in enumerate(
+        ((noise, 0), (b"a", 1), (noise, 2), (b"a", 3), (b"a", 2), (b"a", 2), (noise, 2))
+    ):
+        batch = batch_of(value, producer_id=77, producer_epoch=0, base_sequence=sequence)
+        yield f"produce large sequence {step}", lambda _, b=batch: produce_request(("segment", 0, b)), (9,)
 
 
 def fetches() -> Iterator[Case]:
@@ -384,7 +410,7 @@ def replace(config: Any, resource: Any) -> Message:
     return alter_configs.AlterConfigsRequest(resources=[row], validate_only=True)
 
 
-@pytest.mark.parametrize("cases", [produces, fetches, offsets, metadata, admin, configs])
+@pytest.mark.parametrize("cases", [produces, large_produces, fetches, offsets, metadata, admin, configs])
 def test_odd_requests_are_answered_like_kafka_answers_them(
     sides: tuple[Side, Side], cases: Callable[[], Iterator[Case]]
 ) -> None:

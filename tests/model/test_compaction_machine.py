@@ -71,9 +71,6 @@ class CompactionMachine(RuleBasedStateMachine):
     def produce(self, pairs: list[tuple[bytes, bytes | None]], codec: int, idempotent: bool, back_ms: int) -> None:
         base, timestamp = len(self.sent), self.now_ms - back_ms
         producer = (4, 0, self.sequence) if idempotent else None
-        size = sum(len(key) + len(value or b"") + 20 for key, value in pairs) + 61
-        if size > self.opened.settings.segment_bytes:
-            pairs = pairs[:1]
         assert self.opened.produce(*pairs, timestamp=timestamp, codec=codec, producer=producer) == base
         self.sequence += len(pairs) if idempotent else 0
         for number, (key, value) in enumerate(pairs):

@@ -91,7 +91,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def build(self, pairs: list[tuple[bytes, bytes | None]], pid: int, codec: int) -> bytes:
         base = self.log.log_end_offset
-        if not self.compacts or len(pairs) * 200 > self.opened.settings.segment_bytes:
+        if not self.compacts:
             pairs = pairs[:1]
         self.counter += 1
         records = [

@@ -33,7 +33,7 @@ from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
 from ottla.log.producers import ProducerEntry, Producers, load_snapshot, remove_snapshots, snapshot_path
 from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment
 from ottla.log.transactions import EndedTransaction, marker_batch
-from ottla.log.validation import refuse_unless_allowed
+from ottla.log.validation import batch_bytes_max, refuse_if_too_large, refuse_unless_allowed
 from ottla.model.batch import (
     CODEC_BY_NAME,
     CODEC_MASK,
@@ -54,9 +54,7 @@ from ottla.model.errors import (
     CorruptMessage,
     InvalidRecord,
     InvalidTimestamp,
-    MessageTooLarge,
     OffsetOutOfRange,
-    RecordListTooLarge,
 )
 from ottla.model.records import find_timestamp, first_null_key, max_timestamp_record, recompress
 from ottla.model.settings import TopicSettings
@@ -304,10 +302,7 @@ class Log:
             buffer = bytearray(recompress(view[start:end], codec, self._compression_level(), max_bytes=inflate_max))
             view, start, end = memoryview(buffer), 0, len(buffer)
             attributes = attributes & ~CODEC_MASK | codec
-        if end - start > settings.max_message_bytes:
-            raise MessageTooLarge(f"batch has {end - start} bytes in the topic's codec, more than max.message.bytes")
-        if end - start > settings.segment_bytes:
-            raise RecordListTooLarge("the batch is larger than segment.bytes")
+        refuse_if_too_large(end - start, settings.max_message_bytes, settings.segment_bytes)
         if settings.log_append_time:
             # Base timestamp stays: readers take the largest for every record when the bit is set.
             max_ts = now_ms
@@ -429,7 +424,7 @@ class Log:
             not settings.compact
             and not settings.log_append_time
             and settings.compression_type == "producer"
-            and settings.segment_bytes >= settings.max_message_bytes
+            and batch_bytes_max(settings.segment_bytes) >= settings.max_message_bytes
         )
         self._roll_after_ms = self._roll_deadline()
 

@@ -9,9 +9,13 @@ from ottla.model.errors import (
     InvalidRecord,
     InvalidTimestamp,
     MessageTooLarge,
+    RecordListTooLarge,
     Refused,
     UnsupportedCompression,
 )
+
+#: Kafka refuses topics with a smaller segment.bytes
+SEGMENT_BYTES_MIN_IN_KAFKA = 1 << 20
 
 
 def refuse_unless_allowed(
@@ -50,3 +54,20 @@ def refuse_unless_allowed(
         raise InvalidRecord("an idempotent producer's batch needs a sequence")
     if attributes & TRANSACTIONAL and header.producer_id < 0:
         raise InvalidRecord("a transaction's batch needs a producer id")
+
+
+def batch_bytes_max(segment_bytes: int) -> int:
+    """Return the size of the largest batch that a topic with these segments takes.
+
+    Kafka 4 refuses topics with segments below 1 MiB. Here a batch that is larger than such a segment gets one of its
+    own: refusing usual batches would make librdkafka raise its epoch and resend those whose answer it has not seen.
+    """
+    return max(segment_bytes, SEGMENT_BYTES_MIN_IN_KAFKA)
+
+
+def refuse_if_too_large(size_bytes: int, max_message_bytes: int, segment_bytes: int) -> None:
+    """Raise MessageTooLarge or RecordListTooLarge if a batch in the topic's codec is too large."""
+    if size_bytes > max_message_bytes:
+        raise MessageTooLarge(f"batch has {size_bytes} bytes in the topic's codec, more than max.message.bytes")
+    if size_bytes > batch_bytes_max(segment_bytes):
+        raise RecordListTooLarge(f"batch has {size_bytes} bytes, more than segment.bytes")

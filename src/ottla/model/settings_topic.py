@@ -162,7 +162,8 @@ class TopicSettings(SettingsSnapshot):
         INT,
         1_073_741_824,
         at_least(14),
-        "Largest segment file. Kafka 4 asks for 1 MiB at least; Ottla takes smaller ones, as Kafka 3 did.",
+        "Largest segment file. A larger batch is refused. Kafka 4 asks for 1 MiB at least. Ottla takes smaller values "
+        "and stores a batch of up to 1 MiB that is larger in a segment of its own.",
         synonyms=_from("log.segment.bytes"),
     )
     segment_ms = TopicSetting(

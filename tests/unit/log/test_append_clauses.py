@@ -8,6 +8,7 @@ import pytest
 from tests.unit.log.log_room import NOW, append, batch, contents, new_log, stored, topic, write
 
 from ottla.log.log import Log
+from ottla.log.validation import SEGMENT_BYTES_MIN_IN_KAFKA
 from ottla.model.batch import (
     CODECS,
     CONTROL,
@@ -129,15 +130,34 @@ def test_batch_above_max_message_bytes_is_too_large() -> None:
         append(new_log(max_message_bytes=len(data) - 1), data)
 
 
-def test_batch_above_segment_bytes_is_too_large_a_list() -> None:
-    data = batch(1, size=500)
+@pytest.mark.parametrize("settings", [{}, {"compression_type": "uncompressed"}, {"cleanup_policy": "compact"}])
+def test_batch_above_segment_bytes_is_too_large_a_list(settings: dict[str, str]) -> None:
+    data = build_batch([Record(timestamp=NOW, key=b"k", value=bytes(SEGMENT_BYTES_MIN_IN_KAFKA))])
     with pytest.raises(RecordListTooLarge):
-        append(new_log(segment_bytes=len(data) - 1), data)
+        append(new_log(segment_bytes=len(data) - 1, max_message_bytes=len(data), **settings), data)
+    assert append(new_log(segment_bytes=len(data), max_message_bytes=len(data), **settings), data) == (0, 1)
 
 
-def test_batch_of_segment_bytes_is_taken() -> None:
-    data = batch(1, size=500)
-    assert append(new_log(segment_bytes=len(data)), data) == (0, 1)
+def test_batch_that_compression_type_makes_larger_than_segment_bytes_is_too_large_a_list() -> None:
+    data = batch(1, size=SEGMENT_BYTES_MIN_IN_KAFKA, codec=GZIP)
+    log = new_log(compression_type="uncompressed", segment_bytes=SEGMENT_BYTES_MIN_IN_KAFKA, max_message_bytes=1 << 22)
+    with pytest.raises(RecordListTooLarge):
+        append(log, data)
+    assert log.log_end_offset == 0
+
+
+def test_batch_above_a_segment_bytes_that_kafka_does_not_allow_gets_a_segment_of_its_own() -> None:
+    small, large = batch(1, size=100), batch(1, size=5000)
+    log = new_log(segment_bytes=1000, max_message_bytes=1 << 21)
+    for data in (small, large, small, large, large):
+        append(log, data)
+    assert [segment.base_offset for segment in log.segments] == [0, 1, 2, 3, 4]
+    exact = build_batch([Record(timestamp=NOW, value=bytes(SEGMENT_BYTES_MIN_IN_KAFKA - 100))])
+    exact = build_batch([Record(timestamp=NOW, value=bytes(2 * SEGMENT_BYTES_MIN_IN_KAFKA - 100 - len(exact)))])
+    assert len(exact) == SEGMENT_BYTES_MIN_IN_KAFKA
+    append(log, exact)
+    with pytest.raises(RecordListTooLarge):
+        append(log, batch(1, size=SEGMENT_BYTES_MIN_IN_KAFKA - 60))
 
 
 def test_what_compression_type_blows_up_beyond_max_message_bytes_is_too_large() -> None:
