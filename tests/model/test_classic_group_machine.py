@@ -146,6 +146,15 @@ class Twin:
         self.rebalance(now)
         return OK
 
+    def disconnect(self, peer: Peer, now: float) -> int:
+        if peer.is_new and peer.instance is None:
+            self.drop(peer)
+            self.complete_unless_initial(now)
+            return UNKNOWN
+        peer.join = peer.sync = 0
+        peer.is_new, peer.until = False, now + peer.session_s
+        return REBALANCING
+
     def restart(self, now: float) -> None:
         stored = self.stored
         generation, leader, peers = stored if stored is not None else (0, None, [])
@@ -390,6 +399,15 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         ids = [peer.id for peer in self.twin.peers] + sorted(self.twin.pending) + ["ghost"]
         member_id = ids[number % len(ids)]
         assert self.room.leave(member_id).members[0].error_code == self.twin.leave(member_id, self.room.now)
+
+    @precondition(lambda self: any(peer.join or peer.sync for peer in self.twin.peers))
+    @rule(number=NUMBER)
+    def disconnect(self, number: int) -> None:
+        waiting = [peer for peer in self.twin.peers if peer.join or peer.sync]
+        peer = waiting[number % len(waiting)]
+        ticket = peer.join or peer.sync
+        self.room.disconnect(ticket)
+        assert self.code(ticket) == self.twin.disconnect(peer, self.room.now)
 
     @rule(instance=INSTANCES)
     def remove_static(self, instance: str) -> None:

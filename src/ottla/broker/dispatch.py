@@ -181,7 +181,10 @@ class Dispatcher:
         slot = connection.reserve(api_key)
         if isinstance(answer, PendingReply):
             connection.mute()
-            answer.then(partial(self._answered, slot, context))
+            if answer.abandon is not None:
+                connection.on_close[answer.abandon] = None
+                connection.watch_peer()
+            answer.then(partial(self._answered, slot, context, answer.abandon))
         elif isawaitable(answer):
             connection.mute()
             work = self._await(answer, slot, context, correlation_id, body if api.cached else None)
@@ -189,9 +192,16 @@ class Dispatcher:
         else:
             slot.fill(frame_reply(correlation_id, encode(answer, version), response_header_version(api_key, version)))
 
-    def _answered(self, slot: Slot, context: RequestContext, answer: Message) -> None:
-        """A coordinator's reply is known, perhaps in the middle of writing files: what is held waits a little more."""
+    def _answered(
+        self, slot: Slot, context: RequestContext, abandon: Callable[[], None] | None, answer: Message
+    ) -> None:
+        """Fill the slot of a coordinator's reply.
+
+        This may happen while files are written, so requests that were held back are handled in the next turn.
+        """
         api_key, version, connection = context.api_key, context.version, context.connection
+        if abandon is not None:
+            connection.on_close.pop(abandon, None)
         try:
             reply = encode(answer, version)
         except Exception:

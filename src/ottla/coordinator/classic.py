@@ -33,7 +33,8 @@ Invariants
   5  ``wake_at`` is not later than the earliest deadline.
 
 What Kafka 4.3 leaves open, and what we do: a JoinGroup or SyncGroup that is parked when the same member sends another
-one, or leaves, is never answered there; here it gets REBALANCE_IN_PROGRESS or UNKNOWN_MEMBER_ID.
+one, or leaves, is never answered there; here it gets REBALANCE_IN_PROGRESS or UNKNOWN_MEMBER_ID. A member whose
+connection closes while its first join is parked stays there for up to five minutes; here it leaves (``abandon``).
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from typing import Final
 from ottla.coordinator.classic_causes import ClassicJournal, subscription_change
 from ottla.coordinator.classic_member import (
     CONSUMER,
+    NULL_PROTOCOL_FROM,
     ClassicMember,
     Parked,
     Protocols,
@@ -52,6 +54,7 @@ from ottla.coordinator.classic_member import (
     loaded_member,
     protocols_of,
     rebalance_timeout_ms,
+    refuse_join,
     replacement,
     subscribed_topics,
 )
@@ -60,7 +63,7 @@ from ottla.coordinator.outcome import NEVER, Client, Moment, Outcome, Ticket, Wo
 from ottla.coordinator.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
 from ottla.coordinator.subscription import Assignment, encode_assignment
 from ottla.model.errors import ErrorCode, Refused
-from ottla.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from ottla.wire.messages.describe_groups import DescribedGroup
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -80,7 +83,6 @@ WAIT_AGAIN_MS_MIN: Final = 1000
 
 #: JoinGroup versions
 _MEMBER_ID_REQUIRED_FROM: Final = 4
-_NULL_PROTOCOL_FROM: Final = 7
 _SKIP_ASSIGNMENT_FROM: Final = 9
 #: LeaveGroup names several members
 _BATCH_LEAVE_FROM: Final = 3
@@ -127,6 +129,8 @@ class ClassicGroup:
         #: ids that were given out with MEMBER_ID_REQUIRED -> deadline
         self._pending: dict[str, float] = {}
         self._parked_joins = 0
+        #: whose JoinGroup or SyncGroup is parked, by its ticket
+        self._waiting: dict[Ticket, ClassicMember] = {}
         #: have their generation but did not ask for their assignment
         self._unsynced: set[str] = set()
         self._join_deadline = NEVER
@@ -186,14 +190,14 @@ class ClassicGroup:
         settings = self._world.settings
         shortest_ms, longest_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
         if not shortest_ms <= request.session_timeout <= longest_ms:
-            _refuse_join(parked, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
+            refuse_join(parked, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
         elif not self._has_room(member_id):
-            _refuse_join(parked, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
+            refuse_join(parked, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
             self._turn_away(member_id, now, out)
         elif self.state == DEAD:
-            _refuse_join(parked, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
+            refuse_join(parked, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
         elif not self._supports(request):
-            _refuse_join(parked, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
+            refuse_join(parked, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
         elif not member_id:
             self._join_new(request, client, parked, now, out)
         elif member_id in self._pending and request.group_instance_id is None:
@@ -202,7 +206,7 @@ class ClassicGroup:
             try:
                 member = self._known(member_id, request.group_instance_id)
             except Refused as refused:
-                _refuse_join(parked, member_id, refused.code, out)
+                refuse_join(parked, member_id, refused.code, out)
             else:
                 self._rejoin(member, request, parked, now, out)
         return out
@@ -243,7 +247,7 @@ class ClassicGroup:
             self._add(member_id, request, client, parked, now, out)
         else:
             self._pending[member_id] = self._due_in(request.session_timeout, now)
-            _refuse_join(parked, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
+            refuse_join(parked, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
 
     def _add(
         self, member_id: str, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome
@@ -420,13 +424,10 @@ class ClassicGroup:
     def _generation_for(self, member: ClassicMember, version: int) -> JoinGroupResponse:
         others = self.members.values() if member.member_id == self.leader_id else ()
         return JoinGroupResponse(
-            generation_id=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name or (None if version >= _NULL_PROTOCOL_FROM else ""),
-            leader=self.leader_id or "",
-            member_id=member.member_id,
-            members=[each.described_to_leader(self.protocol_name) for each in others],
-        )
+            generation_id=self.generation, protocol_type=self.protocol_type, leader=self.leader_id or "",
+            protocol_name=self.protocol_name or (None if version >= NULL_PROTOCOL_FROM else ""),
+            member_id=member.member_id, members=[each.described_to_leader(self.protocol_name) for each in others],
+        )  # fmt: skip
 
     # -- SyncGroup ----------------------------------------------------------------------------------------------------
 
@@ -449,6 +450,7 @@ class ClassicGroup:
             return out
         self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
         member.parked_sync = Parked(ticket, client.version)
+        self._waiting[ticket] = member
         if member.member_id == self.leader_id:
             self._assign(request, now, out)
         return out
@@ -510,12 +512,11 @@ class ClassicGroup:
         else:
             response.members = [
                 MemberResponse(
-                    member_id=each.member_id,
-                    group_instance_id=each.group_instance_id,
+                    member_id=each.member_id, group_instance_id=each.group_instance_id,
                     error_code=self._leave_one(each, client, is_behind, now, out),
                 )
                 for each in request.members
-            ]
+            ]  # fmt: skip
         if len(self.members) < size_before and self.state in (COMPLETING, STABLE):
             self._prepare_rebalance(now, out)
         else:
@@ -539,6 +540,28 @@ class ClassicGroup:
         self._journal.left(member, identity.reason, by_instance, is_behind(member), client, now)
         self._remove(member, out)
         return ErrorCode.NONE
+
+    def abandon(self, ticket: Ticket, now: Moment) -> Outcome:
+        """The client of a parked request has closed its connection: answer the request, and free its place.
+
+        A dynamic member that was never told its generation leaves. Any other member keeps its session: its next process
+        or its next connection may come back under the same id.
+        """
+        out = Outcome()
+        member = self._waiting.get(ticket)
+        if member is None:
+            return out
+        if member.is_new and not member.is_static:
+            text = "its connection closed before its first join was answered"
+            self._journal.note_member(CauseKind.LEFT, member, text, now)
+            self._remove(member, out)
+            self._maybe_complete_join(now, out)
+            return out
+        member.is_new = False
+        self._answer_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
+        self._renew(member, now)
+        return out
 
     def check_commit(
         self, member_id: str, group_instance_id: str | None, generation: int, now: Moment,
@@ -668,22 +691,10 @@ class ClassicGroup:
         """DescribeGroups (15), the same in every version. Metadata belongs to a chosen protocol: only when Stable."""
         protocol = self.protocol_name if self.state == STABLE else None
         return DescribedGroup(
-            group_id=self.group_id,
-            group_state=self.state,
-            protocol_type=self.protocol_type or "",
+            group_id=self.group_id, group_state=self.state, protocol_type=self.protocol_type or "",
             protocol_data=protocol or "",
-            members=[
-                DescribedGroupMember(
-                    member_id=each.member_id,
-                    group_instance_id=each.group_instance_id,
-                    client_id=each.client_id,
-                    client_host=each.client_host,
-                    member_metadata=each.metadata(protocol),
-                    member_assignment=each.assignment,
-                )
-                for each in self.members.values()
-            ],
-        )
+            members=[each.described(protocol) for each in self.members.values()],
+        )  # fmt: skip
 
     # -- members ------------------------------------------------------------------------------------------------------
 
@@ -730,6 +741,7 @@ class ClassicGroup:
     def _park_join(self, member: ClassicMember, parked: Parked, out: Outcome) -> None:
         self._answer_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
         member.parked_join = parked
+        self._waiting[parked.ticket] = member
         self._parked_joins += 1
 
     def _answer_join(self, member: ClassicMember, answer: JoinGroupResponse | ErrorCode, out: Outcome) -> None:
@@ -737,18 +749,20 @@ class ClassicGroup:
         if parked is None:
             return
         member.parked_join = None
+        del self._waiting[parked.ticket]
         self._parked_joins -= 1
         if isinstance(answer, JoinGroupResponse):
             out.replies.append((parked.ticket, answer))
         else:
             member_id = "" if answer is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            _refuse_join(parked, member_id, answer, out)
+            refuse_join(parked, member_id, answer, out)
 
     def _answer_sync(self, member: ClassicMember, response: SyncGroupResponse, out: Outcome) -> bool:
         parked = member.parked_sync
         if parked is None:
             return False
         member.parked_sync = None
+        del self._waiting[parked.ticket]
         out.replies.append((parked.ticket, response))
         return True
 
@@ -772,29 +786,14 @@ class ClassicGroup:
 
     def _record(self) -> CoordinatorRecord:
         value = GroupMetadataValue(
-            protocol_type=self.protocol_type or "",
-            generation=self.generation,
-            protocol=self.protocol_name,
-            leader=self.leader_id,
-            current_state_timestamp=self.state_since_ms,
+            protocol_type=self.protocol_type or "", generation=self.generation, protocol=self.protocol_name,
+            leader=self.leader_id, current_state_timestamp=self.state_since_ms,
             members=tuple(each.stored(self.protocol_name) for each in self.members.values()),
-        )
+        )  # fmt: skip
         return CoordinatorRecord(GroupMetadataKey(self.group_id), value)
 
     def _change_of(self, member: ClassicMember, protocols: Protocols) -> str:
         return subscription_change(
-            member.protocols,
-            protocols,
-            protocol_type=self.protocol_type,
-            chosen=self.protocol_name,
+            member.protocols, protocols, protocol_type=self.protocol_type, chosen=self.protocol_name,
             is_from_log=member.is_from_log,
-        )
-
-
-def refused_join(member_id: str, code: int, version: int) -> JoinGroupResponse:
-    protocol = None if version >= _NULL_PROTOCOL_FROM else ""
-    return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)
-
-
-def _refuse_join(parked: Parked, member_id: str, code: ErrorCode, out: Outcome) -> None:
-    out.replies.append((parked.ticket, refused_join(member_id, code, parked.version)))
+        )  # fmt: skip

@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ottla.coordinator.outcome import NEVER, Client, Moment, Ticket
+from ottla.coordinator.outcome import NEVER, Client, Moment, Outcome, Ticket
 from ottla.coordinator.records import MemberMetadata
 from ottla.coordinator.subscription import decode_subscription
+from ottla.model.errors import ErrorCode
 from ottla.wire import WireError
-from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponseMember
+from ottla.wire.messages.describe_groups import DescribedGroupMember
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 #: name and metadata of the assignment strategies that a member knows, the one it likes best first
 Protocols = tuple[tuple[str, bytes], ...]
 
 #: the protocol type whose bytes we can read
 CONSUMER = "consumer"
+#: the version of JoinGroup from which a missing protocol name is null
+NULL_PROTOCOL_FROM = 7
 
 
 class Parked(NamedTuple):
@@ -77,6 +81,16 @@ class ClassicMember:
     def described_to_leader(self, protocol: str | None) -> JoinGroupResponseMember:
         return JoinGroupResponseMember(
             member_id=self.member_id, group_instance_id=self.group_instance_id, metadata=self.metadata(protocol)
+        )
+
+    def described(self, protocol: str | None) -> DescribedGroupMember:
+        return DescribedGroupMember(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            member_metadata=self.metadata(protocol),
+            member_assignment=self.assignment,
         )
 
     def stored(self, protocol: str | None) -> MemberMetadata:
@@ -152,3 +166,12 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
         return frozenset(decode_subscription(metadata).topics)
     except WireError:
         return None
+
+
+def refused_join(member_id: str, code: int, version: int) -> JoinGroupResponse:
+    protocol = None if version >= NULL_PROTOCOL_FROM else ""
+    return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)
+
+
+def refuse_join(parked: Parked, member_id: str, code: ErrorCode, out: Outcome) -> None:
+    out.replies.append((parked.ticket, refused_join(member_id, code, parked.version)))

@@ -46,7 +46,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ottla.coordinator.classic import refused_join
+from ottla.coordinator.classic_member import refused_join
 from ottla.coordinator.consumer_causes import cause_of
 from ottla.coordinator.consumer_steps import LEAVE_STATIC_EPOCH, GroupSteps, Wait
 from ottla.coordinator.consumer_stored import Draft

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ottla.coordinator.groups import GroupShard
 from ottla.coordinator.journal import Rebalance
 from ottla.coordinator.outcome import Outcome, Producer
 from ottla.coordinator.records import CoordinatorRecord, decode_record, encode_record
-from ottla.coordinator.runtime import Decided, ShardRuntime
+from ottla.coordinator.runtime import Decided, Operation, PendingReply, Refusal, ShardRuntime
+from ottla.model.errors import KafkaError
 from ottla.replica.partition import Partition
+from ottla.wire import Message
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -40,6 +43,26 @@ class GroupRuntime(ShardRuntime[GroupShard]):
         if isinstance(outcome, Outcome):
             for rebalance in outcome.rebalances:
                 self._on_rebalance(rebalance)
+
+    def run_parked(
+        self, group_id: str, operate: Operation[GroupShard], refuse: Refusal
+    ) -> Message | PendingReply:  # fmt: skip
+        """Run an operation whose reply may wait for other members; it ends early if its client disconnects."""
+        reply = self.run(group_id, operate, refuse)
+        if isinstance(reply, PendingReply):
+            reply.abandon = partial(self._abandon, group_id, reply)
+        return reply
+
+    def _abandon(self, group_id: str, ticket: PendingReply) -> None:
+        """Answer a parked request whose client has closed the connection."""
+        if ticket.done():
+            return
+        try:
+            hosted = self._host_of(group_id)
+        except KafkaError:
+            return  # the shard has answered all parked requests when it was unloaded
+        now = self.now()
+        self._perform(hosted, [group_id], hosted.shard.abandon(group_id, ticket, now), now)
 
     @property
     def partitions_at_creation(self) -> int:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ottla.coordinator.classic import ClassicGroup, refused_join
-from ottla.coordinator.classic_member import ClassicMember
+from ottla.coordinator.classic import ClassicGroup
+from ottla.coordinator.classic_member import ClassicMember, refused_join
 from ottla.coordinator.consumer import ConsumerGroup, check_heartbeat
 from ottla.coordinator.journal import Cause, CauseKind
 from ottla.coordinator.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
@@ -198,6 +198,11 @@ class GroupShard:
         if isinstance(group, ConsumerGroup):
             return group.sync_classic(request, client, ticket, now)
         return group.sync(request, client, ticket, now)
+
+    def abandon(self, group_id: str, ticket: Ticket, now: Moment) -> Outcome:
+        """Answer a parked JoinGroup or SyncGroup whose client has closed the connection."""
+        group = self.groups.get(group_id)
+        return group.abandon(ticket, now) if isinstance(group, ClassicGroup) else Outcome()
 
     def heartbeat(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
         group = self.groups.get(request.group_id)

@@ -106,11 +106,13 @@ class PendingReply:
     leaves at the end of the same turn.
     """
 
-    __slots__ = ("_future", "_message", "_then", "refuse")
+    __slots__ = ("_future", "_message", "_then", "abandon", "refuse")
 
     def __init__(self, refuse: Refusal) -> None:
         #: the reply for an error that hit the whole request
         self.refuse = refuse
+        #: for a request that may wait for long: called when its client has closed the connection
+        self.abandon: Callable[[], None] | None = None
         self._message: Message | None = None
         self._then: Callable[[Message], None] | None = None
         self._future: asyncio.Future[Message] | None = None

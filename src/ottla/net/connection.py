@@ -15,7 +15,8 @@ A request that waits, for bytes or for a disk, leaves its slot empty and holds b
 
 Bounds. A frame larger than the maximum closes the connection before anything is allocated. A client that does not
 read its replies, has too much in flight, or waits for a request that must not be overtaken is not read from: what was
-already received is held (at most one buffer's worth) and the socket is paused.
+already received is held (at most one buffer's worth) and the socket is paused. ``peers.py`` notices when a client
+closes its connection meanwhile.
 """
 
 from __future__ import annotations
@@ -104,9 +105,9 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
-        "_in_flight_max", "_leftover", "_muted", "_reading", "_replies", "_sending", "_server", "_socket", "_socket_fd",
-        "_write_paused", "cache", "last_active", "local_address", "number", "on_close", "owed_bytes", "peer_host",
-        "touched", "transport",
+        "_in_flight_max", "_leftover", "_muted", "_peer_closed", "_reading", "_replies", "_sending", "_server",
+        "_socket", "_socket_fd", "_watched", "_write_paused", "cache", "last_active", "local_address", "number",
+        "on_close", "owed_bytes", "peer_host", "touched", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server, handle: Handler) -> None:
@@ -129,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = 0.0
         #: the handler's own: what it remembers of this client's requests
         self.cache: object = None
-        #: called when the client is gone, or closed its side: what is parked for it has nothing to wait for
+        #: called when the client has closed its side of the connection: requests that are parked for it are answered
         self.on_close: dict[Callable[[], None], None] = {}
 
         # Intake
@@ -143,6 +144,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._ending = False  # to be closed when nothing is owed any more
         self._closing = False
+        self._watched = False  # peers.py reports when the client closes its side
+        self._peer_closed = False  # it has reported it
 
         # Replies
         self._replies: deque[Slot] = deque()
@@ -168,13 +171,14 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._server.forget(self)
+        if self._watched:
+            self._server.peers.remove(self, self._socket_fd)
         self._frame = self._frame_view = None
         if self._socket is not None:
             self._socket.detach()  # the descriptor is the transport's to close
         self._held = b""
         self._sending.clear()
-        for parked in list(self.on_close):
-            parked()
+        self._release_parked()
         self.on_close.clear()
         self._replies.clear()
 
@@ -199,6 +203,10 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def closing(self) -> bool:
         return self._closing
+
+    @property
+    def reading(self) -> bool:
+        return self._reading
 
     @property
     def in_flight(self) -> int:
@@ -237,9 +245,33 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         # A client that closed its side may still read the replies it is owed.
         self.close()
-        for parked in list(self.on_close):
-            parked()
+        self._release_parked()
         return True
+
+    def watch_peer(self) -> None:
+        """Notice from now on when the client closes its side, although the connection is not read from.
+
+        Called for a request that waits for other clients. When the client closes its side, or if it already has, the
+        callbacks in ``on_close`` are called. They answer the request, so that the connection is read again up to its
+        end.
+        """
+        if self._peer_closed:
+            self._server.call_soon(self._release_parked)
+        elif not self._watched and not self._closing:
+            self._watched = True
+            self._server.peers.add(self, self._socket_fd)
+
+    def peer_closed(self, *, gone: bool) -> None:
+        """The client closed its side; ``gone``: it will not read replies either."""
+        self._peer_closed = True
+        if gone:
+            self.abort()
+        elif not self._reading:
+            self._release_parked()
+
+    def _release_parked(self) -> None:
+        for release in list(self.on_close):
+            release()
 
     def _intake(self, buffer: bytearray, view: memoryview, end: int) -> None:
         """Handle every whole frame in ``buffer[:end]``; keep what follows the last one."""

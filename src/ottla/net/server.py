@@ -20,6 +20,7 @@ from ottla.env.metrics import Histogram
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
 from ottla.net.connection import Connection, Handler
+from ottla.net.peers import PeerWatch
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class Server:
     ) -> None:  # fmt: skip
         # Settings
         self._loop = loop
+        self.call_soon = loop.call_soon
         #: the loop's own clock has a resolution of a millisecond
         self.monotonic = clock.monotonic
         self.request_bytes_max = request_bytes_max
@@ -85,6 +87,7 @@ class Server:
 
         # Connections
         self.connections: set[Connection] = set()
+        self.peers = PeerWatch(loop)
         self._per_host: dict[str, int] = {}
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -118,6 +121,7 @@ class Server:
             async with asyncio.timeout(1):
                 while self.connections:
                     await asyncio.sleep(0.005)
+        self.peers.close()
 
     def refuse_new(self) -> None:
         """Accept no more connections, and from those that are there no more requests."""
@@ -160,13 +164,18 @@ class Server:
             self._per_host.pop(connection.peer_host, None)
 
     def _sweep(self) -> None:
-        """Close connections that asked nothing for too long and wait for nothing."""
+        """Close connections that sent no request for too long and wait for none.
+
+        Watch those that are not read from, for whatever reason, so that their end is noticed too.
+        """
         try:
             oldest = self.monotonic() - self.idle_s_max
             for connection in list(self.connections):
                 if connection.last_active < oldest and not connection.in_flight:
-                    # One that does not take its replies would keep a friendly end waiting for ever.
+                    # ``close`` would wait for ever for a client that does not take its replies.
                     connection.abort() if connection.sending else connection.close()
+                elif not connection.reading:
+                    connection.watch_peer()
         finally:
             self._sweeper = self._loop.call_later(self._sweep_s, self._sweep)
 

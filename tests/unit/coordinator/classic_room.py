@@ -185,6 +185,10 @@ class ClassicRoom:
         assert isinstance(answer, LeaveGroupResponse)
         return answer
 
+    def disconnect(self, ticket: int) -> None:
+        """The client of a parked request closes its connection."""
+        self.take(self.group.abandon(ticket, self.moment))
+
     def take(self, outcome: Outcome) -> None:
         """What the runtime does with an outcome: store, replay, answer. A ticket is answered once."""
         for record in outcome.records:

@@ -9,7 +9,7 @@ from typing import Any
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.apis.transactions import create_transaction_topic
 from ottla.broker.services import RequestContext, Services
-from ottla.coordinator.classic import refused_join
+from ottla.coordinator.classic_member import refused_join
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.offsets import refuse_commit
 from ottla.coordinator.runtime import PendingReply, Unstored
@@ -102,7 +102,7 @@ def _coordinator(services: Services, key_type: int, key: str, context: RequestCo
 
 def join_group(services: Services, request: JoinGroupRequest, context: RequestContext) -> Answer:
     """JoinGroup (11) v0-v9. v1 rebalance timeout. v4 member id required. v5 static members. v8 reason. v9 skip."""
-    return services.groups.run(
+    return services.groups.run_parked(
         request.group_id,
         lambda shard, ticket, now: shard.join_group(request, context.client, ticket, now),
         lambda code: refused_join(request.member_id, code, context.version),
@@ -111,7 +111,7 @@ def join_group(services: Services, request: JoinGroupRequest, context: RequestCo
 
 def sync_group(services: Services, request: SyncGroupRequest, context: RequestContext) -> Answer:
     """SyncGroup (14) v0-v5. v3 static members. v5 protocol type and name."""
-    return services.groups.run(
+    return services.groups.run_parked(
         request.group_id,
         lambda shard, ticket, now: shard.sync_group(request, context.client, ticket, now),
         lambda code: SyncGroupResponse(error_code=code),
