@@ -27,11 +27,12 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from ottla.env.disk import NO_DESCRIPTORS, Disk
+from ottla.env.disk import Disk
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
 from ottla.log.producers import ProducerEntry, Producers, load_snapshot, remove_snapshots, snapshot_path
 from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment
+from ottla.log.times import find_newest, find_offset
 from ottla.log.transactions import EndedTransaction, marker_batch
 from ottla.log.validation import batch_bytes_max, refuse_if_too_large, refuse_unless_allowed
 from ottla.model.batch import (
@@ -56,7 +57,7 @@ from ottla.model.errors import (
     InvalidTimestamp,
     OffsetOutOfRange,
 )
-from ottla.model.records import find_timestamp, first_null_key, max_timestamp_record, recompress
+from ottla.model.records import first_null_key, recompress
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
 
@@ -566,69 +567,32 @@ class Log:
     def _aborted_in(self, segment: Segment) -> list[EndedTransaction]:
         try:
             return segment.aborted
-        except (ValueError, OSError) as error:
-            if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
-                raise
-            log.warning("transaction index is damaged and rebuilt path=%s error=%s", segment.path(".txnindex"), error)
+        except ValueError as error:
+            log.warning("transaction index is rebuilt path=%s reason=%s", segment.path(".txnindex"), error)
         following = bisect_right(self.segments, segment.base_offset, key=_base_offset)
         end = self.segments[following].base_offset if following < len(self.segments) else self.log_end_offset
         producers, replay_from = load_snapshot(self._disk, self.directory, segment.base_offset)
         ended = self._replay(producers, replay_from, end)
         segment.aborted = [each for each in ended if each.last_offset >= segment.base_offset]
-        segment.indexed_bytes = -1
+        if segment is self.active:
+            segment.indexed_bytes = -1
+        else:
+            # Not synced: after a power cut it is rebuilt once more. Nor is it worth failing a fetch on a full disk.
+            with suppress(OSError):
+                segment.write_aborted(sync=False)
         return segment.aborted
 
     # -- times ----------------------------------------------------------------------------------------------------
 
     def offset_for_timestamp(self, timestamp: int, end_offset: int) -> tuple[int, int] | None:
-        """The first record at or after ``timestamp``: its offset and its own timestamp. May open one batch."""
+        """Return offset and timestamp of the first record at or after ``timestamp``; None if there is none."""
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
-        for segment in list(self.segments):
-            segment.load_times()
-            if segment.max_timestamp < timestamp:
-                continue
-            start = segment.time_index.offset_before(timestamp) + 1 + segment.base_offset
-            for position, header in segment.headers(segment.position_of(max(start, self.log_start_offset))):
-                if header.base_offset >= end_offset:
-                    return None
-                if header.max_timestamp < timestamp:
-                    continue
-                batch = segment.batch(position, header)
-                found = find_timestamp(batch, timestamp, starting_offset=self.log_start_offset, max_bytes=inflate_max)
-                if found is not None:
-                    return found if found[0] < end_offset else None
-        return None
+        return find_offset(list(self.segments), timestamp, self.log_start_offset, end_offset, inflate_max)
 
     def newest_timestamp(self) -> tuple[int, int] | None:
-        """The record with the largest timestamp in the file: its offset and its timestamp. Opens one batch."""
-        newest: Segment | None = None
-        newest_timestamp, newest_offset = NO_TIMESTAMP, -1
-        written_end = self.written_end_offset
-        for segment in list(self.segments):
-            timestamp, offset = segment.newest_before(written_end)
-            if timestamp > newest_timestamp:
-                newest, newest_timestamp, newest_offset = segment, timestamp, offset
-        if newest is None:
-            return None
+        """Return offset and timestamp of the record with the largest timestamp in the file; None if there is none."""
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
-        for position, header in newest.headers(newest.position_of(newest_offset)):
-            if header.max_timestamp == newest_timestamp and header.record_count:
-                return max_timestamp_record(newest.batch(position, header), max_bytes=inflate_max)
-        return self._newest_record(written_end, inflate_max)
-
-    def _newest_record(self, end_offset: int, inflate_max: int) -> tuple[int, int] | None:
-        """The slow way, for a log whose newest batch lost its records to compaction: look at every header."""
-        newest: tuple[Segment, int, BatchHeader] | None = None
-        for segment in list(self.segments):
-            for position, header in segment.headers() if segment.size_bytes else ():
-                if header.last_offset >= end_offset:
-                    break
-                if header.record_count and (newest is None or header.max_timestamp > newest[2].max_timestamp):
-                    newest = segment, position, header
-        if newest is None:
-            return None
-        segment, position, header = newest
-        return max_timestamp_record(segment.batch(position, header), max_bytes=inflate_max)
+        return find_newest(list(self.segments), self.written_end_offset, inflate_max)
 
     # -- sync -----------------------------------------------------------------------------------------------------
 

@@ -149,7 +149,7 @@ def _list_segments(disk: Disk, directory: str) -> list[Segment]:
     for name in names:
         path = os.path.join(directory, name)
         stem, suffix = os.path.splitext(name)
-        orphan = suffix in (".index", ".timeindex", ".txnindex") and stem + ".log" not in names
+        orphan = suffix in SWAPPED[1:] and stem + ".log" not in names
         if orphan or suffix in (".deleted", ".cleaned", ".tmp"):
             disk.remove(path)
         elif suffix == ".log" and stem.isdecimal():

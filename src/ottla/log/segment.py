@@ -17,7 +17,7 @@ from struct import Struct
 
 from ottla.env.disk import Disk, WriteFailed, read_derived_file
 from ottla.log.index import OffsetIndex, TimeIndex
-from ottla.log.transactions import EndedTransaction, index_from_bytes, index_to_bytes
+from ottla.log.transactions import EndedTransaction, index_checksum, index_from_bytes, index_to_bytes
 from ottla.model.batch import HEADER_BYTES, LENGTH_END, LENGTH_MIN, BatchHeader, read_header
 from ottla.model.errors import CorruptMessage
 
@@ -26,8 +26,10 @@ log = logging.getLogger(__name__)
 NO_TIMESTAMP = -1
 #: what compaction calls its files until they take the place of others: recovery drops the first, finishes the second
 CLEANED, SWAP = ".cleaned", ".swap"
+#: the checksum of the transaction index, whose format is Kafka's and has none
+TXN_CHECKSUM = ".txnindex-crc"
 #: the files of a segment that compaction writes anew
-SWAPPED = (".log", ".index", ".timeindex", ".txnindex")
+SWAPPED = (".log", ".index", ".timeindex", ".txnindex", TXN_CHECKSUM)
 #: Kafka's default of index.interval.bytes, for indexes that are rebuilt
 INDEX_INTERVAL_BYTES = 4096
 #: how much of the file one look at batch headers reads
@@ -137,15 +139,24 @@ class Segment:
 
     @property
     def aborted(self) -> list[EndedTransaction]:
-        """The aborted transactions whose marker is here. Raises ValueError when their index is damaged."""
+        """The aborted transactions whose marker is in this segment. Raise ValueError if their index is damaged."""
         if self._aborted is None:
-            # Most segments have none, and then no file.
-            self._aborted = index_from_bytes(self._disk.read_file(self.path(".txnindex")) or b"", self.base_offset)
+            data = read_derived_file(self._disk, self.path(".txnindex"))
+            noted = read_derived_file(self._disk, self.path(TXN_CHECKSUM))
+            if data is None and noted is None and not self._has_txn_files():
+                self._aborted = []  # most segments
+            elif data is None or noted != index_checksum(data):
+                raise ValueError("the transaction index does not match its checksum, or one of the two is missing")
+            else:
+                self._aborted = index_from_bytes(data, self.base_offset)
         return self._aborted
 
     @aborted.setter
     def aborted(self, rows: list[EndedTransaction]) -> None:
         self._aborted = rows
+
+    def _has_txn_files(self) -> bool:
+        return any(self._disk.exists(self.path(suffix)) for suffix in (".txnindex", TXN_CHECKSUM))
 
     def _load_indexes(self) -> None:
         offset_data = read_derived_file(self._disk, self.path(".index"))
@@ -189,10 +200,16 @@ class Segment:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self._disk.write_file(self.path(".index" + suffix), self.offset_index.to_bytes(), sync=True)
         self._disk.write_file(self.path(".timeindex" + suffix), self.time_index.to_bytes(), sync=True)
-        if self._aborted or (self._aborted is not None and self._disk.exists(self.path(".txnindex"))):
-            # An empty file, where there is one: that it was removed could be forgotten in a power cut.
-            self._disk.write_file(self.path(".txnindex" + suffix), index_to_bytes(self._aborted), sync=True)
+        if self._aborted or (self._aborted is not None and self._has_txn_files()):
+            # A file that exists is replaced by an empty one: a power cut could bring a removed file back.
+            self.write_aborted(suffix, sync=True)
         self.indexed_bytes = size
+
+    def write_aborted(self, suffix: str = "", *, sync: bool) -> None:
+        """Write the transaction index and its checksum. A crash between the two makes them differ: it is rebuilt."""
+        data = index_to_bytes(self.aborted)
+        self._disk.write_file(self.path(".txnindex" + suffix), data, sync=sync)
+        self._disk.write_file(self.path(TXN_CHECKSUM + suffix), index_checksum(data), sync=sync)
 
     def sync(self) -> None:
         """Put the file on disk, and the first time its name and its folder's. Runs in a thread."""
@@ -218,7 +235,7 @@ class Segment:
             self._load_indexes()
 
     def delete_files(self) -> None:
-        for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
+        for suffix in (*SWAPPED, ".snapshot"):
             self._disk.remove(self.path(suffix))
 
     # -- compaction -----------------------------------------------------------------------------------------------

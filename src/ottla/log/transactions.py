@@ -7,12 +7,17 @@ coordinator that decided. It takes an offset like any record, and clients skip i
 int16 version, int64 producer id, first offset, last offset (the marker's), last stable offset once it was written.
 Readers get the rows that overlap what they read. A row too many hides records that were committed later by the same
 producer, one too few shows what was aborted: after a crash the rows are made anew, like every index.
+
+``.txnindex-crc`` holds the checksum of ``.txnindex``, as text, because Kafka's format has no place for one and Kafka
+ignores the file. An index that does not match, or that Kafka wrote, is rebuilt from the batches before it is used.
 """
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import NamedTuple
+
+from crc32c import crc32c
 
 from ottla.model.errors import InvalidRecord
 from ottla.model.records import Record, build_batch, iterate_records
@@ -70,6 +75,11 @@ def read_marker(batch: bytes | memoryview) -> Marker | None:
 
 def index_to_bytes(rows: list[EndedTransaction]) -> bytes:
     return b"".join(_ROW.pack(_VERSION, *row) for row in rows)
+
+
+def index_checksum(data: bytes) -> bytes:
+    """Return the content of the checksum file for an index with this content."""
+    return b"%08x\n" % crc32c(data)
 
 
 def index_from_bytes(data: bytes, base_offset: int) -> list[EndedTransaction]:

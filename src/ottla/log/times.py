@@ -1,0 +1,62 @@
+"""Lookup of records by timestamp, for ListOffsets. Runs in a thread: a batch may have to be decompressed."""
+
+from __future__ import annotations
+
+from ottla.log.segment import NO_TIMESTAMP, Segment
+from ottla.model.batch import BatchHeader
+from ottla.model.records import find_timestamp, max_timestamp_record
+
+
+def find_offset(
+    segments: list[Segment], timestamp: int, log_start_offset: int, end_offset: int, inflate_max: int
+) -> tuple[int, int] | None:
+    """Return offset and timestamp of the first record at or after ``timestamp`` in [log_start_offset, end_offset).
+
+    Decompress one batch at most, and only up to ``inflate_max`` bytes.
+    """
+    for segment in segments:
+        segment.load_times()
+        if segment.max_timestamp < timestamp:
+            continue
+        start = segment.time_index.offset_before(timestamp) + 1 + segment.base_offset
+        for position, header in segment.headers(segment.position_of(max(start, log_start_offset))):
+            if header.base_offset >= end_offset:
+                return None
+            if header.max_timestamp < timestamp:
+                continue
+            batch = segment.batch(position, header)
+            found = find_timestamp(batch, timestamp, starting_offset=log_start_offset, max_bytes=inflate_max)
+            if found is not None:
+                return found if found[0] < end_offset else None
+    return None
+
+
+def find_newest(segments: list[Segment], end_offset: int, inflate_max: int) -> tuple[int, int] | None:
+    """Return offset and timestamp of the record with the largest timestamp below ``end_offset``."""
+    newest: Segment | None = None
+    newest_timestamp, newest_offset = NO_TIMESTAMP, -1
+    for segment in segments:
+        timestamp, offset = segment.newest_before(end_offset)
+        if timestamp > newest_timestamp:
+            newest, newest_timestamp, newest_offset = segment, timestamp, offset
+    if newest is None:
+        return None
+    for position, header in newest.headers(newest.position_of(newest_offset)):
+        if header.max_timestamp == newest_timestamp and header.record_count:
+            return max_timestamp_record(newest.batch(position, header), max_bytes=inflate_max)
+    return _newest_by_scan(segments, end_offset, inflate_max)
+
+
+def _newest_by_scan(segments: list[Segment], end_offset: int, inflate_max: int) -> tuple[int, int] | None:
+    """Find the newest record by reading every header: for a log whose newest batch lost its records to compaction."""
+    newest: tuple[Segment, int, BatchHeader] | None = None
+    for segment in segments:
+        for position, header in segment.headers() if segment.size_bytes else ():
+            if header.last_offset >= end_offset:
+                break
+            if header.record_count and (newest is None or header.max_timestamp > newest[2].max_timestamp):
+                newest = segment, position, header
+    if newest is None:
+        return None
+    segment, position, header = newest
+    return max_timestamp_record(segment.batch(position, header), max_bytes=inflate_max)
