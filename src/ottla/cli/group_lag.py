@@ -16,7 +16,7 @@ import click
 from ottla.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, GroupMember, GroupState, PartitionName, Reader
+    from ottla.cli.cluster import Cluster, GroupMember, GroupState, PartitionName, Reader, TopicState
 
 #: one record per partition is wanted, not the log behind it: small fetches, and none once a partition has answered
 _READER: Mapping[str, str | int | float | bool] = {
@@ -58,11 +58,20 @@ class PartitionLag:
 
 
 def measure_lag(cluster: Cluster, group: GroupState, *, time_limit_s: float | None) -> list[PartitionLag]:
-    """The lag of every partition that the group has committed or holds. Without a limit, no time lag is read."""
+    """Return the lag of every partition of the topics in which the group has commits or assigned partitions.
+
+    A partition without a commit is among them, because its records may still be unread. Without `time_limit_s` no
+    time lag is read.
+    """
+    from ottla.cli.cluster import PartitionName
+
     committed = cluster.committed_offsets(group.group_id)
     holders = {name: member for member in group.members for name in member.partitions}
-    names = sorted({*committed, *holders})
-    ends = _log_ends(cluster, names)
+    topics = cluster.topics() if committed or holders else {}
+    read = {name.topic for name in (*committed, *holders)} & topics.keys()
+    every = [PartitionName(topic, one.partition) for topic in read for one in topics[topic].partitions]
+    names = sorted({*committed, *holders, *every})
+    ends = _log_ends(cluster, topics, names)
     found = [
         PartitionLag(
             name=name,
@@ -157,9 +166,10 @@ def _time_lag_ms(lag: PartitionLag, timestamps: Mapping[PartitionName, int | Non
     return 0 if timestamp_ms is None else max(now_ms - timestamp_ms, 0)
 
 
-def _log_ends(cluster: Cluster, names: list[PartitionName]) -> dict[PartitionName, int]:
+def _log_ends(
+    cluster: Cluster, topics: Mapping[str, TopicState], names: list[PartitionName]
+) -> dict[PartitionName, int]:
     # A commit outlives its topic, and a partition without a leader cannot be asked: both have no end to show.
-    topics = cluster.topics() if names else {}
     led = {
         (topic.name, partition.partition)
         for topic in topics.values()

@@ -185,6 +185,15 @@ def test_a_partition_without_a_commit_has_no_lag_rather_than_a_wrong_one(orders:
     assert "TOTAL LAG    3 (1 of 2 partitions have no commit)" in ottla("group", "describe", "g").output
 
 
+def test_a_stopped_group_shows_the_partitions_of_its_topic_that_have_no_commit(orders: FakeGroups, ottla: Any) -> None:
+    orders.store("a", b"v", partition=1)
+    orders.add_topic("other", 1)
+    shown = ottla("group", "describe", "g").output
+    assert "TOTAL LAG    3 (1 of 2 partitions have no commit)" in shown
+    assert "a              1          -    1    -" in shown
+    assert "other" not in shown
+
+
 def test_commits_are_read_before_log_ends(orders: FakeGroups, ottla: Any) -> None:
     ottla("group", "describe", "g")
     assert orders.asked == ["commits", "latest"]
@@ -205,7 +214,7 @@ def test_a_gap_left_by_compaction_is_stepped_over(orders: FakeGroups, ottla: Any
     records = orders.records[A0]
     records[:] = [m for m in records if m.offset() not in (2, 3)]
     records[-1] = Message(topic="a", partition=0, offset=4, timestamp=(1, now_ms - 60_000))
-    (lag,) = json.loads(ottla("group", "describe", "g", "-o", "json").output)[0]["offsets"]
+    (lag, _) = json.loads(ottla("group", "describe", "g", "-o", "json").output)[0]["offsets"]
     assert 60_000 <= lag["time_lag_ms"] < 120_000
 
 
@@ -214,19 +223,19 @@ def test_a_distance_of_transaction_markers_is_no_time(
 ) -> None:
     orders.committed["g"] = {A0: 5}
     monkeypatch.setattr(orders.topics_cluster, "_find", lambda name, at: 6)
-    (lag,) = json.loads(ottla("group", "describe", "g", "-o", "json").output)[0]["offsets"]
+    (lag, _) = json.loads(ottla("group", "describe", "g", "-o", "json").output)[0]["offsets"]
     assert (lag["lag"], lag["time_lag_ms"]) == (1, 0)
 
 
 def test_a_record_from_the_future_is_not_behind(orders: FakeGroups, ottla: Any) -> None:
     orders.records[A0][2] = Message(topic="a", partition=0, offset=2, timestamp=(1, int(time.time() * 1000) + 90_000))
-    (lag,) = json.loads(ottla("group", "describe", "g", "-o", "json").output)[0]["offsets"]
+    (lag, _) = json.loads(ottla("group", "describe", "g", "-o", "json").output)[0]["offsets"]
     assert lag["time_lag_ms"] == 0
 
 
 def test_a_record_without_a_timestamp_has_no_time_lag(orders: FakeGroups, ottla: Any) -> None:
     orders.records[A0][2] = Message(topic="a", partition=0, offset=2, timestamp=(0, 0))
-    (lag,) = json.loads(ottla("group", "describe", "g", "-o", "json").output)[0]["offsets"]
+    (lag, _) = json.loads(ottla("group", "describe", "g", "-o", "json").output)[0]["offsets"]
     assert (lag["lag"], lag["time_lag_ms"]) == (3, None)
 
 
