@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ def start_ottla_broker() -> Iterator[StartBroker]:
 
     started: list[BrokerProcess] = []
 
-    def start(data: str | None = None, settings: Mapping[str, str] | None = None) -> BrokerProcess:
+    def start(data: str | os.PathLike[str] | None = None, settings: Mapping[str, str] | None = None) -> BrokerProcess:
         broker = BrokerProcess.start(data, settings)
         started.append(broker)
         return broker
