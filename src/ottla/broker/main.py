@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,11 +94,27 @@ async def _serve(settings: BrokerSettings) -> int:
         metrics = f" metrics=http://{endpoint.host}:{broker.metrics_port}/metrics"
     sys.stdout.write(f"ready {where} id={settings.broker_id} data={','.join(settings.data_dirs)}{metrics}\n")
     sys.stdout.flush()
+    notify_service_manager("READY=1")
     reason = await broker.ended
+    notify_service_manager("STOPPING=1")
     await broker.stop()
     if reason is not None:
         return _complain(reason, FAILED)
     return OK
+
+
+def notify_service_manager(state: str) -> None:
+    """Tell systemd the state of a service of `Type=notify`. Do nothing without NOTIFY_SOCKET in the environment."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    # A leading @ stands for the zero byte of an abstract socket.
+    target = f"\0{address[1:]}" if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.sendto(state.encode(), target)
+    except OSError as error:
+        logging.getLogger(__name__).warning("service manager was not notified state=%s error=%s", state, error)
 
 
 class _OneLine(logging.Formatter):
