@@ -155,7 +155,7 @@ class Unstored(Message):
         self.error_code = error_code
 
 
-class _Hosted(Generic[S]):
+class Hosted(Generic[S]):
     """One partition: its shard, and where its log stands."""
 
     __slots__ = ("end_offset", "loaded", "partition", "shard", "timers")
@@ -175,7 +175,7 @@ class _Timer:
 
     __slots__ = ("_hosted", "_name", "_runtime", "at", "timer_bucket")
 
-    def __init__(self, runtime: ShardRuntime[Any], hosted: _Hosted[Any], name: str) -> None:
+    def __init__(self, runtime: ShardRuntime[Any], hosted: Hosted[Any], name: str) -> None:
         self._runtime = runtime
         self._hosted = hosted
         self._name = name
@@ -192,7 +192,7 @@ class _Commit:
     __slots__ = ("_hosted", "_outcome", "_runtime", "deadline")
 
     def __init__(
-        self, runtime: ShardRuntime[Any], hosted: _Hosted[Any], outcome: Decided, deadline: float
+        self, runtime: ShardRuntime[Any], hosted: Hosted[Any], outcome: Decided, deadline: float
     ) -> None:  # fmt: skip
         self._runtime = runtime
         self._hosted = hosted
@@ -229,8 +229,8 @@ class ShardRuntime(ABC, Generic[S]):
         self.world = world
         #: makes sure that what is appended outside of a request is written, too
         self._begin_turn = begin_turn
-        self._shards: dict[int, _Hosted[S]] = {}
-        self._loading: list[_Hosted[S]] = []
+        self._shards: dict[int, Hosted[S]] = {}
+        self._loading: list[Hosted[S]] = []
         self._load_task: asyncio.Task[None] | None = None
         #: shards whose state was found to differ from a replay of their log; must stay 0
         self.mismatches = 0
@@ -327,7 +327,7 @@ class ShardRuntime(ABC, Generic[S]):
         """Kafka's choice: Java's hash of the name, without its sign. The same before the topic is there and after."""
         return (java_hash(name) & 0x7FFFFFFF) % (len(self._shards) or self.partitions_at_creation)
 
-    def _host_of(self, name: str) -> _Hosted[S]:
+    def _host_of(self, name: str) -> Hosted[S]:
         hosted = self._shards.get(self.partition_for(name))
         if hosted is None or hosted.partition.offline:
             raise Refused(ErrorCode.NOT_COORDINATOR if hosted is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -336,14 +336,14 @@ class ShardRuntime(ABC, Generic[S]):
         return hosted
 
     def _run(
-        self, hosted: _Hosted[S], names: list[str], operate: Operation[S], refuse: Refusal
+        self, hosted: Hosted[S], names: list[str], operate: Operation[S], refuse: Refusal
     ) -> Message | PendingReply:
         ticket = PendingReply(refuse)
         now = self.now()
         self._perform(hosted, names, operate(hosted.shard, ticket, now), now)
         return ticket.now_or_later()
 
-    def _perform(self, hosted: _Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
+    def _perform(self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
         """Append, replay, reply; then whatever follows from it."""
         self._perform_one(hosted, names, outcome, now)
         for name in names:
@@ -352,7 +352,7 @@ class ShardRuntime(ABC, Generic[S]):
                 self._perform_one(hosted, [name], follow_up, now)
             self._arm(hosted, name)
 
-    def _perform_one(self, hosted: _Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
+    def _perform_one(self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
         if outcome.records:
             try:
                 self._append(hosted, outcome, now)
@@ -362,7 +362,7 @@ class ShardRuntime(ABC, Generic[S]):
         self.on_appended(outcome)
         self._reply(hosted, outcome)
 
-    def _append(self, hosted: _Hosted[S], outcome: Decided, now: Moment) -> None:
+    def _append(self, hosted: Hosted[S], outcome: Decided, now: Moment) -> None:
         """One batch, replayed as soon as it is in the log. Raises KafkaError, and then nothing was replayed."""
         partition = hosted.partition
         partition.check_enough_replicas()
@@ -387,19 +387,19 @@ class ShardRuntime(ABC, Generic[S]):
         for record in outcome.records:
             hosted.shard.replay(record, producer)
 
-    def _reply(self, hosted: _Hosted[S], outcome: Decided) -> None:
+    def _reply(self, hosted: Hosted[S], outcome: Decided) -> None:
         deadline = self._clock.monotonic() + self.commit_timeout_ms / 1000
         commit = _Commit(self, hosted, outcome, deadline)
         self._replicas.wait_durable(hosted.partition, hosted.end_offset, commit)
 
-    def wait_for_disk(self, hosted: _Hosted[S], outcome: Decided) -> None:
+    def wait_for_disk(self, hosted: Hosted[S], outcome: Decided) -> None:
         """Whoever asked was told that it takes too long. What was decided is decided all the same."""
         outcome.replies.clear()
         commit = _Commit(self, hosted, outcome, NEVER)
         self._replicas.wait_durable(hosted.partition, hosted.end_offset, commit)
 
     def _not_stored(
-        self, hosted: _Hosted[S], names: Iterable[str], outcome: Decided, error: KafkaError, now: Moment
+        self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, error: KafkaError, now: Moment
     ) -> None:
         too_large = isinstance(error, MessageTooLarge | RecordListTooLarge)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else RETRIABLE.get(error.code, ErrorCode.NOT_COORDINATOR)
@@ -423,7 +423,7 @@ class ShardRuntime(ABC, Generic[S]):
 
     # -- timers ---------------------------------------------------------------------------------------------------
 
-    def _arm(self, hosted: _Hosted[S], name: str) -> None:
+    def _arm(self, hosted: Hosted[S], name: str) -> None:
         """Wake a name when it wants to be, if no earlier alarm is set: an early one costs a look and is set anew."""
         sleeper = hosted.shard.sleepers.get(name)
         timer = hosted.timers.get(name)
@@ -439,7 +439,7 @@ class ShardRuntime(ABC, Generic[S]):
             timer.at = sleeper.wake_at
             self._wheel.add(timer, max(sleeper.wake_at - self._clock.monotonic(), 0.0))
 
-    def wake(self, hosted: _Hosted[S], name: str) -> None:
+    def wake(self, hosted: Hosted[S], name: str) -> None:
         sleeper = hosted.shard.sleepers.get(name)
         if sleeper is None or not hosted.loaded or hosted.partition.offline:
             return
@@ -457,7 +457,7 @@ class ShardRuntime(ABC, Generic[S]):
                 continue
             if known is not None:
                 self._unload(known)
-            hosted = self._shards[number] = _Hosted(partition, self.make_shard(partition))
+            hosted = self._shards[number] = Hosted(partition, self.make_shard(partition))
             if partition.log.log_end_offset == partition.log.log_start_offset:
                 hosted.loaded = True
             else:
@@ -465,24 +465,24 @@ class ShardRuntime(ABC, Generic[S]):
         for number in [number for number in self._shards if number not in partitions]:
             self._unload(self._shards.pop(number))
 
-    def reload(self, hosted: _Hosted[S]) -> None:
+    def reload(self, hosted: Hosted[S]) -> None:
         """The log lost what was replayed already: start again from what it has."""
         number = hosted.partition.name.partition
         if self._shards.get(number) is not hosted:
             return
         log.error("a shard is loaded again after a failed write partition=%s", hosted.partition.name)
         self._unload(hosted)
-        again = self._shards[number] = _Hosted(hosted.partition, self.make_shard(hosted.partition))
+        again = self._shards[number] = Hosted(hosted.partition, self.make_shard(hosted.partition))
         self._load_later(again)
 
-    def _unload(self, hosted: _Hosted[S]) -> None:
+    def _unload(self, hosted: Hosted[S]) -> None:
         hosted.loaded = False
         for timer in hosted.timers.values():
             TimerWheel.remove(timer)
         hosted.timers.clear()
         self.refuse(hosted.shard.retire(ErrorCode.NOT_COORDINATOR).replies, ErrorCode.NOT_COORDINATOR)
 
-    def _load_later(self, hosted: _Hosted[S]) -> None:
+    def _load_later(self, hosted: Hosted[S]) -> None:
         self._loading.append(hosted)
         if self._load_task is None or self._load_task.done():
             self._load_task = self._loop.create_task(self._load_all(), name=f"load {self.topic}")
@@ -509,12 +509,12 @@ class ShardRuntime(ABC, Generic[S]):
                 )  # fmt: skip
             self._perform(hosted, names, hosted.shard.after_load(now), now)
 
-    async def _load(self, hosted: _Hosted[S]) -> None:
+    async def _load(self, hosted: Hosted[S]) -> None:
         while (position := self._read(hosted, hosted.end_offset)) is not None:
             hosted.end_offset = position
             await asyncio.sleep(0)
 
-    def _read(self, hosted: _Hosted[S], offset: int) -> int | None:
+    def _read(self, hosted: Hosted[S], offset: int) -> int | None:
         """Replay some records from ``offset`` on; where to go on, None at the end."""
         its_log = hosted.partition.log
         region = its_log.read(offset, _LOAD_BYTES, its_log.written_end_offset, at_least_one=True)
@@ -547,7 +547,7 @@ class ShardRuntime(ABC, Generic[S]):
         return offset
 
     @staticmethod
-    def _replay_marker(hosted: _Hosted[S], header: BatchHeader, batch: bytes) -> None:
+    def _replay_marker(hosted: Hosted[S], header: BatchHeader, batch: bytes) -> None:
         marker = read_marker(batch)
         if marker is not None:
             hosted.shard.end_transaction(header.producer_id, commit=marker.commit)
@@ -578,7 +578,7 @@ class ShardRuntime(ABC, Generic[S]):
         for hosted in list(self._shards.values()):
             if not hosted.loaded or hosted.partition.offline:
                 continue
-            twin = _Hosted(hosted.partition, self.make_shard(hosted.partition))
+            twin = Hosted(hosted.partition, self.make_shard(hosted.partition))
             while twin.end_offset < hosted.end_offset and hosted.loaded:
                 await self._load(twin)
                 await asyncio.sleep(0)  # what is pending is written at the end of this turn

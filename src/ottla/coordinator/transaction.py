@@ -477,8 +477,8 @@ class TransactionShard:
         soft.is_delivered = False
         return TransactionOutcome(records=[TransactionRecord(key, prepared)], deliveries=[soft.delivery], ending=ending)
 
-    def is_settling(self, transactional_id: str) -> bool:
-        """Whether a transaction has its outcome and waits for its markers: its owner may not begin another yet."""
+    def has_outstanding_markers(self, transactional_id: str) -> bool:
+        """Return whether the transaction is in a Prepare state: the next one cannot begin before its Complete."""
         value = self.values.get(transactional_id)
         return value is not None and value.state in _PREPARED
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.coordinator.outcome import Producer
-from ottla.coordinator.runtime import Decided, ShardRuntime
+from ottla.coordinator.runtime import Decided, Hosted, ShardRuntime
 from ottla.coordinator.transaction import TransactionShard
 from ottla.coordinator.transaction_records import (
     Delivery,
@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 TRANSACTION_TOPIC = "__transaction_state"
 #: how soon a marker that could not be written is tried again
 _AGAIN_S = 0.1
-#: how long the next transaction of an id waits for the markers of the last, before its client is told to come back
-_SETTLE_S = 1.0
+#: how long a request waits for the markers of the previous transaction before it is answered CONCURRENT_TRANSACTIONS
+_MARKERS_WAIT_S = 1.0
 #: how long a marker may wait for the disk before that counts as not written
 _MARKER_S = 30.0
 #: somebody newer ended the transaction, or owns the producer id: there is nothing left to end
@@ -54,8 +54,8 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def __init__(self, *, markers: MarkerWriter, **parts: Any) -> None:
         super().__init__(**parts)
         self._markers = markers
-        #: who waits until the transaction of an id has all its markers
-        self._settling: dict[str, list[asyncio.Future[None]]] = {}
+        #: requests that wait for the markers of a transactional id, in the order in which they began to wait
+        self._marker_waiters: dict[str, dict[asyncio.Future[None], None]] = {}
         #: transactions whose outcome became durable here, each once
         self.ended = dict.fromkeys(Ending, 0)
 
@@ -93,32 +93,56 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
             return False  # the shard is loaded again, and hands out a delivery of its own
 
     def _delivered(self, delivery: Delivery) -> None:
-        transactional_id = delivery.transactional_id
-        self.run(transactional_id, lambda shard, _, now: shard.delivered(delivery, now), _nobody_asked)
-        for waiter in self._settling.pop(transactional_id, ()):
-            if not waiter.done():
-                waiter.set_result(None)
+        self.run(delivery.transactional_id, lambda shard, _, now: shard.delivered(delivery, now), _ignore_reply)
 
-    def is_settling(self, transactional_id: str) -> bool:
+    # -- requests that wait for markers -----------------------------------------------------------------------------
+
+    def has_outstanding_markers(self, transactional_id: str) -> bool:
+        """Return whether the previous transaction of this id is decided but not every marker of it is durable."""
         try:
-            return self.shard(transactional_id).is_settling(transactional_id)
+            return self.shard(transactional_id).has_outstanding_markers(transactional_id)
         except KafkaError:
             return False
 
-    async def settled(self, transactional_id: str) -> None:
-        """Wait until the transaction of this id has its markers, but not for long.
+    async def wait_for_markers(self, transactional_id: str) -> None:
+        """Return when this id has no outstanding markers, or after ``_MARKERS_WAIT_S``. May return at once.
 
-        Kafka tells the client CONCURRENT_TRANSACTIONS, and then it backs off for many times what the markers take.
+        The check and the registration run without a suspension between them, so that a Complete cannot be applied
+        unnoticed in between. A waiter that was woken checks again, because another request may have ended the next
+        transaction of the same id in the meantime. Kafka answers CONCURRENT_TRANSACTIONS instead of waiting; clients
+        then back off for many times as long as the markers take.
         """
-        waiter = self._loop.create_future()
-        self._settling.setdefault(transactional_id, []).append(waiter)
-        await asyncio.wait([waiter], timeout=_SETTLE_S)
-        if not waiter.done():
-            waiters = self._settling.get(transactional_id, [])
-            if waiter in waiters:
-                waiters.remove(waiter)
-            if not waiters:
-                self._settling.pop(transactional_id, None)
+        deadline = self._loop.time() + _MARKERS_WAIT_S
+        while self.has_outstanding_markers(transactional_id):
+            left_s = deadline - self._loop.time()
+            if left_s <= 0:
+                return
+            waiter = self._loop.create_future()
+            waiters = self._marker_waiters.setdefault(transactional_id, {})
+            waiters[waiter] = None
+            try:
+                await asyncio.wait([waiter], timeout=left_s)
+            finally:
+                waiters.pop(waiter, None)
+                if not waiters and self._marker_waiters.get(transactional_id) is waiters:
+                    del self._marker_waiters[transactional_id]
+
+    def on_appended(self, outcome: Decided) -> None:
+        if self._marker_waiters:
+            for record in outcome.records:
+                self._wake_marker_waiters(record.key.transactional_id)
+
+    def _unload(self, hosted: Hosted[TransactionShard]) -> None:
+        super()._unload(hosted)
+        for transactional_id in list(self._marker_waiters):
+            self._wake_marker_waiters(transactional_id)
+
+    def _wake_marker_waiters(self, transactional_id: str) -> None:
+        """Wake the waiters of this id if it has no outstanding markers, or if its shard is no longer loaded."""
+        if transactional_id in self._marker_waiters and not self.has_outstanding_markers(transactional_id):
+            for waiter in self._marker_waiters.pop(transactional_id):
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def expire(self) -> None:
         """Transactions that took too long are aborted, ids that nobody uses are forgotten."""
@@ -126,7 +150,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
         for name, outcome in [
             (name, outcome) for shard in list(self.shards()) for name, outcome in shard.expire(now)
         ]:  # fmt: skip
-            self.run(name, lambda _shard, _ticket, _now, decided=outcome: decided, _nobody_asked)  # type: ignore[misc]
+            self.run(name, lambda _shard, _ticket, _now, decided=outcome: decided, _ignore_reply)  # type: ignore[misc]
 
 
 class MarkerWriter:
@@ -278,5 +302,6 @@ class _Again:
         self._writer.write(self._progress, self._name)
 
 
-def _nobody_asked(code: int) -> Message:
+def _ignore_reply(code: int) -> Message:
+    """No client waits for this operation."""
     return Message()

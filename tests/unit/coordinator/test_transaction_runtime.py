@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.unit.coordinator.classic_room import DictTopics
 from tests.unit.coordinator.test_runtime import HandDrivenWheel
 from tests.unit.replica.test_replica_manager import ManagerRoom
 
+from ottla.broker.apis.transactions import add_offsets_to_txn, add_partitions_to_txn, end_txn, init_producer_id
 from ottla.coordinator.outcome import Client, World
 from ottla.coordinator.transaction_records import TransactionState
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, TopicSettings
+from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest
@@ -58,11 +61,7 @@ class TransactionRuntimeRoom(ManagerRoom):
     async def begin(self) -> None:
         init = InitProducerIdRequest(transactional_id="x", transaction_timeout=60_000)
         self.ask(lambda shard, ticket, now: shard.init_producer_id(init, PRODUCER_ID, CLIENT, ticket, now))
-        add = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id="x", v3_and_below_producer_id=PRODUCER_ID, v3_and_below_producer_epoch=0,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name="orders", partitions=[0])],
-        )  # fmt: skip
-        self.ask(lambda shard, ticket, now: shard.add_partitions(add, CLIENT, ticket, now))
+        self.ask(lambda shard, ticket, now: shard.add_partitions(_add_request(), CLIENT, ticket, now))
         await self.turn_disk()
 
     def commit(self) -> Any:
@@ -146,5 +145,133 @@ def test_transaction_ends_in_two_turns_where_the_page_cache_is_enough(tmp_path: 
         assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
         assert room.state.log.written_end_offset == room.state.log.log_end_offset
         assert room.orders.log.written_end_offset == room.orders.log.log_end_offset
+
+    asyncio.run(run())
+
+
+# -- requests that wait for the markers of the previous transaction ----------------------------------------------------
+
+
+def _add_request() -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="x", v3_and_below_producer_id=PRODUCER_ID, v3_and_below_producer_epoch=0,
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name="orders", partitions=[0])],
+    )  # fmt: skip
+
+
+#: by API, a request that waits for markers, as the dispatcher calls its handler
+_WAITING_REQUESTS: dict[str, Callable[[Any, Any], Any]] = {
+    "AddPartitionsToTxn": lambda services, context: add_partitions_to_txn(services, _add_request(), context),
+    "AddOffsetsToTxn": lambda services, context: add_offsets_to_txn(
+        services,
+        AddOffsetsToTxnRequest(transactional_id="x", producer_id=PRODUCER_ID, producer_epoch=0, group_id="g"),
+        context,
+    ),
+    "EndTxn": lambda services, context: end_txn(
+        services,
+        EndTxnRequest(transactional_id="x", producer_id=PRODUCER_ID, producer_epoch=0, committed=True),
+        context,
+    ),
+    "InitProducerId": lambda services, context: init_producer_id(
+        services, InitProducerIdRequest(transactional_id="x", transaction_timeout=60_000), context
+    ),
+}
+
+
+@pytest.mark.parametrize("api", _WAITING_REQUESTS)
+def test_request_continues_when_markers_became_durable_before_its_task_started(tmp_path: Path, api: str) -> None:
+    """The handler returns a coroutine that the loop starts later; the markers may become durable in between."""
+
+    async def run() -> None:
+        room = TransactionRuntimeRoom(tmp_path)
+        await room.begin()
+        room.commit()
+        assert room.runtime.has_outstanding_markers("x")
+        services = SimpleNamespace(transactions=room.runtime, groups=SimpleNamespace(partition_for=lambda _: 0))
+        answer = _WAITING_REQUESTS[api](services, SimpleNamespace(version=3, client=CLIENT))
+        await room.turn_disk()
+        assert room.x == TransactionState.COMPLETE_COMMIT
+        task = asyncio.ensure_future(answer)
+        await room.turn_disk()
+        assert task.done(), "the request sleeps although no markers are outstanding"
+        assert not getattr(task.result(), "error_code", 0)
+
+    asyncio.run(run())
+
+
+def test_requests_that_wait_for_markers_are_woken_in_order_when_complete_is_applied(tmp_path: Path) -> None:
+    async def run() -> None:
+        room = TransactionRuntimeRoom(tmp_path)
+        await room.begin()
+        room.commit()
+        woken: list[int] = []
+
+        async def wait(number: int) -> None:
+            await room.runtime.wait_for_markers("x")
+            assert not room.runtime.has_outstanding_markers("x")
+            woken.append(number)
+
+        tasks = [asyncio.ensure_future(wait(number)) for number in range(3)]
+        await asyncio.sleep(0)
+        assert woken == []
+        await room.turn_disk()
+        assert woken == [0, 1, 2]
+        await asyncio.gather(*tasks)
+        assert not room.runtime._marker_waiters
+
+    asyncio.run(run())
+
+
+def test_request_waits_on_when_complete_could_not_be_appended(tmp_path: Path) -> None:
+    """All markers are durable, but the log of the coordinator is full: the next transaction cannot begin yet."""
+
+    async def run() -> None:
+        room = TransactionRuntimeRoom(tmp_path)
+        await room.begin()
+        room.commit()
+        waits = asyncio.ensure_future(room.runtime.wait_for_markers("x"))
+        room.manager.write_turn()
+        room.threads.run()
+        room.state.has_room = False
+        await room.turn_disk()
+        assert (room.x, room.markers.written) == (TransactionState.PREPARE_COMMIT, 1)
+        assert not waits.done()
+        room.state.has_room = True
+        room.runtime.expire()
+        await room.turn_disk()
+        assert room.x == TransactionState.COMPLETE_COMMIT
+        assert waits.done()
+
+    asyncio.run(run())
+
+
+def test_request_is_woken_when_the_shard_is_loaded_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        room = TransactionRuntimeRoom(tmp_path)
+        await room.begin()
+        room.orders.offline = True
+        room.commit()
+        await room.turn_disk()
+        waits = asyncio.ensure_future(room.runtime.wait_for_markers("x"))
+        await asyncio.sleep(0)
+        room.runtime.reload(room.runtime._shards[0])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert waits.done(), "the client must learn that the coordinator is loading"
+
+    asyncio.run(run())
+
+
+def test_request_that_is_cancelled_while_it_waits_leaves_no_waiter(tmp_path: Path) -> None:
+    async def run() -> None:
+        room = TransactionRuntimeRoom(tmp_path)
+        await room.begin()
+        room.commit()
+        waits = asyncio.ensure_future(room.runtime.wait_for_markers("x"))
+        await asyncio.sleep(0)
+        waits.cancel()
+        await asyncio.wait([waits])
+        assert not room.runtime._marker_waiters
+        await room.turn_disk()
 
     asyncio.run(run())

@@ -391,8 +391,7 @@ class ProduceApi:
         """
         transactions = self._services.transactions
         try:
-            if transactions.is_settling(transactional_id):
-                await transactions.settled(transactional_id)
+            await transactions.wait_for_markers(transactional_id)
             for producer, partitions in names.items():
                 answer = transactions.run(
                     transactional_id,

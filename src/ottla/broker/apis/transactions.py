@@ -12,7 +12,7 @@ from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.services import RequestContext, Services
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.outcome import Producer
-from ottla.coordinator.runtime import RETRIABLE, PendingReply
+from ottla.coordinator.runtime import RETRIABLE
 from ottla.coordinator.transaction import unknown_state_filters, write_error
 from ottla.coordinator.transaction_records import Delivery
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
@@ -75,8 +75,7 @@ async def init_producer_id(
         if (request.producer_id == -1) != (request.producer_epoch == -1):
             return refuse(ErrorCode.INVALID_REQUEST)
         return InitProducerIdResponse(producer_id=await services.producer_ids.next(), producer_epoch=0)
-    if services.transactions.is_settling(transactional_id):
-        await services.transactions.settled(transactional_id)
+    await services.transactions.wait_for_markers(transactional_id)
     fresh = await _fresh_producer_id(services, transactional_id)
     answer: Any = await _finished(
         services.transactions.run(
@@ -92,11 +91,9 @@ def add_partitions_to_txn(services: Services, request: AddPartitionsToTxnRequest
     """AddPartitionsToTxn (24) v0-v5. v2 PRODUCER_FENCED. v4 many transactions, between brokers."""
     if context.version >= _BATCH_FROM:
         return _add_batch(services, request)
-    if services.transactions.is_settling(request.v3_and_below_transactional_id):
-        return _settled_then(
-            services, request.v3_and_below_transactional_id, lambda: _add_partitions(services, request, context)
-        )
-    return _add_partitions(services, request, context)
+    return _after_markers(
+        services, request.v3_and_below_transactional_id, lambda: _add_partitions(services, request, context)
+    )
 
 
 def _add_partitions(services: Services, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
@@ -150,11 +147,7 @@ def _refused_topics(topics: Sequence[AddPartitionsToTxnTopic], code: int) -> lis
 
 def add_offsets_to_txn(services: Services, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
     """AddOffsetsToTxn (25) v0-v4. v2 PRODUCER_FENCED."""
-    if services.transactions.is_settling(request.transactional_id):
-        return _settled_then(
-            services, request.transactional_id, lambda: _add_offsets(services, request, context)
-        )  # fmt: skip
-    return _add_offsets(services, request, context)
+    return _after_markers(services, request.transactional_id, lambda: _add_offsets(services, request, context))
 
 
 def _add_offsets(services: Services, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
@@ -168,6 +161,11 @@ def _add_offsets(services: Services, request: AddOffsetsToTxnRequest, context: R
 
 def end_txn(services: Services, request: EndTxnRequest, context: RequestContext) -> Answer:
     """EndTxn (26) v0-v5. v2 PRODUCER_FENCED. v5 every transaction has an epoch of its own."""
+    return _after_markers(services, request.transactional_id, lambda: _end_or_allocate(services, request, context))
+
+
+def _end_or_allocate(services: Services, request: EndTxnRequest, context: RequestContext) -> Answer:
+    """End the transaction; allocate a producer id first if the epochs of the current one are used up."""
     try:
         needs_id = services.transactions.shard(request.transactional_id).needs_producer_id(request.transactional_id)
     except KafkaError as error:
@@ -213,8 +211,7 @@ async def _commit_verified(
     services: Services, request: TxnOffsetCommitRequest, context: RequestContext, refuse: Any
 ) -> Message:
     """First the transaction must know the partition that the offsets go to; then they are committed in it."""
-    if services.transactions.is_settling(request.transactional_id):
-        await services.transactions.settled(request.transactional_id)
+    await services.transactions.wait_for_markers(request.transactional_id)
     where = AddPartitionsToTxnTopic(
         name=OFFSETS_TOPIC, partitions=[services.groups.partition_for(request.group_id)]
     )  # fmt: skip
@@ -326,11 +323,17 @@ async def _fresh_producer_id(services: Services, transactional_id: str) -> int |
     return await services.producer_ids.next() if needed else None
 
 
-async def _settled_then(services: Services, transactional_id: str, ask: Callable[[], Answer]) -> Message:
-    """The last transaction of this id is being ended: wait for that, then do what was asked for."""
-    await services.transactions.settled(transactional_id)
+def _after_markers(services: Services, transactional_id: str, ask: Callable[[], Answer]) -> Answer:
+    """Return the answer of ``ask``, which is called when the previous transaction of this id has all its markers."""
+    if services.transactions.has_outstanding_markers(transactional_id):
+        return _wait_then(services, transactional_id, ask)
+    return ask()
+
+
+async def _wait_then(services: Services, transactional_id: str, ask: Callable[[], Answer]) -> Message:
+    await services.transactions.wait_for_markers(transactional_id)
     return await _finished(ask())
 
 
 async def _finished(answer: Answer) -> Message:
-    return await answer if isinstance(answer, PendingReply) else answer  # type: ignore[return-value]
+    return answer if isinstance(answer, Message) else await answer
