@@ -120,6 +120,13 @@ class TransactionWire(Wire):
         self.ask(end(owner, commit=commit), END_V)
         self.settle(owner)
 
+    def end_soon(self, owner: Owner, *, commit: bool) -> None:
+        """EndTxn 5, repeated while Kafka answers CONCURRENT_TRANSACTIONS; the last answer is compared."""
+        deadline = time.monotonic() + 15
+        while self.ask(end(owner, commit=commit), 5).error_code == _CONCURRENT_TRANSACTIONS:
+            assert time.monotonic() < deadline, "the markers of the previous transaction are not written"
+            del self.transcript[-1]
+
     def see(self, owner: Owner) -> None:
         self.ask(DescribeTransactionsRequest(transactional_ids=[owner.transactional_id]), 0)
 
@@ -524,6 +531,20 @@ def epochs_that_rise_with_every_transaction(wire: TransactionWire) -> None:
         wire.ask(end(owner, commit=result), 5, note=f"nothing is open, commit {result}")
         wire.settle(owner)
         wire.see(owner)
+
+
+@newer
+def empty_transaction_that_is_ended_right_after_a_commit(wire: TransactionWire) -> None:
+    """Its EndTxn arrives while the markers of the transaction before are being written."""
+    topic = wire.topic()
+    for result in (False, True):
+        owner = wire.owner()
+        wire.ask(write(owner, topic, 0, b"a"), 12)
+        wire.ask(end(owner), 5)
+        following = owner._replace(epoch=owner.epoch + 1)
+        wire.end_soon(following, commit=result)
+        wire.settle(following)
+        wire.see(following)
 
 
 @newer

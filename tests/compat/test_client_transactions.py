@@ -204,6 +204,9 @@ def test_hundred_transactions_follow_one_another(
             producer.abort()
         else:
             producer.commit()
+        if number % 5 == 0:  # an empty transaction, ended while markers are being written
+            producer.begin()
+            producer.abort()
     _mark_ends(writer, topic)
     wanted = {p: [b"%d" % n for n in range(100) if n % 3 == p and n % 5 != 4] for p in range(3)}
     for found in _read_by_all(broker, topic, read_committed=True):

@@ -211,6 +211,15 @@ def test_franz_go_copies_in_a_session_and_fences(
     assert ConfluentTransactions(broker.bootstrap).group_offsets(unused_name) == {Place(source, 0): 20}
 
 
+def test_franz_go_aborts_an_empty_transaction_right_after_a_commit(
+    franz_go: FranzGo, broker: BrokerProcess, writer: Confluent, unused_name: str
+) -> None:
+    """The abort arrives while the markers of the commit are being written; it must not fence its producer."""
+    writer.create_topic(unused_name)
+    assert franz_go.at(broker.bootstrap).abort_empty(unused_name, unused_name, times=100) == {}
+    assert _committed(broker.bootstrap, unused_name) == [b"%d" % number for number in range(100)]
+
+
 def test_kafkajs_commits_and_aborts_with_offsets(
     kafkajs: KafkaJs, confluent: Confluent, new_topic: NewTopic, group: str
 ) -> None:

@@ -432,8 +432,8 @@ class TransactionShard:
         if not is_retry:
             _check_producer(value, producer)
         if value.state in _PREPARED:
-            # The current epoch is for the transaction that comes after the one that is being ended.
-            raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS if is_retry else ErrorCode.PRODUCER_FENCED)
+            # The current epoch belongs to the next transaction, which begins when all markers of this one are durable.
+            raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         if is_retry:
             if value.state != _complete(commit=request.committed):
                 raise Refused(ErrorCode.INVALID_TXN_STATE)

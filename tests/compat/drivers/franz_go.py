@@ -70,6 +70,11 @@ class FranzGo:
         found: dict[str, Any] = json.loads(self._run("transaction", source, target, name))
         return found
 
+    def abort_empty(self, topic: str, name: str, times: int) -> dict[str, int]:
+        """Commit a record, then at once abort an empty transaction; return how many were refused, by error code."""
+        refused: dict[str, int] = json.loads(self._run("abort-empty", topic, name, str(times)))
+        return refused
+
     def _run(self, verb: str, *arguments: str, stdin: str = "") -> str:
         command = [str(self._command), verb, self._bootstrap, *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=2 * DEADLINE_S)

@@ -6,6 +6,7 @@
 //	franz admin   BOOTSTRAP TOPIC                                                              one JSON object
 //	franz group   BOOTSTRAP TOPIC GROUP classic|consumer                                       one JSON object
 //	franz transaction BOOTSTRAP FROM_TOPIC TO_TOPIC NAME                                       one JSON object
+//	franz abort-empty BOOTSTRAP TOPIC NAME TIMES                                               one JSON object
 //
 // Keys, values and header values are base64 or null, as encoding/json writes a []byte.
 package main
@@ -56,6 +57,8 @@ func main() {
 		err = group(ctx, arguments)
 	case "transaction":
 		err = transaction(ctx, arguments)
+	case "abort-empty":
+		err = abortEmpty(ctx, arguments)
 	default:
 		err = fmt.Errorf("unknown command %q", command)
 	}

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // transaction copies the records of a topic to another in a session of a group: aborted first, then committed. Then
@@ -114,4 +116,58 @@ func fence(ctx context.Context, bootstrap, topic, name string, out map[string]an
 		return fmt.Errorf("the zombie was told %v", err)
 	}
 	return owner.EndTransaction(ctx, kgo.TryCommit)
+}
+
+// abortEmpty commits a transaction of one record and at once sends the EndTxn that aborts the next, empty one, again
+// and again. It counts the EndTxn requests that were refused, by error code. The client itself sends no EndTxn for a
+// transaction without records, so that each time is a client of its own.
+func abortEmpty(ctx context.Context, arguments []string) error {
+	bootstrap, topic, name := arguments[0], arguments[1], arguments[2]
+	times, err := strconv.Atoi(arguments[3])
+	if err != nil {
+		return err
+	}
+	refused := map[int16]int{}
+	for number := 0; number < times; number++ {
+		code, err := commitThenAbort(ctx, bootstrap, topic, name, kgo.StringRecord(strconv.Itoa(number)))
+		if err != nil {
+			return err
+		}
+		if code != 0 {
+			refused[code]++
+		}
+	}
+	return json.NewEncoder(os.Stdout).Encode(refused)
+}
+
+func commitThenAbort(ctx context.Context, bootstrap, topic, name string, record *kgo.Record) (int16, error) {
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(bootstrap), kgo.TransactionalID(name), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(0),
+	)
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	if err := client.BeginTransaction(); err != nil {
+		return 0, err
+	}
+	if err := client.ProduceSync(ctx, record).FirstErr(); err != nil {
+		return 0, err
+	}
+	if err := client.EndTransaction(ctx, kgo.TryCommit); err != nil {
+		return 0, err
+	}
+	request := kmsg.NewPtrEndTxnRequest()
+	request.TransactionalID = name
+	if request.ProducerID, request.ProducerEpoch, err = client.ProducerID(ctx); err != nil {
+		return 0, err
+	}
+	response, err := request.RequestWith(ctx, client)
+	if err != nil {
+		return 0, err
+	}
+	if response.Version < 5 {
+		return 0, fmt.Errorf("EndTxn version %d does not have an epoch for every transaction", response.Version)
+	}
+	return response.ErrorCode, nil
 }

@@ -552,11 +552,15 @@ def test_epoch_before_the_current_one_did_not_end_what_an_old_client_ended(room:
     assert room.end(first, version=5).error_code == FENCED
 
 
-def test_next_epoch_cannot_be_ended_before_the_markers_are_there(room: TransactionRoom) -> None:
+@pytest.mark.parametrize("commit", [False, True])
+def test_next_transaction_cannot_be_ended_before_all_markers_are_durable(room: TransactionRoom, commit: bool) -> None:
     producer = room.begin()
     room.produce(producer)
     answer = room.end(producer, version=5)
-    assert room.end(Producer(answer.producer_id, answer.producer_epoch), version=5).error_code == FENCED
+    following = Producer(answer.producer_id, answer.producer_epoch)
+    assert room.end(following, commit=commit, version=5).error_code == CONCURRENT
+    room.deliver()
+    assert room.end(following, commit=commit, version=5).error_code == (BAD_STATE if commit else NONE)
 
 
 @pytest.mark.parametrize("before", ["Empty", "CompleteCommit", "CompleteAbort"])
