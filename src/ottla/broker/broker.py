@@ -25,8 +25,17 @@ from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
 from ottla.cluster.controller import bump_leader_epochs
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
-from ottla.cluster.schema import CLUSTER_ID, ops_create_skeleton, state_path, to_json
-from ottla.cluster.store import Changed, Create, Op, Put, StoreError
+from ottla.cluster.schema import (
+    BROKER_DEFAULT,
+    CLUSTER_ID,
+    MALFORMED,
+    broker_config_path,
+    ops_create_skeleton,
+    state_path,
+    to_json,
+    topic_config_path,
+)
+from ottla.cluster.store import Changed, Create, MalformedNode, Op, Put, StoreError
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
@@ -36,7 +45,7 @@ from ottla.env.tasks import Tasks, ThreadPool
 from ottla.env.timers import TimerWheel
 from ottla.log.store import LogStore, PartitionSpec, check_owner, read_meta
 from ottla.model.errors import StartError
-from ottla.model.settings import BrokerSettings
+from ottla.model.settings import BrokerSettings, InvalidSettings
 from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.server import Server, bind
 from ottla.replica.manager import ReplicaManager
@@ -118,6 +127,9 @@ class Broker:
         except BaseException as error:
             for _, sock in sockets:
                 sock.close()
+            if isinstance(error, MalformedNode):
+                path = os.path.join(settings.data_dirs[0], FILE_NAME)
+                raise StartError(f"{path} is damaged, {error}; restore the file from a backup") from None
             if isinstance(error, StoreError) and not isinstance(error, StartError):
                 where = settings.data_dirs[0]
                 text = f"{error}; see that the disk of {where} has room and works, then start again"
@@ -145,9 +157,20 @@ class Broker:
             raise StartError(f"data directory {where} cannot be used: {advice}") from None
         self._store = EmbeddedStore.open(store_path)
         node = await self._store.get(CLUSTER_ID)
-        stored = None if node is None else str(json.loads(node.value)["id"])
+        try:
+            stored = None if node is None else str(json.loads(node.value)["id"])
+        except MALFORMED as error:
+            raise MalformedNode(CLUSTER_ID, error) from None
+        if stored is None and known is not None:
+            raise StartError(
+                f"{store_path} names no cluster, but {first} belongs to cluster {known}: a part of the file was lost; "
+                "restore it from a backup"
+            )
         if stored is not None and known is not None and stored != known:
-            raise StartError(f"{store_path} and meta.properties name different clusters; one of them was copied here")
+            raise StartError(
+                f"{store_path} and meta.properties name different clusters: one of them was copied here or is damaged; "
+                "restore both from a backup"
+            )
         cluster_id = stored or known or self._new_text_id()
         ops = ops_create_skeleton(await self._store.load("/"))
         if stored is None:
@@ -165,10 +188,11 @@ class Broker:
         """The cluster that the first directory belongs to; None when it is new."""
         first = os.path.dirname(store_path)
         cluster_id = read_meta(self._disk, first).get("cluster.id")
-        if cluster_id is not None and not self._disk.exists(store_path):
+        if cluster_id is not None and not self._disk.file_size(store_path):
             raise StartError(
-                f"data directory {first} belongs to cluster {cluster_id}, whose metadata ({FILE_NAME}) is not there; "
-                "it is another system's, or a part of it was lost: choose another --data directory or restore the file"
+                f"data directory {first} belongs to cluster {cluster_id}, whose metadata ({FILE_NAME}) is missing or "
+                "empty; it is another system's, or a part of it was lost: choose another --data directory or restore "
+                "the file from a backup"
             )
         return cluster_id
 
@@ -197,8 +221,7 @@ class Broker:
         services.producer_ids = ProducerIds(self._store, settings.broker_id)
         nodes = await self._store.load("/")
         self._view.apply([Changed(path, node) for path, node in nodes.items()])
-        self._apply_dynamic_settings()
-        specs = {spec.name: spec for topic in self._view.topics.values() for spec in self._specs(topic)}
+        specs = self._load_settings()
         try:
             self._log_store.load(specs)
         except OSError as error:
@@ -211,6 +234,23 @@ class Broker:
                 await self._store.multi(ops)
         self._view = services.view = ClusterView()
         await self._store.watch("/", self._changed)
+
+    def _load_settings(self) -> dict[TopicPartition, PartitionSpec]:
+        """Apply the settings in the store; return the partitions of all topics. Raise MalformedNode."""
+        defaults, own = self._view.dynamic_config(self._settings.broker_id)
+        for name, config in ((BROKER_DEFAULT, defaults), (str(self._settings.broker_id), own)):
+            try:
+                self._settings.with_dynamic(config, {})
+            except InvalidSettings as error:
+                raise MalformedNode(broker_config_path(name), error) from None
+        self._apply_dynamic_settings()
+        specs = {}
+        for topic in self._view.topics.values():
+            try:
+                specs.update({spec.name: spec for spec in self._specs(topic)})
+            except InvalidSettings as error:
+                raise MalformedNode(topic_config_path(topic.name), error) from None
+        return specs
 
     def _new_topic_id(self) -> bytes:
         return self._random_bytes(16)

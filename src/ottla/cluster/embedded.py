@@ -238,9 +238,11 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
             f"{path} was written by a newer Ottla (format {version}, this one knows {_SCHEMA_VERSION}): "
             "start the newer version again"
         )
-    (finding,) = execute("PRAGMA quick_check(1)").fetchone()
+    (finding,) = execute("PRAGMA integrity_check(1)").fetchone()
     if finding != "ok":
         raise _damaged(path, finding)
+    if not empty:
+        _check_schema(path, connection)
     execute("PRAGMA journal_mode = WAL")
     execute("PRAGMA synchronous = FULL")
     execute("BEGIN IMMEDIATE")
@@ -251,11 +253,27 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
     execute("COMMIT")
 
 
+def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
+    """Raise UnusableStore if the table is not ours, or a row holds values of other types than ours do."""
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if not names >= {"node", "node_parent"}:
+        raise _damaged(path, "a table or an index is missing")
+    (strange,) = connection.execute(
+        "SELECT count(*) FROM node WHERE typeof(path) != 'text' OR typeof(parent) != 'text' OR typeof(value) != 'blob' "
+        "OR typeof(version) != 'integer' OR typeof(ephemeral) != 'integer'"
+    ).fetchone()
+    if strange:
+        raise _damaged(path, f"{strange} rows are of the wrong type")
+    for _ in connection.execute("SELECT path, parent FROM node"):
+        pass  # text that is not UTF-8 cannot be fetched
+
+
 def _unusable(path: Path, error: sqlite3.Error) -> UnusableStore:
-    code = error.sqlite_errorcode & 0xFF
+    # Errors of Python's own, such as text that is not UTF-8, have no code.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     if code == sqlite3.SQLITE_BUSY:
         return UnusableStore(f"{path} is in use: stop the other broker, or choose another data directory")
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return _damaged(path, str(error))
     return UnusableStore(
         f"{path} cannot be opened ({error}): check that its directory exists, may be written and has room"
@@ -264,8 +282,8 @@ def _unusable(path: Path, error: sqlite3.Error) -> UnusableStore:
 
 def _damaged(path: Path, finding: str) -> UnusableStore:
     return UnusableStore(
-        f"{path} is damaged or no metadata store ({finding}): restore it from a backup, "
-        "or move it away to start without topics and settings"
+        f"{path} is damaged or no metadata store ({' '.join(finding.split())}): restore it from a backup, "
+        "or start with another --data directory"
     )
 
 

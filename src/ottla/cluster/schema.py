@@ -28,6 +28,9 @@ BROKER_DEFAULT = "<default>"
 DELETED_TOPICS = "/admin/deleted_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
+#: what reading a malformed value can raise
+MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+
 #: the nodes that every tree has, parents before children
 SKELETON = (
     "/cluster", "/brokers", TOPICS, "/config", TOPIC_CONFIGS, BROKER_CONFIGS, "/admin", DELETED_TOPICS,
@@ -69,4 +72,6 @@ def config_json(config: Mapping[str, str]) -> bytes:
 
 def config_of(value: bytes) -> dict[str, str]:
     config: dict[str, str] = json.loads(value)["config"]
+    if not all(isinstance(text, str) for text in config.values()):
+        raise ValueError("a setting is not text")
     return config

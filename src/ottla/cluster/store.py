@@ -16,6 +16,7 @@ Values are small: ZooKeeper refuses a multi of more than 1 MiB.
 
     StoreError                  the store failed; whether a multi took effect is unknown until it is read back
     ├── StoreClosed             the store was closed before the call
+    ├── MalformedNode           the value of a node is damaged
     ├── UnusableStore           the store cannot be opened; the text says what to do (also a StartError)
     └── Conflict                an operation of a multi was refused, and nothing of the multi happened
         ├── NodeExists          create: the path is taken
@@ -123,6 +124,13 @@ class StoreClosed(StoreError):
 
     def __init__(self) -> None:
         super().__init__("the metadata store is closed")
+
+
+class MalformedNode(StoreError):
+    """A node's value is not what the schema says: the store is damaged."""
+
+    def __init__(self, path: str, reason: object) -> None:
+        super().__init__(f"node {path} cannot be read: {type(reason).__name__} {reason}".replace("\n", "; "))
 
 
 class UnusableStore(StoreError, StartError):

@@ -14,19 +14,24 @@ from ottla.cluster.schema import (
     BROKER_CONFIGS,
     BROKER_DEFAULT,
     DELETED_TOPICS,
+    MALFORMED,
+    PRODUCER_ID_BLOCK,
     TOPIC_CONFIGS,
     TOPICS,
     config_json,
     config_of,
     to_json,
+    topic_path,
 )
-from ottla.cluster.store import Changed
+from ottla.cluster.store import Changed, MalformedNode
 from ottla.model.types import topic_id_text
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__ottla_rebalances"})
 
 #: how long a deletion is remembered: longer than a client takes to refresh its metadata after DeleteTopics
 RECENTLY_DELETED_MS = 10_000
+
+TOPIC_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +97,48 @@ class ClusterView:
         self._configs: dict[str, dict[str, str]] = {}
 
     def apply(self, changes: Iterable[Changed]) -> tuple[list[tuple[TopicView | None, TopicView | None]], bool]:
-        """Take the store's changes. Returns the topics that differ, old and new, and whether broker settings do."""
+        """Take the store's changes. Return the topics that differ, old and new, and whether broker settings do.
+
+        Raise MalformedNode if a value is damaged.
+        """
         topics: dict[str, None] = {}
         brokers_changed = False
         for path, node in changes:
             value = node.value if node is not None else None
-            if path.startswith(TOPICS + "/"):
-                topic, _, rest = path.removeprefix(TOPICS + "/").partition("/")
-                self._apply_topic(topic, rest, value)
+            try:
+                topic, is_broker_setting = self._apply_node(path, value)
+            except MALFORMED as error:
+                raise MalformedNode(path, error) from None
+            if topic is not None:
                 topics[topic] = None
-            elif path.startswith(TOPIC_CONFIGS + "/"):
-                topic = path.removeprefix(TOPIC_CONFIGS + "/")
-                self._configs.pop(topic, None) if value is None else self._configs.update({topic: config_of(value)})
-                topics[topic] = None
-            elif path.startswith(BROKER_CONFIGS + "/"):
-                broker = path.removeprefix(BROKER_CONFIGS + "/")
-                self.broker_configs[broker] = config_of(value) if value is not None else {}
-                brokers_changed = True
-            elif path.startswith(DELETED_TOPICS + "/"):
-                topic = path.removeprefix(DELETED_TOPICS + "/")
-                self.deletions.pop(topic, None)
-                if value is not None:
-                    self.deletions[topic] = int(json.loads(value)["deleted_ms"])
+            brokers_changed |= is_broker_setting
         self.version += 1
         differing = [pair for pair in map(self._refresh, topics) if pair[0] != pair[1]]
         self.topics_version += bool(differing)
         return differing, brokers_changed
+
+    def _apply_node(self, path: str, value: bytes | None) -> tuple[str | None, bool]:
+        """Return the topic that the node belongs to, None for others, and whether it holds broker settings."""
+        if path.startswith(TOPICS + "/"):
+            topic, _, rest = path.removeprefix(TOPICS + "/").partition("/")
+            self._apply_topic(topic, rest, value)
+            return topic, False
+        if path.startswith(TOPIC_CONFIGS + "/"):
+            topic = path.removeprefix(TOPIC_CONFIGS + "/")
+            self._configs.pop(topic, None) if value is None else self._configs.update({topic: config_of(value)})
+            return topic, False
+        if path.startswith(BROKER_CONFIGS + "/"):
+            broker = path.removeprefix(BROKER_CONFIGS + "/")
+            self.broker_configs[broker] = config_of(value) if value is not None else {}
+            return None, True
+        if path.startswith(DELETED_TOPICS + "/"):
+            topic = path.removeprefix(DELETED_TOPICS + "/")
+            self.deletions.pop(topic, None)
+            if value is not None:
+                self.deletions[topic] = int(json.loads(value)["deleted_ms"])
+        elif path == PRODUCER_ID_BLOCK and value is not None:
+            int(json.loads(value)["block_end"])  # the first producer would find it malformed
+        return None, False
 
     def _apply_topic(self, topic: str, rest: str, value: bytes | None) -> None:
         if rest == "state":
@@ -125,13 +146,16 @@ class ClusterView:
                 self._states.pop(topic, None)
             else:
                 rows = json.loads(value)["partitions"]
-                self._states[topic] = [(leader, epoch, tuple(isr)) for leader, epoch, isr in rows]
+                self._states[topic] = [(int(leader), int(epoch), tuple(map(int, isr))) for leader, epoch, isr in rows]
         elif value is None:
             self._assignments.pop(topic, None)
         else:
             data = json.loads(value)
-            replicas = {int(number): tuple(ids) for number, ids in data["partitions"].items()}
-            self._assignments[topic] = id_bytes(data["topic_id"]), replicas
+            replicas = {int(number): tuple(map(int, ids)) for number, ids in data["partitions"].items()}
+            topic_id = id_bytes(data["topic_id"])
+            if len(topic_id) != TOPIC_ID_BYTES:
+                raise ValueError(f"the topic id has {len(topic_id)} bytes")
+            self._assignments[topic] = topic_id, replicas
 
     def _refresh(self, topic: str) -> tuple[TopicView | None, TopicView | None]:
         """Rebuild one topic from its nodes; it is there once its assignment and its state are."""
@@ -142,6 +166,8 @@ class ClusterView:
         if assignment is None or state is None:
             return old, None
         topic_id, replicas = assignment
+        if any(number not in replicas for number in range(len(state))):
+            raise MalformedNode(topic_path(topic), "it has fewer partitions than its state")
         partitions = tuple(
             PartitionView(leader, epoch, replicas[number], isr) for number, (leader, epoch, isr) in enumerate(state)
         )
