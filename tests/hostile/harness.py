@@ -55,6 +55,8 @@ class Report:
     requests: int
     worst_ms: float
     worst_api: str
+    #: the most CPU time that the broker's event loop used while the bystander waited for one answer
+    worst_cpu_ms: float
     growth_bytes: int
     alive: bool
     log: str
@@ -72,6 +74,7 @@ class Report:
     def __str__(self) -> str:
         return (
             f"worst latency {self.worst_ms:.1f} ms ({self.worst_api}) of {self.requests} requests, "
+            f"most CPU time of the loop in one of them {self.worst_cpu_ms:.1f} ms, "
             f"memory growth {self.growth_bytes / MIB:.1f} MB"
         )
 
@@ -91,7 +94,7 @@ class Attacked:
     def measure(self) -> None:
         """Start to measure again: call it when the preparation of an attack (topics, records) is done."""
         self._stop_bystander()
-        self._bystander = _start_bystander(self.bootstrap)
+        self._bystander = _start_bystander(self.bootstrap, self.process.pid)
         self._memory.start()
 
     def report(self) -> Report:
@@ -103,6 +106,7 @@ class Attacked:
             requests=int(figures["requests"]),
             worst_ms=float(figures["worst_ms"]),
             worst_api=str(figures["worst_api"]),
+            worst_cpu_ms=float(figures["worst_cpu_ms"]),
             growth_bytes=growth,
             alive=self.process.running,
             log=self.process.errors(),
@@ -141,8 +145,8 @@ class Attacked:
         return dict(json.loads(figures))
 
 
-def _start_bystander(bootstrap: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.hostile.bystander", bootstrap]
+def _start_bystander(bootstrap: str, broker_pid: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.hostile.bystander", bootstrap, str(broker_pid)]
     pipe = subprocess.PIPE
     bystander = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=_ROOT)
     assert bystander.stdout is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from tests.hostile.harness import GROWTH_BYTES_MAX, MIB, Attacked, Report
 from ottla.testing.raw import RawClient, batch_of, produce_request
 from ottla.wire.messages.metadata import MetadataRequest
 
-GOOD = Report(rounds=1, requests=3, worst_ms=1.0, worst_api="Fetch", growth_bytes=0, alive=True, log="")
+GOOD = Report(
+    rounds=1, requests=3, worst_ms=1.0, worst_api="Fetch", worst_cpu_ms=0.0, growth_bytes=0, alive=True, log=""
+)
 
 
 class FakeClient:
@@ -36,7 +39,7 @@ def test_bystander_and_memory_are_measured_during_an_attack() -> None:
 
 
 def test_bystander_keeps_its_worst_latency(monkeypatch: pytest.MonkeyPatch) -> None:
-    bystander = Bystander(FakeClient())
+    bystander = Bystander(FakeClient(), os.getpid())
     for took_s in (0.001, 0.25, 0.002):
         times = iter([10.0, 10.0 + took_s])
         monkeypatch.setattr("tests.hostile.bystander.time.monotonic", lambda times=times: next(times))

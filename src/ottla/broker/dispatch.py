@@ -3,6 +3,9 @@
     frame ──► key, version ──► Produce, Fetch: by hand, synchronous
                           └──► the others: version served? ──► decode ──► handler ──► encode ──► reply
 
+A frame that is not small is deferred when much has been done in this iteration of the loop, and a Fetch is deferred
+while another one of its connection waits. Until it is handled its connection is not read from.
+
 A handler that waits (for the store, for a thread) keeps its connection from being read until it is done, as Kafka does;
 one that does not is answered within the turn. Whatever cannot be understood closes the connection, which is all that
 Kafka does too: unknown APIs and versions, bytes that are no message.
@@ -46,6 +49,11 @@ PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 #: Records apart, no request needs as much. Kafka reads up to socket.request.max.bytes of names and numbers, each of
 #: which becomes an object; here all clients would wait for a minute while one request is taken apart.
 MESSAGE_BYTES_MAX = 8 << 20
+
+#: a smaller request is handled at once, however much has been done in this iteration of the loop
+_SMALL_BYTES = 1024
+#: about what one partition takes in a request
+_BYTES_PER_UNIT = 32
 
 Handler = Callable[[Services, Any, RequestContext], Message | Awaitable[Message]]
 _unpack_start = REQUEST_START.unpack_from
@@ -119,6 +127,8 @@ class Dispatcher:
         self._apis = apis
         self._produce = produce.handle
         self._fetch = fetch.handle
+        self._waiting_fetches = fetch.waiting
+        self._deferred = services.deferred
         self._tasks = Tasks()
         self._cache = _ReplyCache(services)
         self.refused = 0
@@ -126,16 +136,23 @@ class Dispatcher:
     async def stop(self) -> None:
         await self._tasks.stop()
 
-    def handle(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> None:
+    def handle(
+        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, postponed: bool = False
+    ) -> None:
         """Handle the frame ``buffer[start:end]``; it has at least the eight bytes that every request starts with."""
         api_key, version, correlation_id = _unpack_start(buffer, start)
         try:
             if api_key == PRODUCE and 3 <= version <= 13:
                 self._produce(connection, buffer, view, start, end, version, correlation_id)
-            elif end - start > MESSAGE_BYTES_MAX:
-                raise WireError(f"{end - start} bytes, and no Produce")
+            elif end - start > _SMALL_BYTES and not postponed and self._must_defer(end - start):
+                self._deferred.add(self._postpone(connection, bytes(view[start:end])))
             elif api_key == FETCH and 4 <= version <= 17:
-                self._fetch(connection, buffer, view, start, end, version, correlation_id)
+                if connection in self._waiting_fetches:
+                    # Kafka, too, handles one request of a connection at a time.
+                    handle = self._postpone(connection, bytes(view[start:end]))
+                    self._waiting_fetches[connection].on_done = partial(self._deferred.add, handle)
+                else:
+                    self._fetch(connection, buffer, view, start, end, version, correlation_id)
             else:
                 self._handle_message(connection, buffer, view, start, end, api_key, version, correlation_id)
         except (WireError, StructError, IndexError) as error:
@@ -144,6 +161,22 @@ class Dispatcher:
             # A bug. The reply's place may be taken and never be filled, so there is nothing to wait for.
             log.exception("request failed api=%d version=%d peer=%s", api_key, version, connection.peer_host)
             connection.abort()
+
+    def _must_defer(self, size_bytes: int) -> bool:
+        if size_bytes > MESSAGE_BYTES_MAX:
+            raise WireError(f"{size_bytes} bytes, and no Produce")
+        return not self._deferred.may_run(size_bytes // _BYTES_PER_UNIT)
+
+    def _postpone(self, connection: Connection, frame: bytes) -> Callable[[], None]:
+        """Read nothing more from the connection until the job that this returns has handled the frame."""
+        connection.mute()
+        return partial(self._handle_postponed, connection, bytearray(frame))
+
+    def _handle_postponed(self, connection: Connection, frame: bytearray) -> None:
+        if not connection.closing:
+            with memoryview(frame) as view:
+                self.handle(connection, frame, view, 0, len(frame), postponed=True)
+            connection.unmute()
 
     def _handle_message(
         self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, api_key: int,

@@ -13,6 +13,7 @@ from ottla.coordinator.group_runtime import GroupRuntime
 from ottla.coordinator.outcome import Client
 from ottla.coordinator.transaction_runtime import MarkerWriter, TransactionRuntime
 from ottla.env.clock import Clock
+from ottla.env.deferred import Deferred
 from ottla.env.tasks import Tasks
 from ottla.env.timers import TimerWheel
 from ottla.model.settings import BrokerSettings, TopicSettings
@@ -30,6 +31,7 @@ class Services:
     clock: Clock
     loop: asyncio.AbstractEventLoop
     wheel: TimerWheel
+    deferred: Deferred
     store: MetadataStore
     view: ClusterView
     replicas: ReplicaManager

@@ -4,25 +4,51 @@
     any id, epoch 0    a full fetch; a new session may start  id n, epoch m    the next fetch of session n
 
 The expected epoch moves on when a request arrives; after 2^31-1 comes 1. An answer within a session leaves out a
-partition that has nothing new. A session costs memory, so there is a number of them at most, and one that was not used
-for two minutes gives way to a new one.
+partition that has nothing new.
+
+A session knows which of its partitions may have news (``changed``), so that a fetch that changes nothing costs the same
+however many partitions there are. A partition leaves ``changed`` when an answer found it read to its end, with nothing
+that the client has not been told; from then on it is registered as a reader of the partition (`replica/partition.py`).
+It comes back with the first event there: records, a moved high watermark or log start, the end of the partition. It
+also comes back when the client changes what it asks for. An event that no fetch waits for ends the registration, so a
+session that its client has abandoned costs writers nothing.
+
+A session costs memory, so the sessions and their partitions are limited in number, and a session that was not used for
+two minutes is evicted when a new one needs its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from ottla.model.errors import ErrorCode, Refused
+from ottla.replica.partition import Partition
 from ottla.wire.fetch import FetchPartition, FetchRequest
 
 EVICTION_S = 120.0
-#: a client with more of them is served without a session: they would stay in memory although it may never come back
+#: a client with more partitions is served without a session: they would stay in memory although it may never come back
 PARTITIONS_MAX = 10_000
+#: partitions of all sessions; one takes about 500 bytes
+PARTITIONS_TOTAL_MAX = 100_000
 _FULL, _FINAL = 0, -1
 _EPOCH_MAX = (1 << 31) - 1
 _UNSENT = -1
 
 Key = tuple[bytes, int]
+
+
+class WaitingFetch(Protocol):
+    """A fetch of a session that waits for news of its partitions."""
+
+    def on_committed(self, size_bytes: int) -> None: ...
+
+    def on_stable(self) -> None: ...
+
+    def on_gone(self) -> None: ...
+
+    def answer_now(self) -> None:
+        """Answer with what there is, before this returns."""
 
 
 class FetchedPartition:
@@ -39,7 +65,7 @@ class FetchedPartition:
         self.log_start_offset = _UNSENT
 
     def is_news(self, error_code: int, high_watermark: int, log_start_offset: int, size_bytes: int) -> bool:
-        """Whether an answer within a session must name this partition; notes what it will say."""
+        """Return whether an answer within a session must name this partition, and note what it will say."""
         news = bool(
             error_code or size_bytes
             or high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
@@ -50,35 +76,116 @@ class FetchedPartition:
         return news
 
 
+class SessionPartition(FetchedPartition):
+    """A partition of a session: a reader of that partition as long as the session waits for its news."""
+
+    __slots__ = ("_registered_in", "_session")
+
+    def __init__(self, topic: bytes, request: FetchPartition, session: FetchSession) -> None:
+        super().__init__(topic, request)
+        self._session = session
+        self._registered_in: Partition | None = None
+
+    def register(self, partition: Partition) -> None:
+        """Wait for news of the partition."""
+        if self._registered_in is not partition:
+            self.unregister()
+            partition.park(self, read_committed=self._session.read_committed)
+            self._registered_in = partition
+
+    def unregister(self) -> None:
+        if self._registered_in is not None:
+            self._registered_in.unpark(self)
+            self._registered_in = None
+
+    # -- events of the partition (replica.partition.Reader) ---------------------------------------------------------
+
+    def on_committed(self, size_bytes: int) -> None:
+        session = self._session
+        session.changed[self] = None
+        if session.waiting is not None:
+            session.waiting.on_committed(size_bytes)
+        else:
+            self.unregister()
+
+    def on_stable(self) -> None:
+        session = self._session
+        session.changed[self] = None
+        if session.waiting is not None:
+            session.waiting.on_stable()
+        else:
+            self.unregister()
+
+    def on_changed(self) -> None:
+        session = self._session
+        session.changed[self] = None
+        if session.waiting is None:
+            self.unregister()
+
+    def on_gone(self) -> None:
+        session = self._session
+        session.changed[self] = None
+        self._registered_in = None
+        if session.waiting is not None:
+            session.waiting.on_gone()
+
+
 class FetchSession:
-    """What one client fetches, in the order in which it is served."""
+    """What one client fetches."""
 
-    __slots__ = ("epoch", "partitions", "session_id", "topic_ids", "used_at")
+    __slots__ = ("changed", "epoch", "partitions", "read_committed", "session_id", "topic_ids", "used_at", "waiting")
 
-    def __init__(self, session_id: int, topic_ids: bool, partitions: dict[Key, FetchedPartition], now: float) -> None:
+    def __init__(self, session_id: int, topic_ids: bool, request: FetchRequest, now: float) -> None:
         self.session_id = session_id
         self.epoch = 1
         self.topic_ids = topic_ids
-        self.partitions = partitions
+        self.read_committed = request.read_committed
+        self.partitions: dict[Key, SessionPartition] = {}
+        #: the partitions to look at, in the order in which they are served; the others have no news
+        self.changed: dict[SessionPartition, None] = {}
+        #: the fetch that waits for news, and gets all events of the partitions
+        self.waiting: WaitingFetch | None = None
         self.used_at = now
+        self._add(request)
 
     def update(self, request: FetchRequest) -> None:
+        """Take over what a request adds, changes and forgets."""
+        self._add(request)
+        for topic, numbers in request.forgotten:
+            for number in numbers:
+                forgotten = self.partitions.pop((topic, number), None)
+                if forgotten is not None:
+                    forgotten.unregister()
+                    self.changed.pop(forgotten, None)
+
+    def _add(self, request: FetchRequest) -> None:
         for topic, partitions in request.topics:
             for wanted in partitions:
                 known = self.partitions.get((topic, wanted.partition))
                 if known is None:
-                    self.partitions[topic, wanted.partition] = FetchedPartition(topic, wanted)
+                    known = self.partitions[topic, wanted.partition] = SessionPartition(topic, wanted, self)
                 else:
                     known.request = wanted
-        for topic, numbers in request.forgotten:
-            for number in numbers:
-                self.partitions.pop((topic, number), None)
+                self.changed[known] = None
 
-    def move_to_end(self, partition: FetchedPartition) -> None:
-        """It was served with data: the others come first next time."""
-        key = partition.topic, partition.number
-        if self.partitions.pop(key, None) is not None:
-            self.partitions[key] = partition
+    def move_to_end(self, partition: SessionPartition) -> None:
+        """Serve the other partitions first next time: this one was served with data or an error."""
+        if partition in self.changed:
+            del self.changed[partition]
+            self.changed[partition] = None
+
+    def note_caught_up(self, wanted: SessionPartition, partition: Partition) -> None:
+        """Look at a partition again only after an event there: its client has read and been told everything."""
+        if wanted in self.changed:
+            wanted.register(partition)
+            del self.changed[wanted]
+
+    def close(self) -> None:
+        """Answer the fetch that waits, and wait for nothing any more."""
+        if self.waiting is not None:
+            self.waiting.answer_now()
+        for partition in self.partitions.values():
+            partition.unregister()
 
 
 class FetchSessions:
@@ -89,6 +196,8 @@ class FetchSessions:
         self._random_id = iter(random_id)
         #: least recently used first
         self._sessions: dict[int, FetchSession] = {}
+        #: of all sessions
+        self.partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -96,15 +205,38 @@ class FetchSessions:
     def begin(
         self, request: FetchRequest, topic_ids: bool, now: float
     ) -> tuple[FetchSession | None, list[FetchedPartition], bool]:
-        """The request's session, the partitions to serve, and whether only news of them is wanted.
+        """Return the request's session, the partitions to look at, and whether only news of them is wanted.
 
-        Raises Refused with the code that answers the whole request.
+        Raise Refused with the code that answers the whole request.
         """
         if request.session_epoch in (_FULL, _FINAL):
-            self._sessions.pop(request.session_id, None)
-            wanted = _partitions_of(request)
-            session = self._create(wanted, topic_ids, now) if request.session_epoch == _FULL else None
-            return session, list(wanted.values()), False
+            if request.session_id in self._sessions:
+                self._remove(self._sessions[request.session_id])
+            session = self._create(request, topic_ids, now) if request.session_epoch == _FULL else None
+            if session is not None:
+                return session, list(session.partitions.values()), False
+            return None, partitions_of(request), False
+        session = self._find(request, topic_ids)
+        if session.waiting is not None:
+            # A client sends its next request after the answer to the last, so nothing reads that answer any more.
+            session.waiting.answer_now()
+        session.epoch = session.epoch + 1 if session.epoch < _EPOCH_MAX else 1
+        self.partitions -= len(session.partitions)
+        session.update(request)
+        self.partitions += len(session.partitions)
+        session.used_at = now
+        if not session.partitions:
+            # Everything was forgotten: the answer's session id 0 tells the client that the session is over.
+            self._remove(session)
+            return None, partitions_of(request), False
+        if len(session.partitions) > PARTITIONS_MAX or self.partitions > PARTITIONS_TOTAL_MAX:
+            self._remove(session)
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        del self._sessions[session.session_id]
+        self._sessions[session.session_id] = session
+        return session, list(session.changed), True
+
+    def _find(self, request: FetchRequest, topic_ids: bool) -> FetchSession:
         session = self._sessions.get(request.session_id)
         if session is None:
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -112,31 +244,35 @@ class FetchSessions:
             raise Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.topic_ids != topic_ids:
             raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        session.epoch = session.epoch + 1 if session.epoch < _EPOCH_MAX else 1
-        session.update(request)
-        session.used_at = now
-        del self._sessions[session.session_id]
-        if not session.partitions:
-            # Everything was forgotten: the answer's session id 0 tells the client that the session is over.
-            return None, list(_partitions_of(request).values()), False
-        if len(session.partitions) > PARTITIONS_MAX:
+        if session.read_committed != request.read_committed:
+            # Which partitions have news depends on it. No client changes it; one that does starts a new session.
+            self._remove(session)
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        self._sessions[session.session_id] = session
-        return session, list(session.partitions.values()), True
+        return session
 
-    def _create(self, wanted: dict[Key, FetchedPartition], topic_ids: bool, now: float) -> FetchSession | None:
-        if not wanted or len(wanted) > PARTITIONS_MAX or self._slots <= 0:
+    def _create(self, request: FetchRequest, topic_ids: bool, now: float) -> FetchSession | None:
+        count = sum(len(rows) for _, rows in request.topics)
+        if not count or count > PARTITIONS_MAX or self._slots <= 0:
             return None
-        if len(self._sessions) >= self._slots:
+        while len(self._sessions) >= self._slots or self.partitions + count > PARTITIONS_TOTAL_MAX:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.used_at < EVICTION_S:
                 return None
-            del self._sessions[oldest.session_id]
+            self._remove(oldest)
         session_id = next(i for i in self._random_id if i > 0 and i not in self._sessions)
-        session = self._sessions[session_id] = FetchSession(session_id, topic_ids, wanted, now)
+        session = self._sessions[session_id] = FetchSession(session_id, topic_ids, request, now)
+        self.partitions += len(session.partitions)
         return session
 
+    def _remove(self, session: FetchSession) -> None:
+        del self._sessions[session.session_id]
+        self.partitions -= len(session.partitions)
+        session.close()
 
-def _partitions_of(request: FetchRequest) -> dict[Key, FetchedPartition]:
-    """The partitions that a request names, each once; the last mention counts."""
-    return {(topic, p.partition): FetchedPartition(topic, p) for topic, rows in request.topics for p in rows}
+
+def partitions_of(request: FetchRequest) -> list[FetchedPartition]:
+    """Return the partitions that a request names, each once; the last mention counts."""
+    topics = request.topics
+    if len(topics) == 1 and len(topics[0][1]) == 1:
+        return [FetchedPartition(topics[0][0], topics[0][1][0])]
+    return list({(topic, p.partition): FetchedPartition(topic, p) for topic, rows in topics for p in rows}.values())

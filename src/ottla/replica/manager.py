@@ -277,7 +277,7 @@ class ReplicaManager:
         if offset < 0 or offset > partition.high_watermark:
             raise OffsetOutOfRange(f"offset {offset} is beyond the high watermark {partition.high_watermark}")
         try:
-            self.store.advance_log_start(partition.log, offset)
+            self._advance_log_start(partition, offset)
         except OSError as error:
             self._failed(partition.log, error)
             raise StorageError(f"the log's start could not be moved: {error.strerror}") from None
@@ -289,9 +289,17 @@ class ReplicaManager:
             return
         try:
             start = retention_start_offset(partition.log, partition.high_watermark, now_ms)
-            self.store.advance_log_start(partition.log, start)
+            self._advance_log_start(partition, start)
         except OSError as error:
             self._failed(partition.log, error)
+
+    def _advance_log_start(self, partition: Partition, offset: int) -> None:
+        previous = partition.log.log_start_offset
+        try:
+            self.store.advance_log_start(partition.log, offset)
+        finally:
+            if partition.log.log_start_offset != previous:
+                partition.note_log_start()
 
     def maybe_compact(self, now_ms: int, settings: BrokerSettings) -> bool:
         """Compact the dirtiest log of those that are due, beside the loop. True while that is under way."""

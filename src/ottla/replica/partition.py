@@ -28,6 +28,9 @@ class Reader(Protocol):
     def on_stable(self) -> None:
         """What it may read grew by nobody knows how many bytes: look again."""
 
+    def on_changed(self) -> None:
+        """The high watermark or the start of the log moved, but there is nothing more to read."""
+
     def on_gone(self) -> None:
         """The partition is no longer here, or its epoch changed: answer now."""
 
@@ -121,6 +124,8 @@ class Partition:
             together = False
         else:
             if self.told_stable_offset <= told:
+                for reader in list(self.stable_readers):
+                    reader.on_changed()
                 return
             # Without transactions both offsets move together, and the bytes are known.
             together = told == previous_high_watermark and self.told_stable_offset == self.high_watermark
@@ -129,6 +134,11 @@ class Partition:
                 reader.on_committed(size_bytes)
             else:
                 reader.on_stable()
+
+    def note_log_start(self) -> None:
+        """Tell the readers that the start of the log moved."""
+        for reader in [*self.readers, *self.stable_readers]:
+            reader.on_changed()
 
     def check_leader_epoch(self, epoch: int) -> None:
         """A client that knows another epoch than ours must refresh what it knows, or wait until we do."""

@@ -35,6 +35,7 @@ class Connection:
         self.local_address = ("127.0.0.1", 9092)
         self.replies: list[Reply] = []
         self.ended = ""
+        self.closing = False
         self.muted = 0
 
     def reserve(self, api_key: int) -> Reply:
@@ -57,12 +58,29 @@ class Connection:
         self.ended = "aborted"
 
 
+class Jobs:
+    """Work that the dispatcher defers; a request of more than 64 KB does not fit into an iteration."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def may_run(self, units: int) -> bool:
+        return units <= 2_000
+
+    def add(self, job: Callable[[], None]) -> None:
+        self.jobs.append(job)
+
+
 class Desk:
     """A dispatcher with one API, and the connection it talks to."""
 
     def __init__(self, handler: Callable[..., Any]) -> None:
-        services: Any = SimpleNamespace(view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0))
-        data_api: Any = SimpleNamespace(handle=self._data)
+        self.deferred = Jobs()
+        services: Any = SimpleNamespace(
+            view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0), deferred=self.deferred
+        )
+        self.waiting_fetches: dict[Any, Any] = {}
+        data_api: Any = SimpleNamespace(handle=self._data, waiting=self.waiting_fetches)
         apis = {DESCRIBE_CLUSTER: ServedApi(0, 2, handler), 18: ServedApi(0, 4)}
         self.data_frames: list[tuple[int, int]] = []
         self.connection: Any = Connection()
@@ -196,6 +214,64 @@ def test_only_records_may_be_large(key: int) -> None:
     assert desk.connection.ended == ""
     desk.take(struct.pack(">hhih", key, 4 if key == 1 else 0, 1, -1) + padding)
     assert desk.connection.ended == "closed"
+
+
+LARGE_FETCH = struct.pack(">hhih", 1, 12, 1, -1) + bytes(100_000)
+SMALL_FETCH = struct.pack(">hhih", 1, 12, 1, -1) + bytes(40)
+
+
+def test_large_frame_is_deferred_and_nothing_else_of_its_connection_is_read() -> None:
+    desk = Desk(answer)
+    desk.take(LARGE_FETCH)
+    assert (desk.data_frames, desk.connection.muted) == ([], 1)
+    (job,) = desk.deferred.jobs
+    job()
+    assert (desk.data_frames, desk.connection.muted) == ([(1, 12)], 0)
+
+
+def test_large_produce_is_not_deferred() -> None:
+    desk = Desk(answer)
+    desk.take(struct.pack(">hhih", 0, 9, 1, -1) + bytes(100_000))
+    assert (desk.data_frames, desk.deferred.jobs) == ([(0, 9)], [])
+
+
+def test_deferred_frame_of_a_closed_connection_is_dropped() -> None:
+    desk = Desk(answer)
+    desk.take(LARGE_FETCH)
+    desk.connection.closing = True
+    desk.deferred.jobs[0]()
+    assert desk.data_frames == []
+
+
+def test_deferred_frame_that_cannot_be_understood_closes_the_connection() -> None:
+    desk = Desk(answer)
+    desk.take(struct.pack(">hhih", DESCRIBE_CLUSTER, 9, 1, -1) + bytes(100_000))
+    assert desk.connection.ended == ""
+    desk.deferred.jobs[0]()
+    assert desk.connection.ended == "closed"
+
+
+@pytest.mark.parametrize("frame", [SMALL_FETCH, LARGE_FETCH])
+def test_fetch_behind_one_that_waits_is_handled_when_that_is_answered(frame: bytes) -> None:
+    desk = Desk(answer)
+    waiting = desk.waiting_fetches[desk.connection] = SimpleNamespace(on_done=None)
+    desk.take(frame)
+    for job in desk.deferred.jobs:
+        job()
+    desk.deferred.jobs.clear()
+    assert (desk.data_frames, desk.connection.muted) == ([], 1)
+    del desk.waiting_fetches[desk.connection]
+    waiting.on_done()
+    assert desk.data_frames == []
+    desk.deferred.jobs[0]()
+    assert (desk.data_frames, desk.connection.muted) == ([(1, 12)], 0)
+
+
+def test_other_request_behind_a_fetch_that_waits_is_handled_at_once() -> None:
+    desk = Desk(answer)
+    desk.waiting_fetches[desk.connection] = SimpleNamespace(on_done=None)
+    desk.take(ask())
+    assert len(desk.connection.replies) == 1
 
 
 def test_api_versions_of_an_unknown_version_are_answered_without_reading_the_body() -> None:

@@ -57,7 +57,13 @@ class Wheel:
         self.timers.append(timer)
 
     def remove(self, timer: Expiring) -> None:
-        self.timers.remove(timer)
+        if timer in self.timers:
+            self.timers.remove(timer)
+
+
+class NothingDeferred:
+    def may_run(self, units: int) -> bool:
+        return True
 
 
 class FetchRoom(TransactionRoom):
@@ -67,6 +73,7 @@ class FetchRoom(TransactionRoom):
         super().__init__(path)
         self.services: Any = SimpleNamespace(
             broker_id=1, replicas=self.manager, settings=BrokerSettings(), wheel=Wheel(),
+            deferred=NothingDeferred(),
             loop=SimpleNamespace(time=self.clock.monotonic, run_in_executor=self.run),
         )  # fmt: skip
         self.api = FetchApi(self.services)

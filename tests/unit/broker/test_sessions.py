@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.sessions import EVICTION_S, PARTITIONS_MAX, FetchedPartition, FetchSessions
+from ottla.broker.sessions import EVICTION_S, PARTITIONS_MAX, PARTITIONS_TOTAL_MAX, FetchedPartition, FetchSessions
 from ottla.model.errors import ErrorCode, Refused
 from ottla.wire.fetch import FetchPartition, FetchRequest
 
@@ -215,3 +215,30 @@ def test_session_that_grows_beyond_the_bound_is_over(broker: Broker) -> None:
     session = broker.open({"t": [(number, 0) for number in range(PARTITIONS_MAX)]})
     assert broker.refuses(session.session_id, 1, {"u": [(0, 0)]}) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(broker.sessions) == 0
+
+
+def test_partitions_of_all_sessions_are_limited_until_one_is_old(broker: Broker) -> None:
+    many = {"t": [(number, 0) for number in range(PARTITIONS_MAX)]}
+    sessions = [broker.open(many) for _ in range(PARTITIONS_TOTAL_MAX // PARTITIONS_MAX)]
+    assert None not in sessions
+    assert broker.sessions.partitions == PARTITIONS_TOTAL_MAX
+    assert broker.open({"t": [(0, 0)]}) is None
+    broker.now = EVICTION_S
+    assert broker.open({"t": [(0, 0)]}) is not None
+    assert broker.sessions.partitions == PARTITIONS_TOTAL_MAX - PARTITIONS_MAX + 1
+    assert broker.refuses(sessions[0].session_id, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_session_that_grows_when_all_partitions_are_taken_is_over(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.broker.sessions.PARTITIONS_TOTAL_MAX", 2)
+    session = broker.open({"t": [(0, 0), (1, 0)]})
+    assert broker.refuses(session.session_id, 1, {"t": [(2, 0)]}) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert broker.sessions.partitions == 0
+
+
+def test_full_fetch_forgets_nothing(broker: Broker) -> None:
+    session, partitions, _ = broker.begin(0, 0, {"t": [(0, 5)]}, {"t": [0]})
+    assert places(partitions) == [("t", 0, 5)]
+    assert len(session.partitions) == 1

@@ -51,6 +51,7 @@ class Poll:
     def __init__(self) -> None:
         self.told: list[int] = []
         self.looks = 0
+        self.changes = 0
         self.gone = 0
 
     def on_committed(self, size_bytes: int) -> None:
@@ -58,6 +59,9 @@ class Poll:
 
     def on_stable(self) -> None:
         self.looks += 1
+
+    def on_changed(self) -> None:
+        self.changes += 1
 
     def on_gone(self) -> None:
         self.gone += 1

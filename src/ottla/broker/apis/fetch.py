@@ -1,21 +1,28 @@
 """Fetch: file regions out of the log, at once or when there are enough of them.
 
-The third of the hot modules. A fetch that finds enough answers at once. Otherwise it parks: one object that hangs in
-each partition it waits for, in a bucket of the timer wheel and on its connection; no task, no thread, no polling. It
-leaves when the bytes written since add up to what the client asked for, when its time is over, or when its connection
-ends.
+The third of the hot modules. A fetch that finds enough answers at once. Otherwise it parks: one object that is
+registered in each partition it waits for, in a bucket of the timer wheel and on its connection; no task, no thread, no
+polling. It leaves when the bytes written since add up to what the client asked for, when its time is over, or when its
+connection ends.
 
 Records go into the reply as they lie in the file. What is small is read into it; what is large stays a region of the
 file that the connection sends by itself.
+
+What a client can make the broker do is bounded. One fetch waits per connection, and those behind it are not looked at
+before it is answered (`broker/dispatch.py`), as in Kafka. One fetch waits per session, and a fetch in a session looks
+only at partitions that may have news (`broker/sessions.py`). Waking a fetch of many partitions takes long, so it is
+deferred when much has been done in this iteration of the loop (`env/deferred.py`). When fetches without a session wait
+for PARKED_PARTITIONS_MAX partitions in all, further ones keep the bytes of their request and nothing else, and are
+answered when their time is over.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ottla.broker.services import Services
-from ottla.broker.sessions import FetchedPartition, FetchSession, FetchSessions
+from ottla.broker.sessions import FetchedPartition, FetchSession, FetchSessions, SessionPartition, partitions_of
 from ottla.env.timers import Expiring
 from ottla.log.segment import FileRegion
 from ottla.model.errors import ErrorCode, KafkaError, OffsetOutOfRange, Refused
@@ -28,6 +35,14 @@ _FETCH = 1
 _INLINE_BYTES_MAX = 64 << 10
 #: how many bytes of records one reply may hold in memory because its regions are small
 _INLINE_TOTAL_BYTES_MAX = 1 << 20
+#: looking at this many partitions takes less time than deciding when to do it
+_FEW_PARTITIONS = 10
+#: an incremental fetch that looked at this many partitions and has something to say leaves the others to the next one
+_LOOKED_AT_MAX = 1_000
+#: partitions that fetches without a session wait for, in all; one takes about 400 bytes
+PARKED_PARTITIONS_MAX = 100_000
+#: about what a partition takes in a request
+_PARTITION_BYTES = 32
 _NOWHERE: dict[int, Partition] = {}
 
 
@@ -40,11 +55,18 @@ class FetchApi:
         self._topics_by_id = services.replicas.topics_by_id
         self._time = services.loop.time
         self.wheel = services.wheel
+        self.deferred = services.deferred
         self.sessions = FetchSessions(
             services.settings.max_incremental_fetch_session_cache_slots, _random_ids(services.broker_id)
         )
+        #: the fetch that waits on each connection; the next one of that connection is handled after it
+        self.waiting: dict[Connection, _Fetch] = {}
+        self.parked_partitions = 0
         self.bytes_out = 0
-        self.parked = 0
+
+    @property
+    def parked(self) -> int:
+        return len(self.waiting)
 
     def handle(
         self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, version: int,
@@ -60,8 +82,21 @@ class FetchApi:
             _fill(slot, correlation_id, shape.reply_start(0, error.code, 0), [], shape)
             return
         fetch = _Fetch(self, slot, shape, correlation_id, request, session, wanted, news_only)
-        if not fetch.answer_if_enough():
-            fetch.park(connection)
+        if news_only and len(wanted) > _FEW_PARTITIONS and not self.deferred.may_run(len(wanted)):
+            fetch.start_later(connection)
+            return
+        reads = fetch.look()
+        if reads is not None:
+            fetch.answer(reads)
+            return
+        if session is None and self.parked_partitions + len(wanted) > PARKED_PARTITIONS_MAX:
+            fetch.keep_frame_only(bytes(view[start:end]))
+        fetch.park(connection)
+
+    def answer_all(self) -> None:
+        """Answer every fetch that waits with what there is: the broker stops."""
+        for fetch in list(self.waiting.values()):
+            fetch.on_gone()
 
     def find(self, wanted: FetchedPartition, by_id: bool) -> Partition:
         topics = self._topics_by_id if by_id else self._topics
@@ -87,8 +122,8 @@ class _Fetch:
     """One fetch, from its arrival to its reply."""
 
     __slots__ = (
-        "_api", "_bytes", "_connection", "_correlation_id", "_min_bytes", "_news_only", "_partitions", "_request",
-        "_session", "_shape", "_slot", "_wanted", "timer_bucket",
+        "_api", "_bytes", "_connection", "_correlation_id", "_frame", "_is_completing", "_is_looking", "_min_bytes",
+        "_news_only", "_partitions", "_request", "_session", "_shape", "_slot", "_wanted", "on_done", "timer_bucket",
     )  # fmt: skip
 
     def __init__(
@@ -101,87 +136,167 @@ class _Fetch:
         self._correlation_id = correlation_id
         self._request = request
         self._session = session
+        #: the partitions to look at; an incremental fetch takes those of its session that may have news
         self._wanted = wanted
         self._news_only = news_only
         self._min_bytes = min(request.min_bytes, request.size_bytes_max)
-
-        # While parked
-        self.timer_bucket: dict[Expiring, None] | None = None
-        self._connection: Connection | None = None
-        self._partitions: list[Partition] = []
+        #: bytes of records that there were when it last looked, and that were committed since
         self._bytes = 0
+        #: None unless it waits; what follows is set only then
+        self._connection: Connection | None = None
+        self._frame: bytes | None = None
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
-    def answer_if_enough(self) -> bool:
-        """Answer unless there is a reason to wait: time, partitions, no error, and too few bytes."""
-        reads, size_bytes, failed = self._read()
+    def look(self) -> list[_Read] | None:
+        """Return what to answer, or None if there is a reason to wait: time, partitions, no error, too few bytes."""
         wait_ms = self._request.max_wait_ms
-        if wait_ms > 0 and self._wanted and not failed and size_bytes < self._min_bytes:
-            self._bytes = size_bytes
-            return False
-        self._answer(reads)
-        return True
+        reads, self._bytes, failed = self._read(is_last=wait_ms <= 0)
+        if wait_ms > 0 and (self._wanted or self._news_only) and not failed and self._bytes < self._min_bytes:
+            return None
+        return reads
 
     def park(self, connection: Connection) -> None:
-        by_id = self._shape.topic_ids
-        self._partitions = [self._api.find(wanted, by_id) for wanted in self._wanted]
-        for partition in self._partitions:
-            partition.park(self, read_committed=self._request.read_committed)
+        """Wait for more bytes, or for the time to be over."""
+        self._wait_on(connection)
+        self._register()
+
+    def start_later(self, connection: Connection) -> None:
+        """Look in one of the next iterations: there are many partitions, and much has been done in this iteration."""
+        self._wait_on(connection)
+        self._api.deferred.add(self._start)
+
+    def keep_frame_only(self, frame: bytes) -> None:
+        """Wait for the time to be over and for nothing else, with little memory: see PARKED_PARTITIONS_MAX."""
+        self._frame = frame
+        self._wanted = []
+        self._request = self._request._replace(topics=[], forgotten=[])
+
+    def _wait_on(self, connection: Connection) -> None:
+        #: called once, when this fetch does not wait any more
+        self.on_done: Callable[[], None] | None = None
+        self.timer_bucket: dict[Expiring, None] | None = None
+        self._partitions: list[Partition] = []
+        self._is_completing = self._is_looking = False
         self._connection = connection
         connection.on_close[self.cancel] = None
-        self._api.wheel.add(self, self._request.max_wait_ms / 1000)
-        self._api.parked += 1
+        self._api.waiting[connection] = self
+        if self._session is not None:
+            self._session.waiting = self
+
+    def _start(self) -> None:
+        if self._connection is not None:
+            reads = self.look()
+            if reads is None:
+                self._register()
+            else:
+                self._leave()
+                self.answer(reads)
+
+    def _register(self) -> None:
+        api, by_id = self._api, self._shape.topic_ids
+        if self._session is not None:
+            for changed in self._session.changed:
+                changed.register(api.find(changed, by_id))
+        elif self._wanted:
+            self._partitions = [api.find(wanted, by_id) for wanted in self._wanted]
+            for partition in self._partitions:
+                partition.park(self, read_committed=self._request.read_committed)
+            api.parked_partitions += len(self._partitions)
+        api.wheel.add(self, self._request.max_wait_ms / 1000)
 
     def on_committed(self, size_bytes: int) -> None:
         self._bytes += size_bytes
         if self._bytes >= self._min_bytes:
-            self._leave_and_answer()
+            self._complete()
 
     def on_stable(self) -> None:
-        if self._connection is not None:
-            _, self._bytes, failed = self._read()
-            if failed or self._bytes >= self._min_bytes:
-                self._leave_and_answer()
+        if self._connection is not None and not self._is_looking:
+            if self._may_run():
+                self._look_again()
+            else:
+                self._is_looking = True
+                self._api.deferred.add(self._look_again)
+
+    def on_changed(self) -> None:
+        pass
 
     def on_gone(self) -> None:
-        self._leave_and_answer()
+        self._complete()
 
     def expire(self) -> None:
-        self._leave_and_answer()
+        self._complete()
 
     def cancel(self) -> None:
-        """The client is gone and nobody wants the answer, or it closed its side and wants what there is."""
-        connection = self._connection
-        self._leave()
-        if connection is not None and not connection.closing:
-            self._answer(self._read()[0])
+        """The client has closed the connection, or its side of it and wants what there is."""
+        if self._connection is not None and self._connection.closing:
+            self._leave()
+        else:
+            self._complete()
 
-    def _leave_and_answer(self) -> None:
+    def answer_now(self) -> None:
         if self._connection is not None:
             self._leave()
-            self._answer(self._read()[0])
+            self.answer(self._read(is_last=True)[0])
+
+    def _complete(self) -> None:
+        """Answer, in a later iteration if that takes long."""
+        if self._connection is not None and not self._is_completing:
+            if self._may_run():
+                self.answer_now()
+            else:
+                self._is_completing = True
+                self._api.deferred.add(self.answer_now)
+
+    def _look_again(self) -> None:
+        self._is_looking = False
+        if self._connection is not None:
+            reads, self._bytes, failed = self._read(is_last=False)
+            if failed or self._bytes >= self._min_bytes:
+                self._leave()
+                self.answer(reads)
+
+    def _may_run(self) -> bool:
+        if self._news_only:
+            assert self._session is not None
+            count = len(self._session.changed)
+        else:
+            count = len(self._wanted) if self._frame is None else len(self._frame) // _PARTITION_BYTES
+        return count <= _FEW_PARTITIONS or self._api.deferred.may_run(count)
 
     def _leave(self) -> None:
-        if self._connection is None:
-            return
-        self._connection.on_close.pop(self.cancel, None)
+        """Wait no more."""
+        connection = self._connection
+        assert connection is not None
         self._connection = None
+        connection.on_close.pop(self.cancel, None)
+        del self._api.waiting[connection]
         self._api.wheel.remove(self)
-        self._api.parked -= 1
+        if self._session is not None:
+            self._session.waiting = None
         for partition in self._partitions:
             partition.unpark(self)
+        self._api.parked_partitions -= len(self._partitions)
         self._partitions = []
+        if self.on_done is not None:
+            self.on_done()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[list[_Read], int, bool]:
-        """Look at every partition once: what to say of each, bytes of records in all, whether any failed."""
+    def _read(self, *, is_last: bool) -> tuple[list[_Read], int, bool]:
+        """Look at every partition once: what to say of each, bytes of records in all, whether any failed.
+
+        An incremental fetch of very many partitions stops when it has something to say, and is willing to say it:
+        because ``is_last`` forbids it to wait, or because there is enough. The next one goes on where it stopped.
+        """
         reads: list[_Read] = []
         total, failed = 0, False
         left = min(self._request.size_bytes_max, self._api.size_bytes_max)
         by_id, read_committed = self._shape.topic_ids, self._request.read_committed
-        for wanted in self._wanted:
+        for wanted in self._partitions_to_look_at():
+            if len(reads) >= _LOOKED_AT_MAX and self._news_only:  # noqa: SIM102
+                if failed or (total and (is_last or total >= self._min_bytes)):
+                    break
             try:
                 partition = self._api.find(wanted, by_id)
                 read = _read_partition(partition, wanted, left, at_least_one=not total, read_committed=read_committed)
@@ -199,9 +314,17 @@ class _Fetch:
             reads.append(read)
         return reads, total, failed
 
-    def _answer(self, reads: list[_Read]) -> None:
+    def _partitions_to_look_at(self) -> Sequence[FetchedPartition]:
+        if self._news_only:
+            assert self._session is not None
+            return list(self._session.changed)
+        if self._frame is not None:
+            return partitions_of(parse_fetch(self._frame, 0, len(self._frame), self._shape.version))
+        return self._wanted
+
+    def answer(self, reads: list[_Read]) -> None:
         if self._session is not None:
-            reads = self._within_session(reads)
+            reads = self._within_session(self._session, reads)
         shape = self._shape
         session_id = self._session.session_id if self._session is not None else 0
         start = shape.reply_start(0, 0, session_id)
@@ -212,17 +335,20 @@ class _Fetch:
             reads = [unreadable(read.wanted, by_id, error) if read.region is not None else read for read in reads]
             _fill(self._slot, self._correlation_id, start, reads, shape)
 
-    def _within_session(self, reads: list[_Read]) -> list[_Read]:
-        session = self._session
-        assert session is not None
+    def _within_session(self, session: FetchSession, reads: list[_Read]) -> list[_Read]:
+        """Return what the client has not been told yet, and note that it is told now."""
         kept = []
         for read in reads:
+            wanted = read.wanted
+            assert isinstance(wanted, SessionPartition)
             size_bytes = read.region.size_bytes if read.region is not None else 0
-            news = read.wanted.is_news(read.error_code, read.high_watermark, read.log_start_offset, size_bytes)
+            news = wanted.is_news(read.error_code, read.high_watermark, read.log_start_offset, size_bytes)
             if news or not self._news_only or read.diverging is not None:
                 kept.append(read)
-            if size_bytes:
-                session.move_to_end(read.wanted)
+            if read.at_end_of is not None:
+                session.note_caught_up(wanted, read.at_end_of)
+            elif size_bytes or read.error_code:
+                session.move_to_end(wanted)
         return kept
 
 
@@ -230,8 +356,8 @@ class _Read:
     """What a reply says of one partition."""
 
     __slots__ = (
-        "aborted", "diverging", "error_code", "high_watermark", "last_stable_offset", "log_start_offset", "region",
-        "wanted",
+        "aborted", "at_end_of", "diverging", "error_code", "high_watermark", "last_stable_offset", "log_start_offset",
+        "region", "wanted",
     )  # fmt: skip
 
     def __init__(self, wanted: FetchedPartition, error_code: int = 0) -> None:
@@ -243,6 +369,8 @@ class _Read:
         #: the transactions whose records are to be left out; None for a reader that does not care
         self.aborted: list[tuple[int, int]] | None = None
         self.region: FileRegion | None = None
+        #: the partition, if the reader has read everything in it that it may read
+        self.at_end_of: Partition | None = None
         #: the epoch and offset up to which the reader's history is ours
         self.diverging: tuple[int, int] | None = None
 
@@ -275,7 +403,10 @@ def _read_partition(
         return read
     end_offset = read.last_stable_offset if read_committed else read.high_watermark
     read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
-    if read_committed and read.region is not None:
+    if read.region is None:
+        if request.fetch_offset >= end_offset:
+            read.at_end_of = partition
+    elif read_committed:
         read.aborted = log.aborted_within(request.fetch_offset, read.region, end_offset)
     return read
 
