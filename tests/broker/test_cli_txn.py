@@ -151,7 +151,7 @@ def test_commits_of_one_partition_are_deleted(ottla: Run, topic: str) -> None:
     words = ("group", "delete", group, "--offsets", "--topic", f"{topic}:1", "--yes")
     assert ottla(*words).stdout.decode() == f"deleted offset 0 of group {group} in {topic}-1\n"
     (described,) = rows(ottla("group", "describe", group, "-o", "json"))
-    assert [one["partition_id"] for one in described["offsets"]] == [0]
+    assert [one["partition_id"] for one in described["offsets"] if one["current_offset"] is not None] == [0]
     assert b"has no committed offset" in ottla(*words, code=3).stderr
 
 

@@ -13,19 +13,19 @@ LISTENER_DEFAULT = "PLAINTEXT://127.0.0.1:9092"
 
 
 @click.command("broker")
-@click.option("--data", metavar="DIR", type=click.Path(), help=f"Where records are kept.  [default: {DATA_DEFAULT}]")
+@click.option("--data", metavar="DIR", type=click.Path(), help=f"Data directory.  [default: {DATA_DEFAULT}]")
 @click.option(
     "--listener",
     "listeners",
     metavar="NAME://HOST:PORT",
     multiple=True,
-    help=f"Where to listen; port 0 takes a free one. Repeatable.  [default: {LISTENER_DEFAULT}]",
+    help=f"Address to listen on; port 0 chooses a free port. Repeatable.  [default: {LISTENER_DEFAULT}]",
 )
 @click.option("--id", "broker_id", metavar="N", type=click.IntRange(min=0), help="The broker's id.")
 @click.option(
     "--config", "config_file", metavar="FILE", type=click.Path(), help="Read settings from server.properties."
 )
-@click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics there.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics on this address.")
 @click.option(
     "-X",
     "properties",
@@ -44,7 +44,8 @@ def command(
 ) -> None:
     """Run a broker in the foreground until SIGTERM or Ctrl-C.
 
-    Prints a line that starts with `ready` once it serves. -X wins over a flag, and a flag over the file.
+    Prints a line that starts with `ready` when it accepts connections. -X takes precedence over the other options, and
+    these over the file.
     """
     from ottla.broker.main import run_broker
 

@@ -529,7 +529,7 @@ class Cluster:
     def _on_outage(self, error: KafkaError) -> None:
         # The client goes on trying for as long as it is asked to; the person should know why nothing happens.
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            click.echo(f"warning: lost {self._connection.bootstrap}, trying again", err=True)
+            click.echo(f"warning: lost the connection to {self._connection.bootstrap}, retrying", err=True)
 
     def _silent(self) -> NotHealthy:
         cause = self._complaints[-1] if self._complaints else f"none within {self._timeout_s:g} s"

@@ -76,7 +76,7 @@ def _owner_options(function: _Function) -> _Function:
     return with_owner  # type: ignore[return-value]
 
 
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Ask the cluster whether it would work; change nothing.")
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Validate the request in the cluster; change nothing.")
 
 
 @click.group("config")
@@ -90,7 +90,7 @@ def command() -> None:
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def get(keys: tuple[str, ...], owner: Owner, connection: Connection, output: str) -> None:
-    """Print the values of settings, one per line in the order asked."""
+    """Print the values of settings, one per line, in the order of the arguments."""
     from ottla.cli.cluster import connect
 
     known = {entry.name: entry for entry in owner.describe(connect(connection))}
@@ -106,12 +106,12 @@ def get(keys: tuple[str, ...], owner: Owner, connection: Connection, output: str
 
 @command.command("describe")
 @_owner_options
-@click.option("--changed", is_flag=True, help="Leave out settings that have their default value.")
-@click.option("--synonyms", is_flag=True, help="Show every place where a setting could come from, first wins.")
+@click.option("--changed", is_flag=True, help="Show only settings that differ from their default.")
+@click.option("--synonyms", is_flag=True, help="Show all sources of each setting in order of precedence.")
 @connection_options
 @output_option()
 def describe(owner: Owner, changed: bool, synonyms: bool, connection: Connection, output: str) -> None:
-    """Print all settings with their values and where these come from."""
+    """Print all settings with their values and the sources of the values."""
     from ottla.cli.cluster import connect
 
     entries = owner.describe(connect(connection))
@@ -129,7 +129,7 @@ def describe(owner: Owner, changed: bool, synonyms: bool, connection: Connection
 @connection_options
 @output_option()
 def set_values(pairs: dict[str, str], owner: Owner, dry_run: bool, connection: Connection, output: str) -> None:
-    """Change settings; others stay as they are."""
+    """Change settings. Other settings are not changed."""
     from ottla.cli.cluster import connect
 
     owner.alter(connect(connection), pairs, (), dry_run=dry_run)
@@ -143,7 +143,7 @@ def set_values(pairs: dict[str, str], owner: Owner, dry_run: bool, connection: C
 @connection_options
 @output_option()
 def unset(keys: tuple[str, ...], owner: Owner, dry_run: bool, connection: Connection, output: str) -> None:
-    """Return settings to their defaults."""
+    """Reset settings to their defaults."""
     from ottla.cli.cluster import connect
 
     owner.alter(connect(connection), {}, keys, dry_run=dry_run)

@@ -41,7 +41,7 @@ def connection_options(function: _Function) -> _Function:
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT,...",
-        help=f"Brokers to ask first.  [env: {BOOTSTRAP_ENVIRONMENT}; default: {BOOTSTRAP_DEFAULT}]",
+        help=f"Bootstrap servers.  [env: {BOOTSTRAP_ENVIRONMENT}; default: {BOOTSTRAP_DEFAULT}]",
     )
     @click.option(
         "-X",
@@ -63,7 +63,7 @@ def connection_options(function: _Function) -> _Function:
         type=click.FloatRange(min=0.1),
         default=TIMEOUT_S_DEFAULT,
         show_default=True,
-        help="How long to wait for the cluster.",
+        help="Time limit for each request to the cluster.",
     )
     @functools.wraps(function)
     def with_connection(

@@ -48,7 +48,7 @@ _POLL_S = 0.2
     default=("beginning",),
     show_default=True,
     help="beginning, end, N, -N (last N), @TIME, s@TIME, e@TIME (stop), FROM:TO. TIME is milliseconds, "
-    "ISO 8601 or a span before now such as -90m.",
+    "ISO 8601 or a duration before now such as -90m.",
 )
 @click.option("-n", "--num", "count", metavar="COUNT", type=click.IntRange(min=1), help="Stop after COUNT records.")
 @click.option("-e", "--exit", "exit_at_end", is_flag=True, help="Stop at the end of every partition.")
@@ -60,8 +60,8 @@ _POLL_S = 0.2
     help="%t topic, %p partition, %o offset, %k key, %s value, %h headers, %T timestamp, %K and %S lengths; "
     "%k{hex}, %s{base64}; \\n, \\t.",
 )
-@click.option("-D", "--delimiter", default="\\n", show_default=True, help="What to write behind each value.")
-@click.option("-Z", "--null", is_flag=True, help="Show an absent key or value as NULL.")
+@click.option("-D", "--delimiter", default="\\n", show_default=True, help="Delimiter to print after each value.")
+@click.option("-Z", "--null", is_flag=True, help="Print a null key or value as NULL.")
 @click.option(
     "-J",
     "--json",
@@ -74,7 +74,7 @@ _POLL_S = 0.2
     type=click.Choice(["read_uncommitted", "read_committed"]),
     default="read_committed",
     show_default=True,
-    help="Whether records of open and aborted transactions are shown.",
+    help="read_uncommitted also prints records of open and aborted transactions.",
 )
 @connection_options
 @output_option(TEXT, JSON, default=TEXT)
@@ -94,8 +94,8 @@ def command(
 ) -> None:
     """Print records, without joining a group.
 
-    Reads from the beginning and then on as records come, until Ctrl-C. A terminal gets control characters
-    in the data as escapes; a pipe or file gets the bytes as they are.
+    Reads from the beginning and waits for new records until Ctrl-C. On a terminal, control characters in the
+    data are shown as escapes; a pipe or a file gets the unchanged bytes.
     """
     stdout = sys.stdout.buffer
     span = _parse_positions(positions)
@@ -168,7 +168,7 @@ def _parse_positions(positions: tuple[str, ...]) -> Span:
 def _make_render(template: str | None, delimiter: str, null: bytes, envelope: bool, *, terminal: bool) -> Render:
     if envelope:
         if template is not None:
-            raise click.UsageError("-f and JSON output exclude each other")
+            raise click.UsageError("-f and JSON output cannot be combined")
         return render_envelope
     if template is not None:
         try:

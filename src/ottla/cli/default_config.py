@@ -67,7 +67,7 @@ class DefaultConfig:
                 return read(_Reply(_receive(connection, size)))
         except (OSError, error, UnicodeDecodeError) as problem:
             raise NotHealthy(
-                f"broker {self._host}:{self._port} did not answer the question for its defaults ({problem}); "
+                f"broker {self._host}:{self._port} did not answer the request for its default settings ({problem}); "
                 "see 'ottla doctor'"
             ) from None
 

@@ -1,4 +1,4 @@
-"""`ottla demo`: a shop, a broker and a pipeline, to look at."""
+"""`ottla demo`: a demonstration with a shop, a broker and a pipeline."""
 
 from __future__ import annotations
 
@@ -18,43 +18,52 @@ _PACKAGES = ("pyspark", "pyarrow", "deltalake")
     "--events",
     metavar="N",
     type=click.IntRange(min=100),
-    help="Send so many, compare what comes out with what was sent, and end.  [default: go on until Ctrl-C]",
+    help="Send N events, compare the results with them, and end.  [default: run until Ctrl-C]",
 )
 @click.option(
     "--rate",
     metavar="R",
     type=click.FloatRange(min=0.1),
-    help="Events a second.  [default: 100, with --events as many as possible]",
+    help="Events per second.  [default: 100; with --events as many as possible]",
 )
-@click.option("--seed", metavar="S", type=int, default=1, show_default=True, help="The same number, the same events.")
+@click.option(
+    "--seed",
+    metavar="S",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Seed of the random events; the same seed gives the same events.",
+)
 @click.option(
     "--data",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where records and tables are kept.  [default: a new directory, removed in the end]",
+    help="Directory for records and tables.  [default: a new directory, removed at the end]",
 )
-@click.option("--keep", is_flag=True, help="Do not remove the new directory, and say where it is.")
+@click.option("--keep", is_flag=True, help="Keep the new directory and print its path.")
 @click.option(
     "--listener",
     metavar="NAME://HOST:PORT",
     default="PLAINTEXT://127.0.0.1:0",
-    help="Where the broker listens.  [default: a free port on 127.0.0.1]",
+    help="Address of the broker.  [default: a free port on 127.0.0.1]",
 )
-@click.option("--metrics", metavar="HOST:PORT", help="Serve the broker's Prometheus metrics there.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve the broker's Prometheus metrics on this address.")
 @click.option("--master", help="Where Spark runs: local[*], spark://..., yarn, k8s://...  [default: local[*]]")
 def command(
     events: int | None, rate: float | None, seed: int, data: Path | None, keep: bool, listener: str,
     metrics: str | None, master: str | None,
 ) -> None:  # fmt: skip
-    """Show a shop: a broker, events on it, and the pipeline of 'ottla pipeline init' on Spark.
+    """Run a demonstration: a broker, a shop that sends events, and the pipeline of 'ottla pipeline init' on Spark.
 
-    Orders, payments and clicks are sent as real ones are: some malformed, some late, some twice. The pipeline makes
-    revenue per minute of them. With --events everything is checked: each good event counted once, and the revenue of
-    each minute the same as the shop's own. The exit code is 1 if a figure is wrong.
+    The shop sends orders, payments and clicks; some are malformed, some late, some duplicated. The pipeline computes
+    the revenue per minute. With --events all results are checked: each valid event is counted once, and the revenue of
+    each minute equals that of the shop. The exit code is 1 if a figure is wrong.
     """
     for package in _PACKAGES:
         if importlib.util.find_spec(package) is None:
-            raise Failure(f"the package {package} is missing; install it with: pip install 'ottla[spark]'")
+            remedy = "install Ottla with its extra spark, in a checkout: pip install '.[spark]'"
+            raise Failure(f"the package {package} is missing; {remedy}")
+
     from ottla.demo.run import Options, Stopped, run
     from ottla.model.errors import OttlaError
 

@@ -50,8 +50,8 @@ class Check:
 def command(data: str | None, connection: Connection, output: str) -> None:
     """Check this machine and the broker.
 
-    Looks at Python, limits, the data directory, the clock, the address and the broker behind it. One line
-    per check: ok, warn or fail, and what to do. Exits with 1 when anything fails.
+    Checks Python, limits, the data directory, the clock, the address and the broker. Prints one line per check:
+    ok, warn or fail, and the remedy. The exit code is 1 if a check fails.
     """
     checks = list(run_checks(data, connection))
     if output == TABLE:
@@ -112,7 +112,9 @@ def check_open_files(limit: int) -> Check:
     """The hard limit counts: the broker raises its soft one to that."""
     detail = f"limit is {limit}"
     if limit < OPEN_FILES_MIN:
-        return Check("open files", FAIL, detail, f"raise it to {OPEN_FILES_GOOD}, as with LimitNOFILE= in systemd")
+        return Check(
+            "open files", FAIL, detail, f"raise it to {OPEN_FILES_GOOD}, for example with LimitNOFILE= in systemd"
+        )
     if limit < OPEN_FILES_GOOD:
         return Check("open files", WARN, detail, f"for many partitions raise it to {OPEN_FILES_GOOD}")
     return Check("open files", OK, detail)
@@ -121,7 +123,7 @@ def check_open_files(limit: int) -> Check:
 def check_clock(now_s: float, data: str | None) -> Check:
     shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
     if now_s < CLOCK_FLOOR_S:
-        return Check("clock", FAIL, f"it shows {shown}", "set it, or start NTP: retention goes by this clock")
+        return Check("clock", FAIL, f"it shows {shown}", "set it, or start NTP: retention depends on this clock")
     newest_s = _newest_segment_time(data) if data is not None else None
     if newest_s is not None and newest_s > now_s + CLOCK_AHEAD_S_MAX:
         ahead_s = round(newest_s - now_s)
@@ -138,7 +140,7 @@ def check_java() -> Check:
     home = os.environ.get("JAVA_HOME", "")
     java = shutil.which("java", path=os.path.join(home, "bin")) if home else None
     java = java or shutil.which("java")
-    return Check("java", OK, java or "none; only Spark and ZooKeeper need one")
+    return Check("java", OK, java or "none; only Spark needs it")
 
 
 def check_kcat() -> Check:
@@ -152,7 +154,7 @@ def check_data(path: str) -> Iterator[Check]:
     if not os.path.isdir(path):
         parent = _nearest_directory(path)
         if os.path.exists(path) or not os.access(parent, os.W_OK | os.X_OK):
-            yield Check("data", FAIL, f"{path} cannot be created", f"make it, or allow writing in {parent}")
+            yield Check("data", FAIL, f"{path} cannot be created", f"create it, or allow writing in {parent}")
             return
         yield Check("data", OK, f"{path} does not exist yet; the broker will create it")
         yield _check_free_space(parent)
@@ -169,7 +171,7 @@ def _check_free_space(path: str) -> Check:
     free = shutil.disk_usage(path).free
     text = f"{free / (1 << 30):.1f} GiB free"
     if free < FREE_BYTES_MIN:
-        return Check("disk", FAIL, text, "free some, or shorten retention.ms and retention.bytes")
+        return Check("disk", FAIL, text, "free some, or lower retention.ms and retention.bytes")
     return Check("disk", OK, text)
 
 
@@ -181,7 +183,9 @@ def _check_stop(path: str) -> Iterator[Check]:
     elif os.path.exists(os.path.join(path, CLEAN_STOP)):
         yield Check("last stop", OK, "clean")
     elif os.path.exists(os.path.join(path, META)):
-        yield Check("last stop", WARN, "not clean", "nothing to do: the next start checks every log and takes longer")
+        yield Check(
+            "last stop", WARN, "not clean", "no action needed: the next start recovers the logs and takes longer"
+        )
     else:
         yield Check("last stop", OK, "never used")
 
@@ -250,7 +254,7 @@ def check_cluster(connection: Connection) -> Iterator[Check]:
     try:
         brokers = connect(connection).brokers()
     except click.ClickException as error:
-        yield Check("protocol", FAIL, f"no Kafka broker answers: {error.message}", "see what listens there")
+        yield Check("protocol", FAIL, f"no Kafka broker answers: {error.message}", "check which program listens there")
         return
     yield Check("protocol", OK, f"{len(brokers)} broker{'s' if len(brokers) != 1 else ''} in the metadata")
     for node in brokers:

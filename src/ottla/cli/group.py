@@ -63,14 +63,14 @@ def command() -> None:
     "states",
     type=click.Choice(_STATES, case_sensitive=False),
     multiple=True,
-    help="Groups in this state only. Repeatable.",
+    help="List only groups in this state. Repeatable.",
 )
 @click.option(
     "--type",
     "types",
     type=click.Choice(_TYPES, case_sensitive=False),
     multiple=True,
-    help="Groups of this type only. Repeatable.",
+    help="List only groups of this type. Repeatable.",
 )
 @connection_options
 @output_option()
@@ -96,7 +96,7 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Con
 @command.command("describe")
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True, type=GROUP_NAME)
 @click.option("--state", "with_state", is_flag=True, help="Show coordinator, type, state, assignor and total lag.")
-@click.option("--members", "with_members", is_flag=True, help="Show the members and what each is assigned.")
+@click.option("--members", "with_members", is_flag=True, help="Show the members and their assigned partitions.")
 @click.option("--offsets", "with_offsets", is_flag=True, help="Show commits, log ends and lag of each partition.")
 @connection_options
 @output_option()
@@ -110,9 +110,10 @@ def describe(
 ) -> None:
     """Describe consumer groups. Without --state, --members or --offsets: state and offsets.
 
-    TIME-LAG is the age of the first record that is not yet consumed, read from the log. A dash means that
-    something is not known: a partition without a commit has no lag, which is not the same as a lag of 0. The
-    states Assigning and Reconciling of groups of type consumer are shown as Unknown.
+    Shows all partitions of the topics in which the group has commits or assigned partitions. TIME-LAG is the age of
+    the first record that is not consumed yet, read from the log. A dash means unknown: a partition without a commit
+    has no lag, which differs from a lag of 0. The states Assigning and Reconciling of groups of type consumer are
+    shown as Unknown.
     """
     from ottla.cli.cluster import connect
 
@@ -141,7 +142,7 @@ def describe(
 
 @command.command("delete")
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True, type=GROUP_NAME)
-@click.option("--offsets", "only_offsets", is_flag=True, help="Keep the groups; delete commits in --topic only.")
+@click.option("--offsets", "only_offsets", is_flag=True, help="Keep the groups; delete only their commits in --topic.")
 @click.option(
     "--topic",
     "topics",
@@ -150,9 +151,9 @@ def describe(
     type=TOPIC_NAME,
     help="With --offsets: delete the commits in this topic, or in these partitions of it. Repeatable.",
 )
-@click.option("--if-exists", is_flag=True, help="A group that does not exist is fine.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@click.option("--if-exists", is_flag=True, help="Succeed if a group does not exist.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 @connection_options
 @output_option()
 def delete(
@@ -167,8 +168,8 @@ def delete(
 ) -> None:
     """Delete consumer groups and their committed offsets. Their consumers must be stopped first.
 
-    With --offsets the groups stay, and lose their commits in the topics that are named. Their consumers may go on,
-    unless they are subscribed to one of these topics.
+    With --offsets the groups are kept, and only their commits in the given topics are deleted. Their consumers may
+    keep running, unless they are subscribed to one of these topics.
     """
     if only_offsets != bool(topics):
         raise click.UsageError("--offsets and --topic go together; without both, the whole group is deleted")
@@ -205,7 +206,7 @@ command.add_command(why)
 
 def _ask_before_deletion(names: Iterable[str]) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError("deleting groups needs --yes when nobody can be asked")
+        raise click.UsageError("deleting groups needs --yes, because standard input is not a terminal")
     click.confirm(f"Delete {', '.join(map(shown, names))} and all commits in it?", abort=True, err=True)
 
 
@@ -351,9 +352,11 @@ def _notes(row: dict[str, Any]) -> list[str]:
     notes = []
     if beyond:
         notes.append(
-            f"Committed beyond the end of the log: {', '.join(beyond)}. Was the topic created anew? "
-            "'ottla group reset' puts the group back into the log."
+            f"Committed beyond the end of the log: {', '.join(beyond)}. Was the topic deleted and created again? "
+            "'ottla group reset' moves the group to an offset in the log."
         )
     if gone:
-        notes.append(f"No log end: {', '.join(gone)}. The topic is gone or has no leader; see 'ottla topic describe'.")
+        notes.append(
+            f"No log end: {', '.join(gone)}. The topic was deleted or has no leader; see 'ottla topic describe'."
+        )
     return notes

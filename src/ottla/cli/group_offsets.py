@@ -127,7 +127,7 @@ def _refusal(code: int, group: str, topic: str, partition: int) -> Failure:
 
 def _ask_before_deletion(commits: Sequence[Commit]) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError("deleting offsets needs --yes when nobody can be asked")
+        raise click.UsageError("deleting offsets needs --yes, because standard input is not a terminal")
     more = f" and {len(commits) - 3} more" if len(commits) > 3 else ""
     click.confirm(f"Delete {', '.join(map(str, commits[:3]))}{more}?", abort=True, err=True)
 

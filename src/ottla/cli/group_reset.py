@@ -89,8 +89,8 @@ def _target_option(flag: str, convert: Callable[[Any], Target], **attributes: An
 )
 @click.option("--all-topics", is_flag=True, help="Reset every partition that the group has committed.")
 @_target_option("--to-earliest", lambda _: Target("earliest"), is_flag=True, help="To the first record.")
-@_target_option("--to-latest", lambda _: Target("latest"), is_flag=True, help="Behind the last record.")
-@_target_option("--to-current", lambda _: Target("current"), is_flag=True, help="To where it is; for --export.")
+@_target_option("--to-latest", lambda _: Target("latest"), is_flag=True, help="To the end of the log.")
+@_target_option("--to-current", lambda _: Target("current"), is_flag=True, help="To the current offsets; for --export.")
 @_target_option(
     "--to-offset",
     lambda number: Target("offset", number),
@@ -102,7 +102,7 @@ def _target_option(flag: str, convert: Callable[[Any], Target], **attributes: An
     "--to-timestamp",
     lambda text: Target("time", _parse_time(text)),
     metavar="TIME",
-    help="To the first record at or after TIME: milliseconds, ISO 8601, or a span before now such as -90m.",
+    help="To the first record at or after TIME: milliseconds, ISO 8601, or a duration before now such as -90m.",
 )
 @_target_option(
     "--to-datetime",
@@ -121,7 +121,7 @@ def _target_option(flag: str, convert: Callable[[Any], Target], **attributes: An
     lambda number: Target("shift", number),
     metavar="N",
     type=int,
-    help="By N records, back when N is negative.",
+    help="By N records; a negative N moves back.",
 )
 @_target_option(
     "--from-file",
@@ -155,9 +155,9 @@ def reset(
     target = _only_target(ctx)
     _check_scope(topics, all_topics, target)
     if dry_run and execute:
-        raise click.UsageError("--dry-run and --execute exclude each other")
+        raise click.UsageError("--dry-run and --execute cannot be combined")
     if export and output != TABLE:
-        raise click.UsageError(f"--export prints lines of its own and excludes -o {output}")
+        raise click.UsageError(f"--export has its own format and cannot be combined with -o {output}")
     from ottla.cli.cluster import connect
 
     cluster = connect(connection)
@@ -182,7 +182,7 @@ def reset(
     "where",
     metavar="start|end|TIME|OFFSET",
     required=True,
-    help="start, end, an offset, or a time: @MS, ISO 8601, or a span before now such as -90m.",
+    help="start, end, an offset, or a time: @MS, ISO 8601, or a duration before now such as -90m.",
 )
 @click.option(
     "--topics",
@@ -194,7 +194,7 @@ def reset(
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def seek(group: str, where: str, topics: tuple[str, ...], dry_run: bool, connection: Connection, output: str) -> None:
-    """Move the offsets of a group at once: the short form of reset. Its consumers must be stopped."""
+    """Move the offsets of a group without --execute: the short form of reset. Its consumers must be stopped."""
     target = _parse_where(where)
     from ottla.cli.cluster import connect
 
@@ -225,7 +225,7 @@ def make_plan(
         found = at_time[name].offset if target.kind == "time" else None
         wanted, note = _wanted(target, name, start, end, current, found)
         if wanted is None:
-            click.echo(f"note: {name.topic}-{name.partition} is left out: {note}", err=True)
+            click.echo(f"note: {name.topic}-{name.partition} is skipped: {note}", err=True)
             continue
         if wanted < start:
             note = f"offset {wanted} is before the start of the log, moved to {start}"
@@ -347,21 +347,21 @@ def _refusal(group: GroupState) -> Failure | None:
 def _only_target(ctx: click.Context) -> Target:
     targets: list[tuple[str, Target]] = ctx.meta.get(_TARGETS, [])
     if not targets:
-        raise click.UsageError("say where to: --to-earliest, --to-latest, --to-offset, --to-timestamp, --by-duration, "
-                               "--shift-by, --to-current or --from-file")  # fmt: skip
+        names = "--to-earliest, --to-latest, --to-offset, --to-timestamp, --by-duration, --shift-by, --to-current"
+        raise click.UsageError(f"choose a target: {names} or --from-file")
     if len(targets) > 1:
-        raise click.UsageError(f"{' and '.join(flag for flag, _ in targets)} exclude each other")
+        raise click.UsageError(f"{' and '.join(flag for flag, _ in targets)} cannot be combined")
     return targets[0][1]
 
 
 def _check_scope(topics: tuple[str, ...], all_topics: bool, target: Target) -> None:
     named = [flag for flag, given in (("--topic", topics), ("--all-topics", all_topics)) if given]
     if target.kind == "file" and named:
-        raise click.UsageError(f"--from-file names its partitions itself and excludes {named[0]}")
+        raise click.UsageError(f"--from-file contains the partitions and cannot be combined with {named[0]}")
     if len(named) > 1:
-        raise click.UsageError("--topic and --all-topics exclude each other")
+        raise click.UsageError("--topic and --all-topics cannot be combined")
     if not named and target.kind != "file":
-        raise click.UsageError("say which: --topic TOPIC[:P,...] or --all-topics")
+        raise click.UsageError("choose the topics: --topic TOPIC[:P,...] or --all-topics")
 
 
 def _named_partitions(cluster: Cluster, texts: Iterable[str]) -> list[PartitionName]:
@@ -409,7 +409,7 @@ def _committed_partitions(cluster: Cluster, committed: Mapping[PartitionName, in
         if state is not None and name.partition < len(state.partitions):
             names.append(name)
         else:
-            click.echo(f"note: {name.topic}-{name.partition} is left out: it does not exist any more", err=True)
+            click.echo(f"note: {name.topic}-{name.partition} is skipped: it does not exist any more", err=True)
     return names
 
 

@@ -120,9 +120,9 @@ ADVICE: Mapping[str, Advice] = {
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def why(name: str, count: int, connection: Connection, output: str) -> None:
-    """Show why a group rebalanced, newest first: who caused it, how long it took, and what to look at.
+    """Show why a group rebalanced, newest first: the cause, the duration, and the setting to check.
 
-    Reads the journal that Ottla brokers keep; other brokers keep none.
+    Reads the topic in which Ottla brokers record the causes of rebalances. Other brokers have no such topic.
     """
     from ottla.cli.cluster import connect
 

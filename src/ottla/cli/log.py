@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @click.group("log")
 def command() -> None:
-    """Look into segment files without a broker."""
+    """Read segment files without a broker."""
 
 
 @command.command("dump")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True))
-@click.option("--records", "--print-data", "with_data", is_flag=True, help="Open batches and print keys and payloads.")
-@click.option("--deep", is_flag=True, help="Open batches and print one line per record, without its data.")
+@click.option("--records", "--print-data", "with_data", is_flag=True, help="Decode batches and print keys and values.")
+@click.option("--deep", is_flag=True, help="Decode batches and print one line per record, without keys and values.")
 @output_option(TEXT, JSON, default=TEXT)
 def dump(paths: tuple[str, ...], with_data: bool, deep: bool, output: str) -> None:
-    """Print what segments, indexes, snapshots and checkpoints hold.
+    """Print the contents of segments, indexes, snapshots and checkpoints.
 
-    A PATH is such a file, a partition's directory or a whole data directory. Truncated and corrupt places are
-    reported with their position, and make the exit code 1.
+    A PATH is such a file, the directory of a partition or a data directory. Truncated and corrupt entries are
+    reported with their position, and the exit code is then 1.
     """
     from ottla.cli.segment_files import PROBLEM, find_files
 

@@ -96,7 +96,7 @@ def main() -> None:
 
 @main.command("version")
 def version() -> None:
-    """Print the versions of Ottla and what it runs on."""
+    """Print the versions of Ottla, Python and librdkafka."""
     from ottla.cli.cluster import client_version
 
     click.echo(f"ottla {ottla.__version__}")

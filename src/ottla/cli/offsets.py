@@ -60,14 +60,14 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]
     type=MomentType(),
     default="latest",
     show_default=True,
-    help="earliest, latest, max-timestamp, @MS, @ISO8601, or a span before now such as @-90m.",
+    help="earliest, latest, max-timestamp, @MS, @ISO8601, or a duration before now such as @-90m.",
 )
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def command(topics: tuple[str, ...], moment: Moment, connection: Connection, output: str) -> None:
-    """Print where each partition ends or starts.
+    """Print the end offset, the start offset or the offset at a time of each partition.
 
-    Or, with a time, the first record at or after it. A dash means that there is no such record.
+    With a time, prints the first offset at or after it. A dash means that there is no such record.
     """
     from ottla.cli.cluster import connect
 

@@ -39,7 +39,7 @@ def output_option(*formats: str, default: str = TABLE) -> Callable[[_Function], 
         type=click.Choice(formats or FORMATS),
         default=default,
         show_default=True,
-        help="How to print the result.",
+        help="Output format.",
     )
 
 

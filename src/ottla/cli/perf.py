@@ -1,4 +1,4 @@
-"""`ottla perf`: put load on a cluster and measure it."""
+"""`ottla perf`: load tests of a cluster."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _PAYLOAD_COUNT = 256
 #: how many records are queued between two looks at the clock and at deliveries
 _BURST = 100
 
-_quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress on standard error.")
+_quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print no progress on standard error.")
 
 
 @click.group("perf")
 def command() -> None:
-    """Put load on a cluster and measure it. MB is 1024 * 1024 bytes, as in Kafka's own tools."""
+    """Run load tests against a cluster. MB is 1024 * 1024 bytes, as in Kafka's own tools."""
 
 
 @command.command("produce")
@@ -65,14 +65,14 @@ def command() -> None:
     type=click.Choice(["all", "1", "0", "-1"]),
     default="all",
     show_default=True,
-    help="Whose word is enough.",
+    help="Required acknowledgements.",
 )
 @click.option(
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default="none",
     show_default=True,
-    help="How to compress batches.",
+    help="Compression of batches.",
 )
 @click.option(
     "--batch-size",
@@ -80,7 +80,7 @@ def command() -> None:
     type=click.IntRange(min=1),
     default=65536,
     show_default=True,
-    help="Largest batch.",
+    help="Maximum size of a batch.",
 )
 @click.option(
     "--linger-ms",
@@ -88,7 +88,7 @@ def command() -> None:
     type=click.FloatRange(min=0),
     default=5,
     show_default=True,
-    help="How long a batch waits for more.",
+    help="Time that a batch waits for more records.",
 )
 @_quiet_option
 @connection_options
@@ -98,9 +98,10 @@ def produce(
     acks: str, compression: str, batch_size: int, linger_ms: float, quiet: bool,
     connection: Connection, output: str,
 ) -> None:  # fmt: skip
-    """Send records and measure how long each takes.
+    """Send records and measure throughput and latency.
 
-    The values are random bytes. Latency is the time from queueing a record to its acknowledgement.
+    The values are random bytes. Latency is the time from queueing a record to its acknowledgement. Ctrl-C ends the
+    measurement and prints the result so far.
     """
     from ottla.cli.cluster import connect
 
@@ -197,7 +198,7 @@ class ProduceLoad:
     type=click.Choice(["beginning", "end"]),
     default="beginning",
     show_default=True,
-    help="Read what is there and stop at its end, or wait for what comes.",
+    help="beginning reads the existing records and stops; end waits for new records.",
 )
 @_quiet_option
 @connection_options
@@ -206,13 +207,14 @@ def consume(
     topics: tuple[str, ...], num_records: int | None, duration: float | None, start: str, quiet: bool,
     connection: Connection, output: str,
 ) -> None:  # fmt: skip
-    """Read records and measure how fast they come.
+    """Read records and measure the throughput.
 
-    With --offset end, latency is the time from a record's timestamp to its arrival; both clocks matter.
+    With --offset end, latency is the time from the timestamp of a record to its arrival, so both clocks must agree.
+    Ctrl-C ends the measurement and prints the result so far.
     """
     follow = start == "end"
     if follow and num_records is None and duration is None:
-        raise click.UsageError("--offset end needs --num-records or --duration, there is no other end")
+        raise click.UsageError("--offset end needs --num-records or --duration to end")
     from ottla.cli.cluster import connect
 
     cluster = connect(connection)

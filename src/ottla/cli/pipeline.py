@@ -23,7 +23,7 @@ _FILE = click.Path(dir_okay=False)
 
 @click.group("pipeline")
 def command() -> None:
-    """Declare pipelines between topics and tables, check them, look at them, and run them."""
+    """Declare, validate, explain and run pipelines between topics and tables."""
 
 
 # The verbs below need no Spark. Those that do have a module of their own, and import Spark only when they are called,
@@ -35,29 +35,29 @@ for _verb in (pipeline_run.run, pipeline_run.status, pipeline_run.stop, pipeline
 @command.command("init")
 @click.argument("file", metavar="[FILE]", type=_FILE, default=_INIT_DEFAULT)
 @click.option(
-    "--template", type=click.Choice(_TEMPLATES), default="shop", show_default=True, help="Which example to begin with."
+    "--template", type=click.Choice(_TEMPLATES), default="shop", show_default=True, help="The example to write."
 )
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(file: str, template: str, force: bool) -> None:
-    """Write an example to begin with, shop.yaml unless FILE says otherwise."""
+    """Write an example pipeline to FILE; the default is shop.yaml."""
     text = resources.files("ottla.pipeline").joinpath("templates", f"{template}.yaml").read_text(encoding="utf-8")
     try:
         with open(file, "w" if force else "x", encoding="utf-8") as target:
             target.write(text.replace(_INIT_DEFAULT, os.path.basename(file)))
     except FileExistsError:
-        raise Failure(f"{file} is there already; name another file, or add --force to overwrite it") from None
+        raise Failure(f"{file} already exists; choose another file, or add --force to overwrite it") from None
     click.echo(f"Wrote {file}. Next: ottla pipeline explain {file}")
 
 
 @command.command("validate")
 @click.argument("files", metavar="FILE...", type=_FILE, nargs=-1, required=True)
-@click.option("--deep", is_flag=True, help="Have Spark analyse every query as well: takes seconds, and needs Java.")
+@click.option("--deep", is_flag=True, help="Also let Spark analyse every query: takes seconds and needs Java.")
 @output_option(TEXT, JSON, YAML, default=TEXT)
 def validate(files: tuple[str, ...], deep: bool, output: str) -> None:
-    """Tell everything that is wrong with pipelines, without starting them.
+    """Report all problems of pipelines, without starting them.
 
-    A FILE is YAML, or Python that makes a Pipeline. Each problem is one line: file, line, column, what is wrong and
-    what to write instead. Any problem makes the exit code 1.
+    A FILE is YAML, or Python that creates a Pipeline. Each problem is one line: file, line, column, problem and remedy.
+    The exit code is 1 if there is a problem.
     """
     problems: list[Problem] = []
     results = []
@@ -74,7 +74,7 @@ def validate(files: tuple[str, ...], deep: bool, output: str) -> None:
     if output != TEXT:
         print_data(results, output)
     if problems:
-        raise Failure(f"{_count(len(problems), 'problem')} found; each line above says what to write instead")
+        raise Failure(f"{_count(len(problems), 'problem')} found; each line above has the remedy")
 
 
 @command.command("explain")
@@ -86,7 +86,7 @@ def explain(file: str, output: str) -> None:
     if declaration is None:
         for problem in problems:
             click.echo(escape_controls(str(problem), keep=""), err=True)
-        raise Failure(f"{file} has {_count(len(problems), 'problem')}; correct them and explain again")
+        raise Failure(f"{file} has {_count(len(problems), 'problem')}; correct them, then try again")
     from ottla.cli.pipeline_drawing import describe, draw
 
     picture = describe(declaration)

@@ -28,26 +28,28 @@ _COLUMNS = (
 )  # fmt: skip
 
 _master = click.option("--master", help="Where Spark runs: local[*], spark://..., yarn, k8s://...  [default: local[*]]")
-_conf = click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's, before the file's.")
+_conf = click.option(
+    "--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; takes precedence over the file."
+)
 
 
 @click.command("run")
 @click.argument("file", metavar="FILE", type=_FILE)
 @_master
 @_conf
-@click.option("--once", is_flag=True, help="Read all there is, then end, whatever the file says.")
+@click.option("--once", is_flag=True, help="Read all existing records, then end; overrides the trigger of the file.")
 @click.option("--trigger", help="For all flows: once, available-now, continuous, 'every 10s'.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve metrics for Prometheus on this port.")
 def run(
     file: str, master: str | None, conf: tuple[str, ...], once: bool, trigger: str | None, metrics_port: int | None
 ) -> None:
-    """Run a pipeline until it has ended, or is stopped by Ctrl-C, SIGTERM or 'ottla pipeline stop'.
+    """Run a pipeline until it ends, or until Ctrl-C, SIGTERM or 'ottla pipeline stop'.
 
-    Shows its flows as they go; lines instead of a table when the output is no terminal. A flow that fails is started
-    again, and the others go on. The exit code is 1 if a flow has failed in the end.
+    Shows the progress of its flows: a table on a terminal, lines elsewhere. A flow that fails is restarted, and the
+    other flows continue. The exit code is 1 if a flow has failed at the end.
     """
     if once and trigger is not None:
-        raise click.UsageError("--once and --trigger exclude each other")
+        raise click.UsageError("--once and --trigger cannot be combined")
     declaration = _load(file)
     chosen = _trigger("available-now" if once else trigger) if once or trigger is not None else None
     with interrupts.not_logged(), _session(declaration, master, conf) as spark:
@@ -73,13 +75,13 @@ def run(
 @click.argument("file", metavar="FILE", type=_FILE)
 @output_option(TABLE, JSON, YAML)
 def status(file: str, output: str) -> None:
-    """Tell how a pipeline is doing, or how its last run has ended."""
+    """Show the state of a running pipeline, or the result of its last run."""
     found = _status(_load(file))
     alive = found.alive(int(time.time() * 1000))
     if output != TABLE:
         print_data({**found.as_json(), "alive": alive}, output)
         return
-    word = found.state if alive or found.state == "ended" else "dead: its process is gone"
+    word = found.state if alive or found.state == "ended" else "dead: its process does not exist any more"
     began = datetime.fromtimestamp(found.started_ms / 1000, UTC).isoformat(timespec="seconds")
     click.echo(f"{found.pipeline}: {word}, process {found.pid} on {found.host}, on {found.master}, since {began}")
     click.echo(format_table(_COLUMNS, found.as_json()["flows"]))
@@ -88,17 +90,17 @@ def status(file: str, output: str) -> None:
 @click.command("stop")
 @click.argument("file", metavar="FILE", type=_FILE)
 @click.option(
-    "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait for its end."
+    "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait for the end."
 )
 def stop(file: str, timeout_s: float) -> None:
-    """Ask a running pipeline to end, and wait until it has. Its flows go on from there when it is run again."""
+    """Stop a running pipeline and wait for its end. The next run continues from there."""
     from ottla.pipeline.layout import Layout
     from ottla.pipeline.status import StatusFiles
 
     declaration = _load(file)
     found = _status(declaration)
     if not found.alive(int(time.time() * 1000)):
-        click.echo(f"{found.pipeline} does not run")
+        click.echo(f"{found.pipeline} is not running")
         return
     files = StatusFiles(Layout.of(declaration))
     files.ask_to_stop(found.run)
@@ -109,16 +111,18 @@ def stop(file: str, timeout_s: float) -> None:
             click.echo(f"{found.pipeline} has ended")
             return
         time.sleep(0.2)
-    raise NotHealthy(f"{found.pipeline} has not ended in {timeout_s:.0f} s; it is process {found.pid} on {found.host}")
+    raise NotHealthy(
+        f"{found.pipeline} has not ended within {timeout_s:.0f} s; it is process {found.pid} on {found.host}"
+    )
 
 
 @click.command("backfill")
 @click.argument("file", metavar="FILE", type=_FILE)
 @click.argument("flows", metavar="[FLOW]...", nargs=-1)
-@click.option("--since", help="Only rows from this time on: 2026-01-31, or 2026-01-31T12:00:00Z.")
+@click.option("--since", help="Only rows at or after this time: 2026-01-31, or 2026-01-31T12:00:00Z.")
 @click.option("--until", help="Only rows before this time.")
 @click.option("--from", "origin", type=click.Choice(["raw", "log"]), default="raw", show_default=True,
-              help="Decode the raw zone again, or the topics themselves.")  # fmt: skip
+              help="Read the raw zone, or the topics.")  # fmt: skip
 @_master
 @_conf
 @output_option(TABLE, JSON, YAML)
@@ -126,10 +130,10 @@ def backfill(
     file: str, flows: tuple[str, ...], since: str | None, until: str | None, origin: str, master: str | None,
     conf: tuple[str, ...], output: str,
 ) -> None:  # fmt: skip
-    """Make rows again, in place of those that are there: all, or those of a range of time.
+    """Recompute rows and replace the existing ones: all, or those of a time range.
 
-    FLOWs, and all that stand on them, are computed from their inputs by the plan that the stream has; without names
-    everything behind the raw zone. The pipeline must not run. Topics are not written again.
+    Recomputes the given FLOWs and all flows that depend on them, with the plan of the stream; without names, all flows
+    after the raw zone. The pipeline must not run. Topics are not written again.
     """
     from dataclasses import asdict
 
@@ -150,7 +154,7 @@ def backfill(
         print_data(rows, output)
     if job.left_out:
         names = ", ".join(sorted(job.left_out))
-        raise Failure(f"not made again: {names}; they or flows before them fail, see 'ottla pipeline status {file}'")
+        raise Failure(f"not recomputed: {names}; they or their inputs failed, see 'ottla pipeline status {file}'")
 
 
 def _load(file: str) -> Declaration:
@@ -167,7 +171,7 @@ def _load(file: str) -> Declaration:
 def _refused(bad: Any) -> Failure:
     for problem in bad.problems:
         click.echo(escape_controls(str(problem), keep=""), err=True)
-    return Failure("the pipeline was not started; each line above says what to write instead")
+    return Failure("the pipeline was not started; each line above has the remedy")
 
 
 @contextmanager
@@ -179,7 +183,7 @@ def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]
     for one in conf:
         name, equals, value = one.partition("=")
         if not equals:
-            raise click.UsageError(f"--conf {one!r} is no NAME=VALUE")
+            raise click.UsageError(f"--conf {one!r} is not of the form NAME=VALUE")
         settings[name] = value
     try:
         from ottla.pipeline.layout import Layout
@@ -226,7 +230,7 @@ def _moment(text: str | None, option: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.UsageError(f"{option} {text!r} is no time; write 2026-01-31T12:00:00Z") from None
+        raise click.UsageError(f"{option} {text!r} is not a time; write 2026-01-31T12:00:00Z") from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 

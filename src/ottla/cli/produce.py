@@ -41,18 +41,16 @@ class Piece(NamedTuple):
 @click.argument("topic", metavar="TOPIC", type=TOPIC_NAME)
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False))
 @click.option("-l", "--lines", is_flag=True, help="Each line of the files is a record; without it, each file is one.")
-@click.option(
-    "-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help="What stands between records."
-)
-@click.option("-K", "--key-delimiter", metavar="TEXT", help="What stands between key and value of a record.")
-@click.option("-k", "--key", metavar="TEXT", help="Give every record this key.")
+@click.option("-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help="Delimiter between records.")
+@click.option("-K", "--key-delimiter", metavar="TEXT", help="Delimiter between key and value of a record.")
+@click.option("-k", "--key", metavar="TEXT", help="Key of every record.")
 @click.option(
     "-H",
     "--header",
     "headers",
     metavar="NAME=VALUE",
     multiple=True,
-    help="Give every record this header; without = its value is null. Repeatable.",
+    help="Header of every record; without = its value is null. Repeatable.",
 )
 @click.option("-Z", "--null", is_flag=True, help="Send an empty value or key as null.")
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(min=0), help="Send to this partition only.")
@@ -62,16 +60,16 @@ class Piece(NamedTuple):
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default="none",
     show_default=True,
-    help="How to compress batches.",
+    help="Compression of batches.",
 )
 @click.option(
     "--acks",
     type=click.Choice(["all", "1", "0", "-1"]),
     default="all",
     show_default=True,
-    help="Whose word is enough; all also keeps retries from storing a record twice.",
+    help="Required acknowledgements; with all, retries never store a record twice.",
 )
-@click.option("--timestamp", metavar="TIME", help="Give every record this time: milliseconds, ISO 8601 or -90m.")
+@click.option("--timestamp", metavar="TIME", help="Timestamp of every record: milliseconds, ISO 8601 or -90m.")
 @click.option("--allow-auto-topic-creation", is_flag=True, help="Let the broker create a topic that does not exist.")
 @connection_options
 @output_option(TEXT, JSON, default=TEXT)
@@ -94,14 +92,14 @@ def command(
 ) -> None:
     """Send lines or files as records.
 
-    Reads standard input, or the files named. A summary goes to standard error; -o json prints one line per
-    record that was stored. Keys choose partitions as Java producers do.
+    Reads standard input or the given files. Prints a summary on standard error; -o json prints one line per
+    acknowledged record. The partitioner is that of the Java producer.
 
-    With --acks all a retry never stores a record twice. The client takes half a second to arrange that;
-    -X enable.idempotence=false saves it.
+    With --acks all the producer is idempotent: a retry never stores a record twice. Its initialisation takes half a
+    second; -X enable.idempotence=false avoids it.
     """
     if key is not None and key_delimiter is not None:
-        raise click.UsageError("-k and -K exclude each other")
+        raise click.UsageError("-k and -K cannot be combined")
     timestamp_ms = _parse_timestamp(timestamp)
     from ottla.cli.cluster import connect
 

@@ -56,7 +56,7 @@ _config_option = click.option(
     callback=parse_pairs,
     help="Set a topic setting. Repeatable.",
 )
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Ask the cluster whether it would work; change nothing.")
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Validate the request in the cluster; change nothing.")
 
 
 @click.group("topic")
@@ -83,7 +83,7 @@ def command() -> None:
     help="Number of replicas.  [default: the broker's default.replication.factor]",
 )
 @_config_option
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists already is fine.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if a topic exists already.")
 @_dry_run_option
 @connection_options
 @output_option()
@@ -117,14 +117,14 @@ def create(
     if not dry_run:
         cluster.await_topics([outcome.name for outcome in outcomes if outcome.failure is None])
     for name in sorted(existing):
-        click.echo(f"topic {name} exists already", err=True)
+        click.echo(f"topic {name} already exists", err=True)
     _report(outcomes, "would create" if dry_run else "created", output)
 
 
 @command.command("list")
 @click.argument("patterns", metavar="[NAME]...", nargs=-1, type=TOPIC_NAME)
-@click.option("--regex", "-r", is_flag=True, help="Take the names as regular expressions.")
-@click.option("--exclude-internal", is_flag=True, help="Leave out topics that the cluster keeps for itself.")
+@click.option("--regex", "-r", is_flag=True, help="Treat the names as regular expressions.")
+@click.option("--exclude-internal", is_flag=True, help="Do not list internal topics.")
 @connection_options
 @output_option()
 def list_topics(
@@ -132,7 +132,7 @@ def list_topics(
 ) -> None:
     """List topics.
 
-    All of them, those named, or with -r those that match.
+    Lists all topics, the given ones, or with -r those that match.
     """
     matches = _matcher(patterns, regex)
     from ottla.cli.cluster import connect
@@ -149,7 +149,7 @@ def list_topics(
 @command.command("describe")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, type=TOPIC_NAME)
 @click.option("--summary", "-s", "with_summary", is_flag=True, help="Show id, counts and replication factor.")
-@click.option("--configs", "-c", "with_configs", is_flag=True, help="Show settings and where they come from.")
+@click.option("--configs", "-c", "with_configs", is_flag=True, help="Show settings and their sources.")
 @click.option("--partitions", "-p", "with_partitions", is_flag=True, help="Show leaders, replicas and offsets.")
 @connection_options
 @output_option()
@@ -201,7 +201,7 @@ def describe(
     help="Raise the partition count to N.",
 )
 @_config_option
-@click.option("--delete-config", metavar="KEY", multiple=True, help="Return a setting to its default. Repeatable.")
+@click.option("--delete-config", metavar="KEY", multiple=True, help="Reset a setting to its default. Repeatable.")
 @_dry_run_option
 @connection_options
 @output_option()
@@ -230,15 +230,15 @@ def alter(
 
 @command.command("delete")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, type=TOPIC_NAME)
-@click.option("--if-exists", is_flag=True, help="A topic that does not exist is fine.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@click.option("--if-exists", is_flag=True, help="Succeed if a topic does not exist.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 @connection_options
 @output_option()
 def delete(
     names: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool, connection: Connection, output: str
 ) -> None:
-    """Delete topics and everything in them."""
+    """Delete topics and all their records."""
     from ottla.cli.cluster import Outcome, connect
 
     cluster = connect(connection)
@@ -257,7 +257,7 @@ def delete(
 
 def _ask_before_deletion(names: list[str]) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError("deleting topics needs --yes when nobody can be asked")
+        raise click.UsageError("deleting topics needs --yes, because standard input is not a terminal")
     click.confirm(f"Delete {', '.join(names)} and all records in it?", abort=True, err=True)
 
 
@@ -286,7 +286,7 @@ def _matcher(patterns: tuple[str, ...], regex: bool) -> Any:
     try:
         compiled = [re.compile(pattern) for pattern in patterns]
     except re.error as error:
-        raise click.UsageError(f"{error.pattern!r} is no regular expression: {error}") from None
+        raise click.UsageError(f"{error.pattern!r} is not a valid regular expression: {error}") from None
     return lambda name: any(pattern.search(name) for pattern in compiled)
 
 

@@ -277,7 +277,7 @@ class Transactions:
         answer = self._client.ask(one.leader, WriteTxnMarkersRequest(markers=[marker]))
         codes = [row.error_code for result in answer.markers for topic in result.topics for row in topic.partitions]
         if len(codes) != 1:
-            raise Failure(f"{one.leader} does not say whether it wrote the marker; look with 'ottla txn hanging'")
+            raise Failure(f"{one.leader} did not report whether it wrote the marker; check with 'ottla txn hanging'")
         if codes[0]:
             raise _marker_failure(codes[0], one)
 
@@ -287,11 +287,11 @@ def _marker_failure(code: int, one: OpenTransaction) -> Failure:
     if code == ErrorCode.INVALID_PRODUCER_EPOCH:
         return Failure(
             f"{subject}: producer {one.producer_id} has a newer epoch than {one.producer_epoch}; nothing was aborted, "
-            "look again with 'ottla txn hanging'"
+            "check again with 'ottla txn hanging'"
         )
     if code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
         return Failure(
             f"{subject}: a newer coordinator than that of epoch {one.coordinator_epoch or 0} has written here; nothing "
-            "was aborted, look again with 'ottla txn hanging'"
+            "was aborted, check again with 'ottla txn hanging'"
         )
     return failure_of(code, subject)

@@ -98,7 +98,7 @@ def command() -> None:
     "states",
     type=click.Choice(_STATES, case_sensitive=False),
     multiple=True,
-    help="Those in this state only. Repeatable.",
+    help="List only ids in this state. Repeatable.",
 )
 @click.option(
     "--producer-id",
@@ -106,16 +106,16 @@ def command() -> None:
     metavar="ID",
     type=click.IntRange(0, _INT64_MAX),
     multiple=True,
-    help="Those of this producer only. Repeatable.",
+    help="List only the id of this producer. Repeatable.",
 )
 @click.option(
     "--longer-than",
     "longer_than_ms",
     metavar="DURATION",
     type=DurationType(),
-    help="Those whose transaction is under way for longer, such as 10m or 1h30m.",
+    help="List only ids whose transaction has been open for longer, such as 10m or 1h30m.",
 )
-@click.option("--pattern", metavar="REGEX", help="Those whose whole id matches this RE2 regular expression.")
+@click.option("--pattern", metavar="REGEX", help="List only ids that match this RE2 regular expression completely.")
 @connection_options
 @output_option()
 def list_transactions(
@@ -126,7 +126,7 @@ def list_transactions(
     connection: Connection,
     output: str,
 ) -> None:
-    """List transactional ids and the state of each. All filters must hold."""
+    """List transactional ids with their states. Filters are combined with and."""
     if longer_than_ms is not None and not states:
         # To a broker, an id without a transaction has one since 1970.
         states = _UNDER_WAY
@@ -154,7 +154,7 @@ def list_transactions(
 @connection_options
 @output_option()
 def describe(ids: tuple[str, ...], connection: Connection, output: str) -> None:
-    """Describe transactional ids: producer, state, age, and the partitions that still get a marker."""
+    """Describe transactional ids: producer, state, age, and the partitions without a marker."""
     with _transactions(connection) as transactions:
         found = transactions.describe(ids)
     now_ms = _now_ms()
@@ -182,7 +182,7 @@ def describe(ids: tuple[str, ...], connection: Connection, output: str) -> None:
     type=DurationType(),
     default="15m",
     show_default=True,
-    help="Those whose last record is older; the brokers' transaction.max.timeout.ms is a good limit.",
+    help="Only those whose last record is older; transaction.max.timeout.ms of the brokers is a good limit.",
 )
 @click.option(
     "--topic",
@@ -190,14 +190,14 @@ def describe(ids: tuple[str, ...], connection: Connection, output: str) -> None:
     metavar="TOPIC",
     multiple=True,
     type=TOPIC_NAME,
-    help="Look in this topic only. Repeatable.  [default: all topics]",
+    help="Search only this topic. Repeatable.  [default: all topics]",
 )
 @connection_options
 @output_option()
 def hanging(older_than_ms: int, topics: tuple[str, ...], connection: Connection, output: str) -> None:
-    """Find transactions that are open in a partition and that no coordinator will end.
+    """Find transactions that are open in a partition and unknown to their coordinator.
 
-    Readers of committed records stop before such a transaction for good. 'ottla txn abort' ends it.
+    read_committed consumers wait before such a transaction for ever. 'ottla txn abort' aborts it.
     """
     now_ms = _now_ms()
     with _transactions(connection) as transactions:
@@ -207,18 +207,18 @@ def hanging(older_than_ms: int, topics: tuple[str, ...], connection: Connection,
     if leaderless:
         more = f" and {len(leaderless) - 1} more" if len(leaderless) > 1 else ""
         raise NotHealthy(
-            f"{_shown(str(leaderless[0]))}{more} could not be looked at: no leader; see 'ottla topic describe'"
+            f"{_shown(str(leaderless[0]))}{more} could not be checked: no leader; see 'ottla topic describe'"
         )
 
 
 @command.command("abort")
-@click.option("--topic", metavar="TOPIC", required=True, type=TOPIC_NAME, help="The topic it is open in.")
+@click.option("--topic", metavar="TOPIC", required=True, type=TOPIC_NAME, help="Topic of the transaction.")
 @click.option(
     "--partition",
     metavar="N",
     required=True,
     type=click.IntRange(0, _INT32_MAX),
-    help="The partition it is open in.",
+    help="Partition of the transaction.",
 )
 @click.option(
     "--start-offset", metavar="N", type=click.IntRange(0, _INT64_MAX), help="The first offset of the transaction."
@@ -233,17 +233,17 @@ def hanging(older_than_ms: int, topics: tuple[str, ...], connection: Connection,
     "--producer-epoch",
     metavar="N",
     type=click.IntRange(0, _INT16_MAX),
-    help="With --producer-id: the epoch to abort with.  [default: the one the partition knows]",
+    help="With --producer-id: the epoch to abort with.  [default: the epoch in the partition]",
 )
 @click.option(
     "--coordinator-epoch",
     metavar="N",
     type=click.IntRange(-1, _INT32_MAX),
-    help="With --producer-id: the coordinator epoch to abort with.  [default: the one the partition knows]",
+    help="With --producer-id: the coordinator epoch to abort with.  [default: the epoch in the partition]",
 )
-@click.option("--force", is_flag=True, help="Abort even what a coordinator knows and will end by itself.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be aborted; abort nothing.")
+@click.option("--force", is_flag=True, help="Abort a transaction that its coordinator knows.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Print what would be aborted; abort nothing.")
 @connection_options
 @output_option()
 def abort(
@@ -259,10 +259,10 @@ def abort(
     connection: Connection,
     output: str,
 ) -> None:
-    """Abort one transaction in one partition: its records are never shown as committed.
+    """Abort one transaction in one partition: read_committed consumers never get its records.
 
-    For a transaction that hangs, as 'ottla txn hanging' finds it. One that a coordinator still knows ends by itself,
-    at the latest by its timeout; to abort it here as well would tear it apart, so that needs --force.
+    For hanging transactions, which 'ottla txn hanging' finds. A transaction that its coordinator knows ends without
+    help, at the latest at its timeout; aborting it in one partition would make it inconsistent and needs --force.
     """
     _check_choice(start_offset, producer_id, producer_epoch, coordinator_epoch)
     from ottla.cli.transactions import PartitionName
@@ -329,8 +329,10 @@ def _refuse_awaited(transactions: Transactions, found: OpenTransaction) -> None:
 
 def _ask_before_abortion(found: OpenTransaction) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError("aborting a transaction needs --yes when nobody can be asked")
-    click.confirm(f"Abort {_sentence(found)}? Its records are lost to readers of committed ones.", abort=True, err=True)
+        raise click.UsageError("aborting a transaction needs --yes, because standard input is not a terminal")
+    click.confirm(
+        f"Abort {_sentence(found)}? read_committed consumers will never get its records.", abort=True, err=True
+    )
 
 
 def _report(found: OpenTransaction, done: str, output: str) -> None:

@@ -141,7 +141,7 @@ class WireClient:
         except ClientError as error:
             raise Failure(shown(str(error))) from None
         except ValueError as error:
-            raise Failure(f"this cannot be asked: {shown(str(error))}") from None
+            raise Failure(f"invalid request: {shown(str(error))}") from None
 
 
 def nodes_of(metadata: MetadataResponse) -> dict[int, Node]:

@@ -42,7 +42,7 @@ def deep_check(declaration: Declaration) -> tuple[Problem, ...]:
     try:
         analyse = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
-        raise DeepCheckMissing(f"the deep check needs {error.name}; install ottla[spark]") from None
+        raise DeepCheckMissing(f"the deep check needs {error.name}; install Ottla with its extra spark") from None
     return tuple(cast(Iterable[Problem], analyse(declaration)))
 
 

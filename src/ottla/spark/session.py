@@ -66,7 +66,8 @@ def build_session(app_name: str, master: str | None = None, conf: Mapping[str, s
     """The session of this process. Its master: the caller's, that of ``conf``, of spark-submit, else ``local[*]``."""
     for package in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(package) is None:
-            raise SparkMissing(f"the package {package} is missing: `pip install ottla[spark]` installs it")
+            remedy = "install Ottla with its extra spark, in a checkout: pip install '.[spark]'"
+            raise SparkMissing(f"the package {package} is missing; {remedy}")
     settings = settings_of(app_name, master, conf or {}, os.environ)
     prepare_environment(os.environ, settings)
     settings = executor_environment(os.environ, settings) | settings

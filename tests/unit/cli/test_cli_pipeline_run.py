@@ -58,16 +58,16 @@ def test_stop_asks_and_says_when_it_takes_too_long(ottla: Any, shop: StatusFiles
     assert (result.exit_code, shop.asked_to_stop(status.run)) == (4, True)
     status.state = "ended"
     shop.write(status)
-    assert ottla("pipeline", "stop", "shop.yaml").stdout == "shop does not run\n"
+    assert ottla("pipeline", "stop", "shop.yaml").stdout == "shop is not running\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("run", "shop.yaml", "--once", "--trigger", "once"), "exclude each other"),
+        (("run", "shop.yaml", "--once", "--trigger", "once"), "cannot be combined"),
         (("run", "shop.yaml", "--trigger", "often"), "'often' is no trigger"),
-        (("run", "shop.yaml", "--conf", "spark.x"), "is no NAME=VALUE"),
-        (("backfill", "shop.yaml", "--since", "monday"), "--since 'monday' is no time"),
+        (("run", "shop.yaml", "--conf", "spark.x"), "is not of the form NAME=VALUE"),
+        (("backfill", "shop.yaml", "--since", "monday"), "--since 'monday' is not a time"),
     ],
 )
 def test_wrong_usage_is_told_before_spark_starts(

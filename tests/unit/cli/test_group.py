@@ -373,14 +373,14 @@ def test_reset_takes_some_partitions_of_a_topic(orders: FakeGroups, ottla: Any) 
 def test_a_partition_without_a_commit_cannot_be_shifted(orders: FakeGroups, ottla: Any) -> None:
     result = ottla("group", "reset", "g", "--topic", "a", "--shift-by", "1", "--execute")
     assert orders.changes == [("commit", "g", {A0: 3})]
-    assert "note: a-1 is left out: no commit to shift from\n" in result.stderr
+    assert "note: a-1 is skipped: no commit to shift from\n" in result.stderr
 
 
 def test_a_commit_in_a_topic_that_is_gone_is_left_out(orders: FakeGroups, ottla: Any) -> None:
     orders.committed["g"] = {A0: 2, PartitionName("gone", 0): 7}
     result = ottla("group", "reset", "g", "--all-topics", "--to-latest", "--execute")
     assert orders.changes == [("commit", "g", {A0: 5})]
-    assert "note: gone-0 is left out: it does not exist any more\n" in result.stderr
+    assert "note: gone-0 is skipped: it does not exist any more\n" in result.stderr
 
 
 def test_what_was_exported_is_read_back(orders: FakeGroups, ottla: Any, tmp_path: Path) -> None:
