@@ -15,7 +15,7 @@ from ottla.testing import BrokerProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytest.importorskip("pyspark", reason="pyspark is missing: pip install ottla[spark]")
+pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
 
 Topics = Callable[..., str]
 

@@ -97,7 +97,7 @@ def test_deep_without_spark_says_what_to_install(ottla: Any, shop: Path, monkeyp
     monkeypatch.setattr(checks, "DEEP_CHECK", "no_such_module_of_spark:analyse")
     result = ottla("pipeline", "validate", shop.name, "--deep")
     assert (result.exit_code, result.stderr) == (
-        1, "error: the deep check needs no_such_module_of_spark; install ottla[spark]\n",
+        1, "error: the deep check needs no_such_module_of_spark; install Ottla with its extra spark\n",
     )  # fmt: skip
 
 

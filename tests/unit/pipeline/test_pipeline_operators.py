@@ -43,7 +43,7 @@ def test_flow_that_does_not_say_what_to_do_with_two_sources_is_refused(
 
 
 def test_backfill_knows_how_far_a_flow_has_read_each_of_its_topics(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is missing: pip install ottla[spark]")
+    pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
     from ottla.pipeline.backfill import committed_offsets
 
     for directory in ("commits", "offsets"):

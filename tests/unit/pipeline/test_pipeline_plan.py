@@ -15,7 +15,7 @@ from ottla.pipeline.graph import Graph
 from ottla.pipeline.layout import Layout, partition_name
 from ottla.pipeline.lineage import expand
 
-pytest.importorskip("pyspark", reason="pyspark is missing: pip install ottla[spark]")
+pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
 
 _FLOWS = """\
   trusted: {zone: trusted, from: staged}

@@ -97,7 +97,7 @@ class _Cluster:
 def test_missing_topics_are_made_and_others_left_alone(
     read: Callable[..., Declaration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is missing: pip install ottla[spark]")
+    pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
     from ottla.pipeline import run
 
     flows: Any = """\

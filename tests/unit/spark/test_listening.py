@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pyspark is missing: pip install ottla[spark]")
+pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
 
 from ottla.spark.listening import read_progress
 
