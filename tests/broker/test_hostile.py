@@ -32,7 +32,7 @@ from ottla.testing.raw import (
 )
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 pytestmark = pytest.mark.broker
 
@@ -319,6 +319,14 @@ def test_what_a_client_calls_itself_never_makes_a_line_of_the_log(target: Broker
     log = target.errors()
     assert "forged" not in re.sub(r"\\n.*", "", log)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u2028]", log)
+
+
+def test_large_request_is_answered_when_nothing_else_happens(target: BrokerProcess) -> None:
+    names = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(8_000)]
+    with RawClient(target.bootstrap) as client:
+        asked = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+        assert len(request_bytes(asked, 9, 1)) > 64 << 10
+        assert len(client.ask(asked, 9).topics) == len(names)
 
 
 # -- connections ----------------------------------------------------------------------------------------------------

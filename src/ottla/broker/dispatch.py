@@ -174,6 +174,7 @@ class Dispatcher:
 
     def _handle_postponed(self, connection: Connection, frame: bytearray) -> None:
         if not connection.closing:
+            connection.touch()  # so that there is a turn, at whose end the reply leaves
             with memoryview(frame) as view:
                 self.handle(connection, frame, view, 0, len(frame), postponed=True)
             connection.unmute()

@@ -45,6 +45,9 @@ class Connection:
     def withdraw(self, reply: Reply) -> None:
         self.replies.remove(reply)
 
+    def touch(self) -> None:
+        self.touched = True
+
     def mute(self) -> None:
         self.muted += 1
 
@@ -227,6 +230,7 @@ def test_large_frame_is_deferred_and_nothing_else_of_its_connection_is_read() ->
     (job,) = desk.deferred.jobs
     job()
     assert (desk.data_frames, desk.connection.muted) == ([(1, 12)], 0)
+    assert desk.connection.touched
 
 
 def test_large_produce_is_not_deferred() -> None:
