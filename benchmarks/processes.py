@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import re
 import shutil
 import signal
@@ -15,9 +16,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 STOP_SECONDS_MAX = 60.0
+#: below the range from which Linux serves outgoing connections and sockets that bind port 0
+_PORTS = range(20_000, 32_000)
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -115,10 +119,12 @@ def _wait_unreaped(pid: int, seconds_max: float) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that is free now. No socket that asks for any port is ever given one of this range."""
+    while True:
+        port = random.SystemRandom().choice(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def cpu_seconds(pid: int) -> float:

@@ -42,7 +42,7 @@ def consume(broker: BrokerProcess, topic: str, count: int) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "test", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[bytes] = []
-    while len(values) < count and (messages := consumer.consume(count - len(values), timeout=10)):
+    while len(values) < count and (messages := consumer.consume(count - len(values), timeout=60)):
         values += [message.value() for message in messages]
     consumer.close()
     return values
@@ -50,7 +50,7 @@ def consume(broker: BrokerProcess, topic: str, count: int) -> list[bytes]:
 
 def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ottla", "broker", *arguments], capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "ottla", "broker", *arguments], capture_output=True, text=True, timeout=90
     )
 
 
@@ -82,7 +82,7 @@ def test_deleted_topic_is_gone_after_restart_and_can_be_made_again(fresh_ottla_b
     admin = AdminClient({"bootstrap.servers": fresh_ottla_broker.bootstrap})
     admin.delete_topics(["again"])["again"].result(10)
     fresh_ottla_broker.restart()
-    assert "again" not in admin.list_topics(timeout=10).topics
+    assert "again" not in admin.list_topics(timeout=60).topics
     assert produce(fresh_ottla_broker, "again", [b"new"]) == [0]
     assert consume(fresh_ottla_broker, "again", 1) == [b"new"]
 
@@ -180,13 +180,13 @@ def test_log_that_cannot_be_read_is_offline_and_all_others_start(start_ottla_bro
 def test_clients_get_the_address_they_dialled(start_ottla_broker: StartBroker) -> None:
     broker = start_ottla_broker(settings={"listeners": "PLAINTEXT://0.0.0.0:0"})
     for host in ("127.0.0.1", "127.0.0.2"):
-        brokers = AdminClient({"bootstrap.servers": f"{host}:{broker.port}"}).list_topics(timeout=10).brokers
+        brokers = AdminClient({"bootstrap.servers": f"{host}:{broker.port}"}).list_topics(timeout=60).brokers
         assert [(b.host, b.port) for b in brokers.values()] == [(host, broker.port)]
 
 
 def test_what_is_advertised_is_what_clients_get(start_ottla_broker: StartBroker) -> None:
     broker = start_ottla_broker(settings={"advertised.listeners": "PLAINTEXT://broker.example:1234"})
-    brokers = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).brokers
+    brokers = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60).brokers
     assert [(b.host, b.port) for b in brokers.values()] == [("broker.example", 1234)]
 
 
@@ -194,7 +194,7 @@ def test_metrics_are_served_for_prometheus(start_ottla_broker: StartBroker) -> N
     broker = start_ottla_broker(settings={"metrics.listener": "HTTP://127.0.0.1:0"})
     produce(broker, "counted", [b"v"] * 10)
     address = broker.ready_line.split("metrics=")[1]
-    page = urllib.request.urlopen(address, timeout=10).read().decode()
+    page = urllib.request.urlopen(address, timeout=60).read().decode()
     assert 'ottla_requests_total{api="Produce"}' in page
     assert 'ottla_high_watermark{partition="0",topic="counted"} 10.0' in page
     assert "ottla_offline_partitions 0.0" in page
@@ -262,10 +262,10 @@ def test_server_properties_file_is_read_and_options_win(tmp_path: Path) -> None:
         assert "id=7" in ready
         admin = AdminClient({"bootstrap.servers": ready.split()[1].removeprefix("PLAINTEXT://")})
         admin.create_topics([NewTopic("t", -1, 1)])["t"].result(10)
-        assert len(admin.list_topics(timeout=10).topics["t"].partitions) == 2
+        assert len(admin.list_topics(timeout=60).topics["t"].partitions) == 2
     finally:
         done.terminate()
-        done.wait(10)
+        done.wait(60)
         done.stdout.close()
 
 
@@ -276,3 +276,13 @@ def test_clean_stop_notes_where_every_log_ended(fresh_ottla_broker: BrokerProces
     assert note["logs"]["noted-0"][0] == 3
     fresh_ottla_broker.launch()
     assert not (Path(fresh_ottla_broker.data) / ".kafka_cleanshutdown").exists()
+
+
+def test_port_of_a_stopped_broker_stays_reserved_until_it_is_launched_again(fresh_ottla_broker: BrokerProcess) -> None:
+    port = fresh_ottla_broker.port
+    fresh_ottla_broker.stop()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    fresh_ottla_broker.launch()
+    assert fresh_ottla_broker.port == port
+    AdminClient({"bootstrap.servers": fresh_ottla_broker.bootstrap}).list_topics(timeout=60)

@@ -6,6 +6,7 @@ import os
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,8 +15,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-_START_S_MAX = 30.0
-_STOP_S_MAX = 15.0
+_START_S_MAX = 60.0
+_STOP_S_MAX = 60.0
 
 #: a test's broker makes topics at once, and does not wait for members that will not come
 _TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
@@ -34,7 +35,8 @@ class BrokerProcess:
         self._owns_data = owns_data
         self._process: subprocess.Popen[str] | None = None
         self._stderr = tempfile.TemporaryFile("w+", prefix="ottla-broker-")  # noqa: SIM115 - closed with the broker
-        self._port = 0
+        self._reserved = _reserve_port()
+        self._port: int = self._reserved.getsockname()[1]
         self.ready_line = ""
 
     @classmethod
@@ -53,7 +55,7 @@ class BrokerProcess:
     # -- life -----------------------------------------------------------------------------------------------------
 
     def launch(self) -> None:
-        """Start the process (again) on the same data, and after the first time on the same port."""
+        """Start the process, or start it again on the same data and port."""
         assert self._process is None, "the broker is running"
         overrides = [f"-X{name}={value}" for name, value in {**_TEST_SETTINGS, **self.settings}.items()]
         command = [
@@ -125,6 +127,7 @@ class BrokerProcess:
         try:
             self.stop()
         finally:
+            self._reserved.close()
             self._stderr.close()
             if self._owns_data:
                 shutil.rmtree(self.data, ignore_errors=True)
@@ -161,3 +164,15 @@ class BrokerProcess:
         """What the broker has logged so far."""
         self._stderr.seek(0)
         return self._stderr.read()
+
+
+def _reserve_port() -> socket.socket:
+    """Return a socket that is bound to a free port and does not listen.
+
+    While it is open the operating system gives the port to nobody who asks for any port, also while the broker is down.
+    The broker can still bind it, because both sockets have SO_REUSEADDR and only one of them listens.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -259,7 +260,8 @@ def test_time_lag_is_read_for_as_long_as_the_timeout_allows(
     orders: FakeGroups, ottla: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 1000, 3))
-    monkeypatch.setattr(group_lag.time, "monotonic", lambda: float(next(clock)))
+    own_time = SimpleNamespace(monotonic=lambda: float(next(clock)), time_ns=time.time_ns)
+    monkeypatch.setattr(group_lag, "time", own_time)
     monkeypatch.setattr(type(orders.reader({})), "read", lambda self, count, timeout: ([], {}))
     result = ottla("group", "describe", "g", "--timeout", "7")
     assert (result.exit_code, result.stderr.splitlines()) == (

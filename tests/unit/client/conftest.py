@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 from fake_cluster import FakeCluster
 
-from ottla.client import retrying
 from ottla.client.cluster import Cluster
 
 
@@ -22,14 +22,22 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Time passes only when somebody sleeps."""
+    """Time passes only when the thread of the test sleeps. Threads that other tests left have the real time."""
     now = [1000.0]
+    tester = threading.get_ident()
+    real_monotonic, real_sleep = time.monotonic, time.sleep
+
+    def monotonic() -> float:
+        return now[0] if threading.get_ident() == tester else real_monotonic()
 
     def sleep(seconds: float) -> None:
+        if threading.get_ident() != tester:
+            return real_sleep(seconds)
         now[0] += seconds
+        return None
 
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(retrying.time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", monotonic)
+    monkeypatch.setattr(time, "sleep", sleep)
     return now
 
 
