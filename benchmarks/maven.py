@@ -6,15 +6,20 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from benchmarks.locking import locked
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = ROOT / ".bench"
-_FETCH_SECONDS_MAX = 900.0
+_FETCH_SECONDS_MAX = 500.0
 
 
 def fetch_jars(what: str, pom: Path, directory: Path, marker: str) -> str | None:
-    """Brings what a pom names, unless the jar `marker` is there; when it cannot, one line that says why."""
-    if (directory / marker).exists():
-        return None
+    """Bring what a pom names, unless the jar `marker` is there. Return one line that says why when it cannot."""
+    with locked(directory):
+        return None if (directory / marker).exists() else _fetch(what, pom, directory)
+
+
+def _fetch(what: str, pom: Path, directory: Path) -> str | None:
     maven = shutil.which("mvn")
     if maven is None:
         return f"the jars of {what} are fetched with Maven, and no `mvn` was found"

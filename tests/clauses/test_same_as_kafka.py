@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from benchmarks.kafka_server import ApacheKafka, available
+from benchmarks import kafka_server
+from benchmarks.kafka_server import ApacheKafka
 from tests.clauses.consumer_scripts import CONSUMER_SCRIPTS
 from tests.clauses.group_requests import fetch
 from tests.clauses.group_scripts import SCRIPTS, Script, Wire
@@ -54,7 +55,7 @@ from ottla.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 
-pytestmark = [pytest.mark.foreign, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.foreign
 
 #: what an answer says about the request; all else is the broker's own affair, or a text for people
 COMPARED = {
@@ -82,7 +83,7 @@ class Side:
     def __init__(self, address: str) -> None:
         self.address = address
         self.ids: dict[str, bytes] = {}
-        with RawClient(address, timeout_s=60) as client:
+        with RawClient(address) as client:
             self.broker_id = int(client.ask(MetadataRequest(topics=[]), 12).controller_id)
             for name, partitions, config in (
                 ("one", 1, {}), ("three", 3, {}), ("empty", 1, {}), ("compacted", 1, {"cleanup.policy": "compact"}),
@@ -102,7 +103,7 @@ class Side:
 
     def _write(self, client: RawClient, topic: str, partition: int, timestamp: int) -> None:
         request = produce_request((topic, partition, batch_of(b"a", b"b", timestamp=timestamp)))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while client.ask(request, 9).responses[0].partition_responses[0].error_code:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -155,7 +156,7 @@ def digest(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def sides() -> Iterator[tuple[Side, Side]]:
-    if (reason := available()) is not None:
+    if (reason := kafka_server.fetch() or kafka_server.available()) is not None:
         pytest.skip(reason)
     kafka = ApacheKafka(settings=GROUP_SETTINGS | KAFKA_SETTINGS)
     try:

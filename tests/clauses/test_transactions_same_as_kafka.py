@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from benchmarks.kafka_server import ApacheKafka, available
+from benchmarks.kafka_server import ApacheKafka, available, fetch
 from tests.clauses.conftest import await_coordinator
 from tests.clauses.transaction_requests import await_transactions
 from tests.clauses.transaction_scripts import NEWER_SCRIPTS, TRANSACTION_SCRIPTS, Script, TransactionWire
@@ -19,7 +19,7 @@ from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
-pytestmark = [pytest.mark.foreign, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.foreign
 
 SETTINGS = {
     "offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1",
@@ -33,7 +33,7 @@ Sides = tuple[str, str]
 @pytest.fixture(scope="module")
 def sides() -> Iterator[Sides]:
     """The addresses of Ottla and of Kafka."""
-    if (reason := available()) is not None:
+    if (reason := fetch() or available()) is not None:
         pytest.skip(reason)
     kafka = ApacheKafka(settings=SETTINGS)
     try:
@@ -41,7 +41,7 @@ def sides() -> Iterator[Sides]:
         with BrokerProcess.start(settings=SETTINGS) as broker:
             set_version(kafka.bootstrap, 0)
             for address in (broker.bootstrap, kafka.bootstrap):
-                with RawClient(address, timeout_s=60) as client:
+                with RawClient(address) as client:
                     await_transactions(client)
                     await_coordinator(client)
             yield broker.bootstrap, kafka.bootstrap
@@ -53,7 +53,7 @@ def sides() -> Iterator[Sides]:
 def set_version(address: str, level: int) -> None:
     kind = _UPGRADE if level else _UNSAFE_DOWNGRADE
     change = FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=kind)
-    with RawClient(address, timeout_s=60) as client:
+    with RawClient(address) as client:
         answer = client.ask(UpdateFeaturesRequest(feature_updates=[change]), 1)
         assert answer.error_code == 0, answer
         assert [each.error_code for each in answer.results] == [0], answer

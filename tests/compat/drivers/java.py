@@ -90,7 +90,7 @@ class JavaTools:
             "key.separator": _FIELD, "headers.separator": _PAIR, "line.separator": _LINE, "null.literal": _NULL,
         }  # fmt: skip
         options = ["--topic", topic, "--partition", str(partition), "--offset", str(offset)]
-        options += ["--max-messages", str(count), "--timeout-ms", "10000"]
+        options += ["--max-messages", str(count), "--timeout-ms", "60000"]
         for name, value in properties.items():
             options += ["--formatter-property", f"{name}={value}"]
         return [_received(line) for line in self.run(CONSUMER, *options).split(_LINE) if line]

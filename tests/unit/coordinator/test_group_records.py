@@ -543,7 +543,7 @@ DUMPED: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 def dumped_by_kafka(segment: Path) -> list[tuple[Any, Any]]:
     """Key and value of each record of a segment of ``__consumer_offsets``, as Kafka's dump tool decodes them."""
-    problem = kafka_server.available()
+    problem = kafka_server.fetch() or kafka_server.available()
     if problem is not None:
         pytest.skip(problem)
     kafka = kafka_server.ApacheKafka()
