@@ -6,6 +6,10 @@ DATA ?= ./data
 DEMO ?= ./demo-data
 LISTENER ?= PLAINTEXT://127.0.0.1:9092
 METRICS ?= 127.0.0.1:9464
+# Half of the tests' time is waiting, so there are two workers for each core, and no more than eight brokers at a time.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
+# Brokers that tests start would compile their modules each time.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run demo broker test test-fast check format docs bench crash groups transactions hostile spark-kills spark-cluster clean
 
@@ -28,12 +32,13 @@ broker: $(VENV)/.run
 	@echo "  $(BIN)/ottla doctor                  # when something is not right"
 	@exec $(BIN)/ottla broker --data $(DATA) --listener $(LISTENER) --metrics $(METRICS)
 
+# Everything, in parallel: WORKERS=1 for less memory, PYTEST_ARGS="-n 0 tests/unit" for no workers and some of the tests.
 test: $(VENV)/.dev kcat
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(WORKERS) --durations 15 --durations-min 2 $(PYTEST_ARGS)
 
 # What needs no other process: seconds.
 test-fast: $(VENV)/.dev
-	$(BIN)/pytest -m "not broker and not client and not foreign and not crash and not spark" $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(WORKERS) -m "not broker and not client and not foreign and not crash and not spark" $(PYTEST_ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -64,7 +69,7 @@ crash: $(VENV)/.dev
 
 # Long storms over consumer groups: CHANGES=100 SEED=1 AGAINST=kafka, all of them optional.
 groups: $(VENV)/.dev
-	$(BIN)/pytest tests/groups/test_members_storm.py --changes $(or $(CHANGES),100) \
+	$(BIN)/pytest tests/groups --changes $(or $(CHANGES),100) \
 	  $(if $(SEED),--storm-seed $(SEED)) $(if $(AGAINST),--against $(AGAINST)) -s
 
 # Exactly-once under kills and on a bad network: KILLS=100 RECORDS=1000000 RUNS=200 SEED=1, all of them optional.

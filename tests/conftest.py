@@ -1,12 +1,20 @@
-"""Set-up for all tests: the checkout's own packages (benchmarks) can be imported, and SIGINT has its default action."""
+"""Set-up for all tests: imports from the checkout, SIGINT, the division among workers, figures of campaigns."""
 
 from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import settings
+
+import work_units
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -17,3 +25,35 @@ settings.load_profile("ottla")
 # A shell starts background jobs with SIGINT ignored, and every process that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_FIGURE = "figure of a campaign"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    work_units.order(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    # Units stay in the order of the collection, which is theirs.
+    config.option.loadscopereorder = False
+    return work_units.UnitScheduling(config, log)
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """Lines that a campaign adds here are printed at the end of the run, whichever process it ran in."""
+    lines: list[str] = []
+    yield lines
+    request.node.user_properties += [(_FIGURE, line) for line in lines]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for kind in terminalreporter.stats.values() for report in kind]
+    ended = (report for report in reports if getattr(report, "when", None) == "teardown")
+    lines = [line for report in ended for name, line in report.user_properties if name == _FIGURE]
+    if lines:
+        terminalreporter.section("figures of campaigns")
+        for line in lines:
+            terminalreporter.write_line(line)

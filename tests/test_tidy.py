@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import work_units
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "ottla"
 FILES = sorted(path for path in SOURCE.rglob("*.py") if "messages" not in path.parts)
@@ -97,3 +99,9 @@ def test_relative_links_in_the_documents_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *ROOT.glob("docs/**/*.md")]:
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_listed_work_unit_exists() -> None:
+    for unit in work_units.SECONDS:
+        assert (ROOT / unit).exists(), unit
+        assert work_units.unit_of(f"{unit}/test_x.py::test_y" if (ROOT / unit).is_dir() else f"{unit}::test_y") == unit

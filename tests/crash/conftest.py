@@ -10,9 +10,10 @@ import pytest
 from campaign import Campaign
 
 _KILLS = 4
+#: of the short slice in `make test`; a longer campaign draws one, and prints it
+_SLICE_SEED = 1
 _LONG = 10
 _SECONDS_PER_KILL = 20
-_FIGURES = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,7 +24,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: only in a campaign of more kills than `make test` has time for")
-    config.stash[_FIGURES] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -31,18 +31,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kills = kills_of(config)
     mine = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in mine:
-        item.add_marker(pytest.mark.timeout(180 + _SECONDS_PER_KILL * kills))
+        item.add_marker(pytest.mark.timeout(600 + _SECONDS_PER_KILL * kills))
     if kills < _LONG:
         left_out = [item for item in mine if item.get_closest_marker("long") is not None]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if figures := config.stash.get(_FIGURES, []):
-        terminalreporter.section("crash campaigns")
-        for line in figures:
-            terminalreporter.write_line(line)
 
 
 def kills_of(config: pytest.Config) -> int:
@@ -52,15 +45,18 @@ def kills_of(config: pytest.Config) -> int:
 
 
 @pytest.fixture
-def campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Campaign]:
+def campaign(request: pytest.FixtureRequest, figures: list[str], tmp_path: Path) -> Iterator[Campaign]:
     """The campaign that a test plays; its brokers end with it."""
     config = request.config
+    kills = kills_of(config)
     seed = config.getoption("--seed", None)
+    if seed is None:
+        seed = _SLICE_SEED if kills <= _KILLS else random.SystemRandom().getrandbits(32)
     made = Campaign(
         name=request.node.name.removeprefix("test_"),
-        seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
-        kills=kills_of(config),
-        figures=config.stash[_FIGURES],
+        seed=seed,
+        kills=kills,
+        figures=figures,
         directory=tmp_path,
     )
     print(f"\n{made.name}: --seed {made.seed}")

@@ -17,8 +17,9 @@ from group_storm import check_log, free_port
 from ottla.testing import BrokerProcess
 
 _CHANGES = 8
+#: of the short slice in `make test`; a longer storm draws one, and prints it
+_SLICE_SEED = 1
 _SECONDS_PER_CHANGE = 15
-_FIGURES = pytest.StashKey[list[str]]()
 _SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.session.timeout.ms": str(int(SESSION_S * 1000)),
@@ -40,21 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--spare-broker", action="store_true", help="a long storm does not end Ottla's broker")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_FIGURES] = []
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(180 + _SECONDS_PER_CHANGE * changes_of(config)))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if figures := config.stash.get(_FIGURES, []):
-        terminalreporter.section("consumer groups")
-        for line in figures:
-            terminalreporter.write_line(line)
+            item.add_marker(pytest.mark.timeout(600 + _SECONDS_PER_CHANGE * changes_of(config)))
 
 
 def changes_of(config: pytest.Config) -> int:
@@ -109,10 +99,12 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerPro
 
 
 @pytest.fixture
-def campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Campaign]:
+def campaign(request: pytest.FixtureRequest, figures: list[str], tmp_path: Path) -> Iterator[Campaign]:
     config = request.config
     seed = config.getoption("--storm-seed", None)
-    seed = random.SystemRandom().getrandbits(32) if seed is None else seed
+    changes = changes_of(config)
+    if seed is None:
+        seed = _SLICE_SEED if changes <= _CHANGES else random.SystemRandom().getrandbits(32)
     runs: list[GroupRun] = []
 
     def new_run(bootstrap: str, **options: Any) -> GroupRun:
@@ -123,10 +115,9 @@ def campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Campaig
 
     name = request.node.name.removeprefix("test_")
     print(f"\n{name}: --storm-seed {seed}, diaries in {tmp_path}")
-    changes = changes_of(config)
     spare = _against(config) == "kafka" or config.getoption("--spare-broker", False)
     try:
-        yield Campaign(name, seed, changes, changes > _CHANGES, spare, new_run, config.stash[_FIGURES])
+        yield Campaign(name, seed, changes, changes > _CHANGES, spare, new_run, figures)
     finally:
         for run in runs:
             run.close()
