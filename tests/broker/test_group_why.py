@@ -42,7 +42,7 @@ SETTINGS = {
     "group.verify.interval.ms": "500",
 }
 LONG_MS = 30_000
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 #: a version in which members are admitted at once
 JOIN_V = 3
 
@@ -142,7 +142,7 @@ def why(broker: BrokerProcess, group: str, rebalances: int) -> list[dict[str, An
     deadline = time.monotonic() + DEADLINE_S
     while True:
         words = [*SCRIPT, "group", "why", group, "-o", "json", "--bootstrap-server", broker.bootstrap]
-        done = subprocess.run(words, capture_output=True, env=os.environ, timeout=30)
+        done = subprocess.run(words, capture_output=True, env=os.environ, timeout=90)
         found = json.loads(done.stdout)["rebalances"] if done.returncode == 0 and done.stdout.strip() else []
         if len(found) >= rebalances:
             assert len(found) == rebalances, found
@@ -343,7 +343,7 @@ def test_people_are_told_who_how_long_and_what_to_look_at(broker: BrokerProcess,
     Member(broker, group, session_timeout=300, client_id="fragile").settle()
     why(broker, group, 2)
     words = [*SCRIPT, "group", "why", group, "--bootstrap-server", broker.bootstrap]
-    page = subprocess.run(words, capture_output=True, check=True, timeout=30).stdout.decode()
+    page = subprocess.run(words, capture_output=True, check=True, timeout=60).stdout.decode()
     assert "session timeout: fragile" in page
     assert "members 1 -> 0" in page
     assert "session.timeout.ms" in page

@@ -101,7 +101,7 @@ def expect_healthy(broker: BrokerProcess) -> None:
 
 def expect_served(broker: BrokerProcess) -> None:
     """A good client writes, reads back what it wrote, and waits for none of it."""
-    with RawClient(broker.bootstrap, timeout_s=5) as client:
+    with RawClient(broker.bootstrap) as client:
         expect_serves(client)
 
 
@@ -120,13 +120,13 @@ def rss_bytes(broker: BrokerProcess) -> int:
 
 def metric(broker: BrokerProcess, name: str) -> float:
     url = broker.ready_line.rpartition("metrics=")[2]
-    with urllib.request.urlopen(url, timeout=5) as page:
+    with urllib.request.urlopen(url, timeout=60) as page:
         found = re.search(rf"^{name} (\S+)$", page.read().decode(), re.MULTILINE)
     assert found is not None, name
     return float(found[1])
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
@@ -375,7 +375,7 @@ def test_two_thousand_connections_opened_and_closed_leave_nothing_behind(target:
         # No more at once than the system holds for a broker that is not quick enough to accept them.
         with ExitStack() as stack:
             for _ in range(40):
-                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
     eventually(lambda: metric(target, "ottla_connections") == 0)
     assert rss_bytes(target) - before < 16 * MIB
 
@@ -409,7 +409,7 @@ def test_lack_of_file_descriptors_passes(start_target: StartTarget) -> None:
         host, _, port = broker.bootstrap.partition(":")
         with ExitStack() as stack:
             for _ in range(40):
-                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
             expect_serves(old)
             # What needs a new file is refused with an error that clients retry: no storage, or not in time.
             assert codes_of_unwritten(old) <= {0, 7, 56}
@@ -448,13 +448,23 @@ def test_client_that_never_finishes_a_request_is_closed(impatient_target: Broker
 
 
 def test_producer_that_asks_for_no_acknowledgement_is_not_idle(impatient_target: BrokerProcess) -> None:
+    """Its requests keep the connection open. A busy machine may pause for so long that it is idle: then try again."""
     request = produce_request(("good", 0, batch_of(b"value")), acks=0)
-    with RawClient(impatient_target.bootstrap) as client:
-        deadline = time.monotonic() + 2.5
-        while time.monotonic() < deadline:
-            client.send(request, 9)
-            time.sleep(0.1)
-        expect_serves(client)
+    for _ in range(20):
+        with RawClient(impatient_target.bootstrap) as client:
+            began = last = time.monotonic()
+            longest_pause_s = 0.0
+            try:
+                while last - began < 2.5:
+                    client.send(request, 9)
+                    time.sleep(0.1)
+                    now = time.monotonic()
+                    longest_pause_s, last = max(longest_pause_s, now - last), now
+                expect_serves(client)
+                return
+            except Closed:
+                assert longest_pause_s > 0.5, "the connection was closed although it was in use"
+    pytest.fail("no attempt was without a long pause")
 
 
 def test_client_that_waits_for_an_answer_is_not_idle(impatient_target: BrokerProcess) -> None:
@@ -507,4 +517,4 @@ def test_client_that_never_reads_is_closed_when_it_is_idle(impatient_target: Bro
     with RawClient(impatient_target.bootstrap) as client:
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.send(request, 11)
-        eventually(lambda: metric(impatient_target, "ottla_connections") == 0, 15)
+        eventually(lambda: metric(impatient_target, "ottla_connections") == 0)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.client]
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
-DEADLINE_S = 30
+DEADLINE_S = 90
 SETTINGS = {
     "metrics.listener": "HTTP://127.0.0.1:0",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "50",
@@ -34,7 +34,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 def scrape(broker: BrokerProcess) -> Figures:
-    with urllib.request.urlopen(broker.ready_line.split("metrics=")[1], timeout=10) as page:
+    with urllib.request.urlopen(broker.ready_line.split("metrics=")[1], timeout=60) as page:
         text = page.read().decode()
     return {
         (sample.name, sample.labels.get("state") or sample.labels.get("outcome", "")): sample.value

@@ -96,7 +96,7 @@ class Wire:
 
     def _start(self, request: Message, version: int, who: str, note: str) -> None:
         if who not in self._clients:
-            self._clients[who] = RawClient(self._address, client_id=f"client-{who}", timeout_s=40)
+            self._clients[who] = RawClient(self._address, client_id=f"client-{who}")
         label = f"{len(self.transcript)} {type(request).__name__} v{version} {note}".strip()
         self._parked[who] = label, request.API_KEY, version, self._clients[who].send(request, version)
 

@@ -48,7 +48,7 @@ def listed(client: RawClient, version: int = 5, **filters: Any) -> dict[str, Any
     return {each.group_id: each for each in client.ask(ListGroupsRequest(**filters), version).groups}
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"

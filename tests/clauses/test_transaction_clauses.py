@@ -80,7 +80,7 @@ def added(client: RawClient, owner: Owner, places: Any, version: int = ADD_V) ->
 
 
 def join(client: RawClient, owner: Owner, *topics: str) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while set(codes := set(added(client, owner, {topic: [0] for topic in topics}).values())) == {_CONCURRENT}:
         assert time.monotonic() < deadline
     assert codes == {0}
@@ -375,14 +375,13 @@ def test_parked_reader_wakes_up_when_the_transaction_ends(
     join(client, owner, topic.name)
     assert produced(client, write(owner, topic.name)) == [0]
     with RawClient(ottla_broker.bootstrap) as reader:
+        # Longer than the client waits for any answer: the end of the wait cannot be what wakes the reader.
         request = fetch_request(
-            {topic.name: [fetch_from(0, 0)]}, isolation_level=READ_COMMITTED, max_wait=9000
+            {topic.name: [fetch_from(0, 0)]}, isolation_level=READ_COMMITTED, max_wait=600_000
         )  # fmt: skip
-        started = time.monotonic()
         sent = reader.send(request, 12)
         finish(client, owner)
         row = reader.receive(request.API_KEY, 12, sent).responses[0].partitions[0]
-    assert time.monotonic() - started < 5
     assert row.last_stable_offset == 2
     assert len(row.records) > 0
 
@@ -540,7 +539,7 @@ def test_transaction_that_takes_too_long_is_aborted_and_fenced_once(hasty: Broke
         owner = begin(client, "slow", 1)
         join(client, owner, "slow")
         produced(client, write(owner, "slow"))
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while (told := described(client, owner)).transaction_state != "CompleteAbort":
             assert time.monotonic() < deadline, told
             time.sleep(0.01)
@@ -554,15 +553,14 @@ def test_transaction_that_takes_too_long_is_aborted_and_fenced_once(hasty: Broke
         assert (again.producer_id, again.epoch) == (owner.producer_id, owner.epoch + 2)
 
 
-@pytest.mark.timeout(240)
 def test_producer_gets_a_new_id_when_its_epochs_are_used_up(hasty: BrokerProcess) -> None:
-    with RawClient(hasty.bootstrap, timeout_s=60) as client:
+    with RawClient(hasty.bootstrap) as client:
         owner = begin(client, "worn")
         client.create_topic("worn")
         epoch = owner.epoch
         with ExitStack() as stack:
             # Many at once: nothing is open, so each takes the next epoch. A connection is served one by one.
-            crowd = [stack.enter_context(RawClient(hasty.bootstrap, timeout_s=60)) for _ in range(50)]
+            crowd = [stack.enter_context(RawClient(hasty.bootstrap)) for _ in range(50)]
             while epoch < 32766:
                 request = init("worn")
                 sent = [(each, each.send(request, INIT_V)) for each in crowd[: 32766 - epoch]]
@@ -584,7 +582,6 @@ def test_producer_gets_a_new_id_when_its_epochs_are_used_up(hasty: BrokerProcess
         assert [each.producer_id for each in row.aborted_transactions] == [owner.producer_id]
 
 
-@pytest.mark.timeout(240)
 def test_ten_thousand_open_transactions_have_room(hasty: BrokerProcess) -> None:
     count = 10_000
     with RawClient(hasty.bootstrap) as client:
@@ -603,7 +600,7 @@ def test_ten_thousand_open_transactions_have_room(hasty: BrokerProcess) -> None:
     print(f"{used // count} bytes for each open transaction")
     assert used < count * 10_000
     hasty.restart()
-    with RawClient(hasty.bootstrap, timeout_s=60) as client:
+    with RawClient(hasty.bootstrap) as client:
         await_transactions(client)
         row = fetched(client, "crowded")
         assert (row.last_stable_offset, row.high_watermark) == (0, count)
@@ -619,7 +616,7 @@ class _Crowd:
     """Many connections: a broker serves each one by one. The same request number always takes the same one."""
 
     def __init__(self, broker: BrokerProcess) -> None:
-        self._clients = [RawClient(broker.bootstrap, timeout_s=60) for _ in range(50)]
+        self._clients = [RawClient(broker.bootstrap) for _ in range(50)]
 
     def __enter__(self) -> _Crowd:
         return self

@@ -168,7 +168,7 @@ def begin(client: RawClient, transactional_id: str, timeout_ms: int = 60_000) ->
 
 def until_free(client: RawClient, ask: Any) -> Any:
     """Ask again while the transaction before is being ended."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while (answer := ask()).error_code == _CONCURRENT_TRANSACTIONS:
         assert time.monotonic() < deadline, "the transaction before does not end"
         time.sleep(0.01)
@@ -177,7 +177,7 @@ def until_free(client: RawClient, ask: Any) -> Any:
 
 def await_settled(client: RawClient, transactional_id: str) -> str:
     """The state of the id, when it is none of those that pass."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while True:
         (told,) = client.ask(DescribeTransactionsRequest(transactional_ids=[transactional_id]), 0).transaction_states
         if not told.transaction_state.startswith("Prepare") and told.error_code not in (14, 15, 16):

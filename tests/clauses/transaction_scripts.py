@@ -60,7 +60,7 @@ class TransactionWire(Wire):
         super().__init__(address, {}, name)
         self._own_name = name
         # An owner has one connection to its coordinator: what is not compared is asked on the same.
-        self._clients["a"] = RawClient(address, client_id="client-a", timeout_s=30)
+        self._clients["a"] = RawClient(address, client_id="client-a")
         self._producers: dict[int, str] = {}
         self._topics = 0
         self._ids = 0
@@ -82,7 +82,7 @@ class TransactionWire(Wire):
     def _until_written(self, name: str, partitions: int) -> None:
         for partition in range(partitions):
             request = produce_request((name, partition, batch_of(b"first")), acks=-1)
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 60
             while code := self._helper.ask(request, 9).responses[0].partition_responses[0].error_code:
                 assert time.monotonic() < deadline, code
                 time.sleep(0.02)
@@ -104,7 +104,7 @@ class TransactionWire(Wire):
         return owner
 
     def join(self, owner: Owner, places: Places) -> None:
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         codes = {_CONCURRENT_TRANSACTIONS}
         while codes == {_CONCURRENT_TRANSACTIONS}:
             assert time.monotonic() < deadline, "the transaction before does not end"

@@ -382,7 +382,6 @@ def test_offsets_of_an_open_transaction_survive_a_restart(
 
 
 @every_client
-@pytest.mark.timeout(4 * DEADLINE_S)
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_nothing_is_half_visible_when_the_broker_is_killed_again_and_again(
     client: Any, broker: BrokerProcess, topic: str, unused_name: str

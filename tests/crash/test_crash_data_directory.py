@@ -18,7 +18,7 @@ from ottla.testing import BrokerProcess
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker]
 
-_START_S_MAX = 30
+_START_S_MAX = 90
 
 
 def refused_start(*options: str | Path, prefix: tuple[str, ...] = ()) -> str:

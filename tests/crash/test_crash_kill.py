@@ -93,7 +93,7 @@ def test_idle_connections_cannot_take_the_descriptors_that_logs_need(campaign: C
         storm.await_acks()
         limit_descriptors(broker, spare=100)
         for _ in range(300):
-            flood.enter_context(closing(socket.create_connection(("127.0.0.1", broker.port), timeout=30)))
+            flood.enter_context(closing(socket.create_connection(("127.0.0.1", broker.port), timeout=60)))
         segments = len(list(Path(broker.data).rglob("*.log")))
         wait_until(lambda: len(list(Path(broker.data).rglob("*.log"))) > segments + 2, 60, "segments roll")
         flood.close()

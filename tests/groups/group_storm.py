@@ -115,7 +115,7 @@ class Storm:
         member = self._run.join(client, instance=instance)
         self._tell(f"{member.name} {instance} joins")
         # From then on it can be asked to stop.
-        wait_until(lambda: member.count("started") > 0, 30, lambda: f"{member.name} starts")
+        wait_until(lambda: member.count("started") > 0, 60, lambda: f"{member.name} starts")
         return True
 
     def _free_instance(self) -> str:

@@ -11,11 +11,17 @@ from member import FENCED_EXIT_CODE
 
 pytestmark = [pytest.mark.broker, pytest.mark.client]
 
+#: longer than a member needs to start again on a busy machine
+_SESSION_MS = 20_000
+
 
 def test_static_members_of_every_client_come_back_without_a_rebalance(campaign: Campaign, server: Any) -> None:
     run = campaign.new_run(server.bootstrap)
     run.start()
-    members = [run.join(client, instance=f"of-{client}") for client in ("confluent", "aiokafka", "kafka-python")]
+    members = [
+        run.join(client, instance=f"of-{client}", session_ms=_SESSION_MS)
+        for client in ("confluent", "aiokafka", "kafka-python")
+    ]
     run.settle()
     generation = run.generation()
     for member in members:
@@ -42,8 +48,8 @@ def come_back(run: GroupRun, member: MemberProcess) -> None:
     changes = [other.count("assigned", "revoked", "lost") for other in others]
     member.ask_to_stop()
     assert member.wait() == 0
-    again = run.join(member.client, instance=member.record.instance)
-    wait_until(lambda: again.owned() == owned, 30, lambda: f"{again.name} owns {again.owned()}, not {owned}")
+    again = run.join(member.client, instance=member.record.instance, session_ms=_SESSION_MS)
+    wait_until(lambda: again.owned() == owned, 60, lambda: f"{again.name} owns {again.owned()}, not {owned}")
     run.settle()
     assert [other.count("assigned", "revoked", "lost") for other in others] == changes
 

@@ -15,7 +15,7 @@ from ottla.pipeline import load
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.broker
 
 
 class PipelineThread:

@@ -15,7 +15,7 @@ from ottla.spark.wire_format import OneSchema, SchemaRefused, SchemasById, frame
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 _AVRO = json.dumps(
     {

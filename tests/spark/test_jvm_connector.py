@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [
-    pytest.mark.broker, pytest.mark.client, pytest.mark.foreign, pytest.mark.timeout(180),
+    pytest.mark.broker, pytest.mark.client, pytest.mark.foreign,
     pytest.mark.usefixtures("kafka_connector"),
 ]  # fmt: skip
 

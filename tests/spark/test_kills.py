@@ -18,7 +18,6 @@ _LIFE = Life(end=End.AT_PLACE, place="topic sent token", first=True, broker_dies
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(PATIENCE_S * 3)
 def test_every_row_is_in_topic_and_table_once_after_driver_and_broker_were_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "operators"
 _PAGE = _EXAMPLES.parents[1] / "docs" / "operators.md"

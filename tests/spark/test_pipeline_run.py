@@ -30,7 +30,7 @@ from ottla.testing import BrokerProcess
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 _FIRST = (
     order("o1", 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import pickle
 import random
 import threading
@@ -119,7 +120,7 @@ def test_rows_equal_those_of_a_plain_consumer_after_compaction(broker: BrokerPro
     topic = topics(1, compacted)
     fill(broker.bootstrap, topic, random.Random(seed), keys=20, rounds=15)
     fill(broker.bootstrap, topic, random.Random(seed + 1), keys=20, rounds=15)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     rows: list[Row] = []
     while not _has_gaps(rows):
         assert time.monotonic() < deadline, (
@@ -266,11 +267,12 @@ def test_idle_stream_waits_with_few_requests_and_returns_when_a_record_comes(
         assert reader.latestOffset(start, ALL) == start
         assert reader.reportLatestOffset() == start
     # Metadata once a second, and the ends of the partitions after each time of waiting.
-    assert time.monotonic() - began > 0.9 and len(asked) <= 5 + 2
+    took_s = time.monotonic() - began
+    assert took_s > 0.9 and len(asked) <= 5 + 1 + math.ceil(took_s)
     writer = threading.Timer(0.05, produce, (cluster, topic, 0, 1))
     writer.start()
     while (end := reader.latestOffset(start, ALL)) == start:
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < took_s + 60
     writer.join()
     assert end == {topic: {"0": 1, "1": 0}}
 
@@ -369,7 +371,7 @@ def test_new_partition_is_read_from_its_first_offset(
 
 
 def await_offset(reader: OttlaStreamReader, start: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (end := reader.latestOffset(start, ALL)) != wanted:
         assert time.monotonic() < deadline, end
     return end

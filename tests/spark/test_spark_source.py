@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = [pytest.mark.broker, pytest.mark.client, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.client, pytest.mark.spark]
 
 _DEADLINE_S = 60
 

@@ -22,7 +22,7 @@ from ottla.spark.table_source import TableStreamReader
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 _VALUES = StructType([StructField("v", LongType())])
 

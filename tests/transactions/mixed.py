@@ -91,7 +91,7 @@ class MixedRun:
             proxy.faults = self._draw_faults()
             self._run(workers, broker)
             proxy.faults = None
-            wait_until(lambda: proxy.under_way == 0, 30, "late requests have arrived")
+            wait_until(lambda: proxy.under_way == 0, 60, "late requests have arrived")
             for worker in workers:
                 if not self._is_left_open:
                     worker.take_over()

@@ -62,7 +62,7 @@ def _ends(bootstrap: str, places: list[Place], isolation_level: int) -> dict[Pla
     return {Place(name, row.partition_index): row.offset for name, row in rows}
 
 
-def await_stable(bootstrap: str, places: list[Place], recorder: Recorder | None, seconds: float = 15.0) -> bool:
+def await_stable(bootstrap: str, places: list[Place], recorder: Recorder | None, seconds: float = 60.0) -> bool:
     """Wait until nothing is left open; note what the broker says then, or after that time."""
     deadline = time.monotonic() + seconds
     while True:

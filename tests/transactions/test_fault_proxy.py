@@ -73,7 +73,7 @@ def always(fault: Fault, delay_s: float = 0.0) -> Faults:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -50,7 +50,7 @@ TRANSACTIONAL_APIS = frozenset(
 
 _SIZE = Struct(">i")
 _FRAME_BYTES_MAX = 100 << 20
-_START_S_MAX = 10.0
+_START_S_MAX = 60.0
 _LINGER_S = 0.2
 _GONE = (ConnectionError, asyncio.IncompleteReadError, OSError)
 

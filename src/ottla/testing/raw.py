@@ -34,7 +34,7 @@ from ottla.wire.schema import Array, Field
 
 _SIZE = Struct(">i")
 _HEADER = Struct(">hhih")
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 60.0
 _RECEIVE_BYTES = 1 << 16
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 CODECS: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 #: no call to a broker on this machine takes this long unless something is wrong
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 Headers = tuple[tuple[str, bytes | None], ...]
 

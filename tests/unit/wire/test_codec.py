@@ -216,7 +216,8 @@ def test_elements_of_no_size_are_refused_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(WireError):
         decode(Letter, 0, OLD[:-4] + b"\x7f\xff\xff\xff" + bytes(100), 0)
-    assert time.monotonic() - started < 1
+    # Two thousand million steps take longer than this on any machine.
+    assert time.monotonic() - started < 30
 
 
 def test_string_longer_than_kafka_allows_is_refused_though_the_bytes_are_there() -> None:
