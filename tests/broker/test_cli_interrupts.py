@@ -107,3 +107,24 @@ def test_a_million_partitions_are_refused_in_one_line(ottla_broker: BrokerProces
     )  # fmt: skip
     assert done.returncode == 2
     assert "1<=x<=100000" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_second_ctrl_c_gives_up_records_that_a_paused_broker_does_not_acknowledge(
+    fresh_ottla_broker: BrokerProcess,
+) -> None:
+    subprocess.run([*SCRIPT, "topic", "create", "t", "-b", fresh_ottla_broker.bootstrap], check=True)
+    process = start("perf", "produce", "t", "--throughput", "1000", bootstrap=fresh_ottla_broker.bootstrap)
+    assert process.stderr is not None
+    assert "records produced" in process.stderr.readline()
+    os.kill(fresh_ottla_broker.pid, signal.SIGSTOP)
+    try:
+        # The paused broker acknowledges nothing, and the command goes on sending: from this line on, records wait.
+        while ", 0 records/s" not in (line := process.stderr.readline()):
+            assert line, "the command ended before it was interrupted"
+        process.send_signal(signal.SIGINT)
+        while "press Ctrl-C again" not in (line := process.stderr.readline()):
+            assert line, "the command ended before the records were acknowledged"
+        code, _, err = interrupt(process)
+    finally:
+        os.kill(fresh_ottla_broker.pid, signal.SIGCONT)
+    assert code == 130, err

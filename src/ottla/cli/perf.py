@@ -16,6 +16,7 @@ from ottla.cli.failure import Failure
 from ottla.cli.latencies import Latencies
 from ottla.cli.offsets import partitions_of
 from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
+from ottla.cli.produce import report_records_in_flight
 from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
@@ -164,8 +165,8 @@ class ProduceLoad:
                 writer.poll(0)
                 progress.update(self._latencies.count, self._stored_bytes)
         except KeyboardInterrupt:
-            # What was measured up to here is still worth printing.
-            pass
+            # The result so far is still worth printing, once the records in flight are acknowledged.
+            report_records_in_flight(writer)
         while writer.flush(0.1):
             progress.update(self._latencies.count, self._stored_bytes)
         self._elapsed_s = time.perf_counter() - started

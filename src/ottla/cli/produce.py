@@ -123,11 +123,16 @@ def command(
     try:
         send_all(writer, map(split, pieces), deliveries, topic, partition, timestamp_ms, fixed_headers)
     except KeyboardInterrupt:
-        # What was read is still sent; a second Ctrl-C gives up.
-        pass
+        report_records_in_flight(writer)
     while writer.flush(_IDLE_S):
         pass
     deliveries.finish()
+
+
+def report_records_in_flight(writer: Writer) -> None:
+    """After Ctrl-C, tell the person why the command does not end yet. A broker that answers makes this unnecessary."""
+    if count := writer.flush(_IDLE_S):
+        click.echo(f"waiting for the acknowledgement of {count} records; press Ctrl-C again to give up", err=True)
 
 
 def send_all(
