@@ -1,4 +1,4 @@
-# One verb per need, the same here and in CI. `make run` and `make test` set up everything they use.
+# One target per task, the same here and in CI. Each target installs what it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,11 +13,11 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run demo broker test test-fast check format docs bench crash groups transactions hostile spark-kills spark-cluster clean
 
-# A broker, a shop that sends events to it, a pipeline on Spark, and a view of it all, until Ctrl-C.
+# A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C.
 run: $(VENV)/.run
 	@exec $(BIN)/ottla demo --data $(DEMO) --listener $(LISTENER) --metrics $(METRICS) $(DEMO_ARGS)
 
-# The same with an end: tables, quarantine, and every figure checked against what was sent.
+# The same with an end: prints the tables and the quarantine, and compares every figure with the events sent.
 demo: $(VENV)/.run
 	@exec $(BIN)/ottla demo --events $(or $(EVENTS),5000) $(if $(SEED),--seed $(SEED)) $(DEMO_ARGS)
 
@@ -29,14 +29,14 @@ broker: $(VENV)/.run
 	@echo "  echo 'hello world' | $(BIN)/ottla produce hello"
 	@echo "  $(BIN)/ottla consume hello --exit"
 	@echo "  kcat -b 127.0.0.1:9092 -L            # or any other Kafka client"
-	@echo "  $(BIN)/ottla doctor                  # when something is not right"
+	@echo "  $(BIN)/ottla doctor                  # if something does not work"
 	@exec $(BIN)/ottla broker --data $(DATA) --listener $(LISTENER) --metrics $(METRICS)
 
 # Everything, in parallel: WORKERS=1 for less memory, PYTEST_ARGS="-n 0 tests/unit" for no workers and some of the tests.
 test: $(VENV)/.dev kcat
 	$(BIN)/pytest -n $(WORKERS) --durations 15 --durations-min 2 $(PYTEST_ARGS)
 
-# What needs no other process: seconds.
+# Tests that start no other process: seconds.
 test-fast: $(VENV)/.dev
 	$(BIN)/pytest -n $(WORKERS) -m "not broker and not client and not foreign and not crash and not spark" $(PYTEST_ARGS)
 
@@ -58,11 +58,11 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/generate_cli_docs.py
 	$(BIN)/python tools/generate_pipeline_docs.py
 
-# Ottla beside Apache Kafka on this machine; writes docs/performance.md. Takes a while.
+# Compares Ottla with Apache Kafka on this machine; writes docs/performance.md. Takes long.
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-# Many more kills than `make test` has time for.
+# Crash campaigns with many more kills than in `make test`.
 crash: $(VENV)/.dev
 	$(BIN)/pytest tests/crash -m crash --kills $(or $(KILLS),50) -s
 	OTTLA_CUT_EVERY=1 $(BIN)/pytest tests/model/test_transaction_cuts.py tests/model/test_compaction_cuts.py

@@ -43,7 +43,7 @@ def _lines() -> Iterator[str]:
 
 
 def _table(section: Section) -> Iterator[str]:
-    yield "| key | value | without it | meaning |"
+    yield "| key | value | default | meaning |"
     yield "|---|---|---|---|"
     for key in section.keys.values():
         without = "**required**" if key.required else key.default or "-"

@@ -1,4 +1,4 @@
-"""Every key a declaration may have: one table, by which files are read, mistakes explained and the reference made."""
+"""Every key of a declaration, in one table. The reader, its error messages and the reference page are based on it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PIPELINE = _section(
     Key(
         "brokers",
         "HOST:PORT, ...",
-        "Brokers to ask first; Ottla or any other that speaks Kafka's protocol.",
+        "Bootstrap servers: Ottla or any other Kafka cluster.",
         default="`127.0.0.1:9092`",
     ),
     Key(
@@ -66,36 +66,41 @@ PIPELINE = _section(
         "mapping",
         "Client properties, such as `security.protocol`.",
     ),
-    Key("storage", "path or URL", "Where tables lie, one directory per zone. Relative to the file.", required=True),
+    Key(
+        "storage",
+        "path or URL",
+        "Directory of the tables, one subdirectory per zone. Relative to the file.",
+        required=True,
+    ),
     Key(
         "checkpoints",
         "path or URL",
-        "Where flows keep their progress and state. As safe as the tables themselves.",
+        "Directory of the progress and state of flows. Needs storage as durable as that of the tables.",
         default="`_checkpoints` under `storage`",
     ),
     Key(
         "trigger",
         "trigger",
-        "When flows run: `once` (one batch, then end), `available-now` (everything there is, in several "
-        "batches, then end), `every 10s` (a batch each ten seconds), `continuous` (batch after batch).",
+        "When flows run: `once` (one batch, then end), `available-now` (all existing records, in several "
+        "batches, then end), `every 10s` (one batch every ten seconds), `continuous` (batches without a pause).",
         default="`available-now`",
     ),
-    Key("spark", "mapping", "Spark's own settings, such as `spark.sql.shuffle.partitions`."),
+    Key("spark", "mapping", "Spark settings, such as `spark.sql.shuffle.partitions`."),
     Key("sources", "mapping of names to sources", "Topics that are read.", required=True),
-    Key("flows", "mapping of names to flows", "What is made of them.", required=True),
+    Key("flows", "mapping of names to flows", "Tables and views that are computed from them.", required=True),
 )
 
 SOURCE = _section(
     "source",
-    "A topic, and how to read its values.",
-    Key("topic", "topic", "The topic's name in the cluster.", required=True),
+    "A topic and the encoding of its values.",
+    Key("topic", "topic", "Name of the topic.", required=True),
     Key("description", "text", "For people."),
-    Key("format", _one_of(FORMATS), "How values are encoded.", required=True),
+    Key("format", _one_of(FORMATS), "Encoding of the values.", required=True),
     Key(
         "schema",
         "fields or DDL",
         "The fields of a JSON value: a mapping of names to Spark SQL types, or one text such "
-        "as `id BIGINT, amount DECIMAL(10,2)`. Names that begin with `_` are Ottla's own.",
+        "as `id BIGINT, amount DECIMAL(10,2)`. Names that begin with `_` are reserved for Ottla.",
     ),
     Key(
         "schema_file",
@@ -103,126 +108,143 @@ SOURCE = _section(
         "A file with the schema, relative to this one: `.avsc` for Avro, `.proto` or `.desc` for "
         "Protobuf, `.ddl` for JSON.",
     ),
-    Key("message", "name", "Which message of a Protobuf file; needed if it has several."),
-    Key("framing", _one_of(FRAMINGS), "`confluent`: five bytes before each value name its schema.", default="`none`"),
-    Key("key_format", _one_of(KEY_FORMATS), "What the column `_key` becomes.", default="`bytes`"),
+    Key("message", "name", "Message type in a Protobuf file; required if it has several."),
+    Key(
+        "framing",
+        _one_of(FRAMINGS),
+        "`confluent`: each value starts with five bytes that identify its schema.",
+        default="`none`",
+    ),
+    Key("key_format", _one_of(KEY_FORMATS), "Type of the column `_key`.", default="`bytes`"),
     Key(
         "null_values",
         _one_of(NULL_VALUES),
-        "Records without a value, which delete a key from a compacted topic: `reject` puts them in quarantine, `keep` "
-        "makes rows of them whose fields are null, with their `_key`.",
+        "Records without a value (tombstones): `reject` sends them to quarantine, `keep` converts them to rows with "
+        "their `_key` and null fields.",
         default="`reject`",
     ),
     Key(
         "starting_offsets",
         "`earliest`, `latest`, a time, or a mapping",
-        "Where the first run begins; later ones go on where "
-        "the last ended. A time is ISO 8601 with its zone; a mapping is of partitions to offsets.",
+        "Start of the first run; later runs continue from the "
+        "checkpoint. A time is ISO 8601 with a time zone; a mapping maps partitions to offsets.",
         default="`earliest`",
     ),
-    Key("max_offsets_per_trigger", "number", "Read at most so many records in a batch."),
-    Key("on_data_loss", _one_of(ON_DATA_LOSS), "When records are gone before they were read.", default="`fail`"),
-    Key("watermark", "watermark", "How late a record may be, by its own time."),
+    Key("max_offsets_per_trigger", "number", "Maximum number of records per batch."),
+    Key(
+        "on_data_loss",
+        _one_of(ON_DATA_LOSS),
+        "What to do if records were deleted before they were read.",
+        default="`fail`",
+    ),
+    Key("watermark", "watermark", "Event time and the allowed lateness of records."),
 )
 
 WATERMARK = _section(
     "watermark",
-    "Event time: windows stay open and duplicates are remembered for `delay` behind the latest time seen.",
+    "Event time. Windows stay open, and deduplication remembers rows, until `delay` after the latest time seen.",
     Key(
         "column",
         "column",
-        "The time at which the thing happened; of type timestamp. `_timestamp` is the record's own.",
+        "Column with the event time, of type timestamp. `_timestamp` is the timestamp of the record.",
         required=True,
     ),
-    Key("delay", "duration", "How much later than the latest a row may come.", required=True),
+    Key("delay", "duration", "Allowed lateness: rows may be this much older than the latest time seen.", required=True),
 )
 
 FLOW = _section(
     "flow",
-    "One table or view, and how its rows are made. Its name is the name that other flows read it by.",
+    "One table or view and its computation. Other flows read it by its name.",
     Key(
         "zone",
         _one_of(ZONES),
-        "Which zone the result belongs to. A flow reads its own zone or the one before.",
+        "Zone of the result. A flow reads its own zone or the one before it.",
         required=True,
     ),
     Key("description", "text", "For people."),
     Key(
         "from",
         "name or list of names",
-        "Sources and flows that are read. A source is read by raw and staging only.",
+        "Sources and flows to read. Only raw and staging flows may read a source.",
         required=True,
     ),
     Key(
         "kind",
         _one_of(FLOW_KINDS),
-        "`table`: rows are added as they come. `view`: nothing is stored, readers compute it. "
-        "`materialized_view`: computed as a whole at each trigger, and read by others as a table that does not stream.",
+        "`table`: rows are appended as they arrive. `view`: not stored, computed by its readers. `materialized_view`: "
+        "recomputed completely at each trigger; other flows read it as a static table.",
         default="`table`",
     ),
-    Key("sql", "query", "One query over the names in `from`. Short for a single step."),
-    Key("python", "`module:function`", "One function of DataFrames, in the order of `from`. Short for a single step."),
-    Key("steps", "list of steps", "Several of both, one after the other."),
+    Key("sql", "query", "One query over the names in `from`. Shorthand for a single step."),
+    Key(
+        "python",
+        "`module:function`",
+        "One function of DataFrames, in the order of `from`. Shorthand for a single step.",
+    ),
+    Key("steps", "list of steps", "Several queries and functions, in order."),
     Key(
         "expect",
         "list of expectations",
-        "What must hold for every row of the result. Not in raw, which keeps everything.",
+        "Conditions on every row of the result. Not allowed in raw, which keeps all records.",
     ),
     Key(
         "deduplicate",
         "column or list of columns",
-        "Drop rows whose values in these columns were seen within the watermark. Trusted only.",
+        "Drop rows whose values in these columns occurred before within the watermark. Only in trusted.",
     ),
-    Key("watermark", "watermark", "Event time of the result, where it is not that of the input."),
+    Key("watermark", "watermark", "Event time of the result, if it differs from that of the input."),
     Key(
         "emit",
         _one_of(EMITS),
-        "Aggregates: `final` gives each window once, when the watermark has passed; `changes` gives "
-        "every change at once.",
+        "Aggregates: `final` emits each window once, when the watermark has passed its end; `changes` emits "
+        "every change immediately.",
         default="`final`",
     ),
-    Key("to", "sink or list of sinks", "Where rows go.", default="a Delta table of the flow's name"),
-    Key("append_to", "name of a flow", "Add the rows to that flow's table instead of having one."),
+    Key("to", "sink or list of sinks", "Destination of the rows.", default="a Delta table of the flow's name"),
+    Key("append_to", "name of a flow", "Append the rows to the table of that flow instead of an own table."),
     Key(
         "quarantine",
         "side output",
-        "Where rejected rows go, with the record's bytes and `_cause`.",
+        "Destination of rejected rows (dead-letter queue), with the bytes of the record and `_cause`.",
         default="a Delta table `<flow>_quarantine`",
     ),
     Key(
         "late_rows",
         "side output",
-        "Where rows go that came behind the watermark. Without it they are counted and dropped.",
+        "Destination of rows that are older than the watermark. Without it they are counted and dropped.",
     ),
-    Key("trigger", "trigger", "As for the pipeline, for this flow alone."),
+    Key("trigger", "trigger", "Trigger of this flow; overrides that of the pipeline."),
     Key(
         "version",
         "number",
-        "Part of the checkpoint's name. Raise it to begin anew after a change that state does not survive.",
+        "Part of the name of the checkpoint. Raise it to start without state after an incompatible change.",
         default="`1`",
     ),
 )
 
 STEP = _section(
     "step",
-    "Either `sql` or `python`. The result is `previous` to the next step.",
-    Key("sql", "query", "Over the names in `from`, results of steps before, and `previous`."),
-    Key("python", "`module:function`", "Gets DataFrames and returns one."),
+    "Either `sql` or `python`. The next step reads the result as `previous`.",
+    Key("sql", "query", "A query over the names in `from`, the results of earlier steps, and `previous`."),
+    Key("python", "`module:function`", "A function that takes DataFrames and returns one."),
     Key(
-        "with", "name or list of names", "What the function gets.", default="`from` in the first step, then `previous`"
+        "with",
+        "name or list of names",
+        "Arguments of the function.",
+        default="`from` in the first step, then `previous`",
     ),
     Key("as", "name", "A name for the result, for later steps."),
 )
 
 EXPECTATION = _section(
     "expectation",
-    "A condition on a row. A row for which it is not true, or unknown, violates it.",
-    Key("name", "text", "How it is called in metrics and causes.", required=True),
-    Key("that", "SQL predicate", "On columns of the flow's result.", required=True),
+    "A condition on a row. A row violates it if it is false or NULL.",
+    Key("name", "text", "Name of the expectation in metrics and causes.", required=True),
+    Key("that", "SQL predicate", "Condition on columns of the result.", required=True),
     Key(
         "on_violation",
         _one_of(ON_VIOLATION),
-        "Count it, drop the row, put the row aside with its cause, or stop the flow.",
+        "Count the violation, drop the row, send the row to quarantine with its cause, or stop the flow.",
         default="`warn`",
     ),
 )
@@ -234,7 +256,7 @@ TABLE_SINK = _section(
     Key(
         "format",
         _one_of(TABLE_FORMATS),
-        "Delta is exactly once and can merge; Parquet is for scratch.",
+        "Delta supports exactly-once writes and merges; Parquet does not, and is for temporary data.",
         default="`delta`",
     ),
     Key(
@@ -242,28 +264,28 @@ TABLE_SINK = _section(
         "column or list of columns",
         f"Columns, or parts of an event time: {', '.join(f'`{part}(column)`' for part in PARTITION_PARTS)}.",
     ),
-    Key("merge_schema", "`true` or `false`", "Add columns to the table when the flow has new ones.", default="`false`"),
+    Key("merge_schema", "`true` or `false`", "Add new columns of the flow to the table.", default="`false`"),
     Key(
         "keys",
         "column or list of columns",
-        "Rows with the same values here replace each other. Needed with `emit: changes`.",
+        "A row replaces the row with the same values in these columns. Required with `emit: changes`.",
     ),
 )
 
 TOPIC_SINK = _section(
     "topic sink",
-    "A topic. Lineage goes along in the headers.",
-    Key("topic", "topic", "The topic's name in the cluster.", required=True),
-    Key("format", _one_of(FORMATS), "How values are encoded.", default="`json`"),
-    Key("key", "column", "What becomes the record's key, and so chooses the partition."),
+    "A topic. Headers contain the lineage.",
+    Key("topic", "topic", "Name of the topic.", required=True),
+    Key("format", _one_of(FORMATS), "Encoding of the values.", default="`json`"),
+    Key("key", "column", "Column with the record key, which selects the partition."),
     Key(
         "value",
         "column or list of columns",
-        "What goes into the value; exactly one column for `bytes` and `string`.",
+        "Columns of the value; exactly one column for `bytes` and `string`.",
         default="every column that does not begin with `_`",
     ),
-    Key("schema_file", "path", "The schema to write with, for Avro and Protobuf."),
-    Key("message", "name", "Which message of a Protobuf file."),
+    Key("schema_file", "path", "Schema of the values, for Avro and Protobuf."),
+    Key("message", "name", "Message type in a Protobuf file."),
     Key("framing", _one_of(FRAMINGS), "As for sources.", default="`none`"),
     Key(
         "delivery",
@@ -274,15 +296,20 @@ TOPIC_SINK = _section(
     Key(
         "tombstone_when",
         "SQL predicate",
-        "On columns of the flow's result. Rows for which it is true are written without a value: in a compacted topic "
-        "that deletes the key. Needs `key`.",
+        "Condition on columns of the result. Rows for which it is true are written without a value (tombstones), which "
+        "deletes the key from a compacted topic. Needs `key`.",
     ),
-    Key("partitions", "number", "Of the topic, if it has to be made.", default="as the brokers have it"),
+    Key(
+        "partitions",
+        "number",
+        "Number of partitions, if the topic has to be created.",
+        default="the default of the brokers",
+    ),
     Key(
         "config",
         "mapping",
-        "The topic's own settings, if it has to be made, such as `cleanup.policy: compact`.",
-        default="as the brokers have it",
+        "Topic settings, if the topic has to be created, such as `cleanup.policy: compact`.",
+        default="the defaults of the brokers",
     ),
 )
 
@@ -290,7 +317,7 @@ SIDE_OUTPUT = _section(
     "side output",
     "Either a table or a topic.",
     Key("table", "name", "A Delta table under `storage`/quarantine or `storage`/late."),
-    Key("topic", "topic", "A topic; the row as JSON, the cause in the header `_cause`."),
+    Key("topic", "topic", "A topic, with the row as JSON and the cause in the header `_cause`."),
 )
 
 #: in the order of the reference page
