@@ -61,8 +61,7 @@ class GroupRuntime(ShardRuntime[GroupShard]):
             hosted = self._host_of(group_id)
         except KafkaError:
             return  # the shard has answered all parked requests when it was unloaded
-        now = self.now()
-        self._perform(hosted, [group_id], hosted.shard.abandon(group_id, ticket, now), now)
+        self._operate(hosted, [group_id], lambda shard, now: shard.abandon(group_id, ticket, now))
 
     @property
     def partitions_at_creation(self) -> int:

@@ -7,8 +7,10 @@
 Everything runs on the event loop, one operation at a time, so a shard needs no lock. A reply leaves when everything
 that its shard has appended so far is durable, its own records or not: what a client was told is never taken back.
 
-Timers: a group says when it wants to be woken (``wake_at``); one entry in the broker's timer wheel per group that waits
-for something. A heartbeat moves a number and touches no timer.
+Timers: a group sets ``wake_at``, which is not later than its earliest deadline; one entry in the broker's timer wheel
+per group that waits for something. A heartbeat moves a number and touches no timer. A timer may be late, because the
+wheel rounds up and the loop may be busy. No operation and no reader depends on it: ``_expire_due`` applies every
+deadline that has passed before the state of a group is read or changed, so that an expired session is never observed.
 """
 
 from __future__ import annotations
@@ -301,8 +303,13 @@ class ShardRuntime(ABC, Generic[S]):
         return results
 
     def shard(self, name: str) -> S:
-        """The shard of a name, to be read. Raises the error to answer with while there is no coordinator."""
-        return self._host_of(name).shard
+        """Return the shard of a name, to read what it has of this name.
+
+        :raises KafkaError: the error to answer with while there is no coordinator.
+        """
+        hosted = self._host_of(name)
+        self._expire_due(hosted, (name,))
+        return hosted.shard
 
     def durable(self, name: str) -> bool | PendingReply:
         """Whether what was just read of this name is on disk; else a reply that is known when it is.
@@ -316,8 +323,11 @@ class ShardRuntime(ABC, Generic[S]):
         return result if isinstance(result, PendingReply) else True
 
     def shards(self) -> Iterator[S]:
-        """Those that are loaded."""
-        return (hosted.shard for hosted in self._shards.values() if hosted.loaded)
+        """Yield the loaded shards, to read all that they have."""
+        for hosted in list(self._shards.values()):
+            if hosted.loaded:
+                self._expire_due(hosted, hosted.shard.sleepers)
+                yield hosted.shard
 
     @property
     def is_loading(self) -> bool:
@@ -339,9 +349,13 @@ class ShardRuntime(ABC, Generic[S]):
         self, hosted: Hosted[S], names: list[str], operate: Operation[S], refuse: Refusal
     ) -> Message | PendingReply:
         ticket = PendingReply(refuse)
-        now = self.now()
-        self._perform(hosted, names, operate(hosted.shard, ticket, now), now)
+        self._operate(hosted, names, lambda shard, now: operate(shard, ticket, now))
         return ticket.now_or_later()
+
+    def _operate(self, hosted: Hosted[S], names: list[str], decide: Callable[[S, Moment], Decided]) -> None:
+        """Apply the deadlines of these names that have passed, then the operation."""
+        now = self._expire_due(hosted, names) or self.now()
+        self._perform(hosted, names, decide(hosted.shard, now), now)
 
     def _perform(self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
         """Append, replay, reply; then whatever follows from it."""
@@ -440,12 +454,26 @@ class ShardRuntime(ABC, Generic[S]):
             self._wheel.add(timer, max(sleeper.wake_at - self._clock.monotonic(), 0.0))
 
     def wake(self, hosted: Hosted[S], name: str) -> None:
-        sleeper = hosted.shard.sleepers.get(name)
-        if sleeper is None or not hosted.loaded or hosted.partition.offline:
-            return
+        """The timer of a name fired. Its deadlines may have moved since it was set: then it is set again."""
+        if hosted.loaded and not hosted.partition.offline:
+            self._expire_due(hosted, (name,))
+            self._arm(hosted, name)
+
+    def _expire_due(self, hosted: Hosted[S], names: Iterable[str]) -> Moment | None:
+        """Expire what is due of these names, whether its timer has fired or not; return the time if one has deadlines.
+
+        All of them are compared with the same time, and the operation that follows gets it too.
+        """
+        sleepers = hosted.shard.sleepers
+        waiting = [name for name in names if (found := sleepers.get(name)) is not None and found.wake_at != NEVER]
+        if not waiting:
+            return None
         now = self.now()
-        outcome = sleeper.expire(now) if sleeper.wake_at <= now.monotonic_s else _Answer([])
-        self._perform(hosted, [name], outcome, now)
+        for name in waiting:
+            sleeper = sleepers.get(name)
+            if sleeper is not None and sleeper.wake_at <= now.monotonic_s and not hosted.partition.offline:
+                self._perform(hosted, [name], sleeper.expire(now), now)
+        return now
 
     # -- partitions come and go -----------------------------------------------------------------------------------
 
@@ -562,11 +590,11 @@ class ShardRuntime(ABC, Generic[S]):
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
     def perform_everywhere(self, decide: Callable[[S, Moment], list[Any]], name_of: Callable[[Any], str]) -> None:
-        """Append what every shard has to say of its own accord, in batches of a bounded size."""
-        now = self.now()
+        """Append the records that ``decide`` returns for every shard, in batches of a bounded size."""
         for hosted in list(self._shards.values()):
             if not hosted.loaded or hosted.partition.offline:
                 continue
+            now = self._expire_due(hosted, hosted.shard.sleepers) or self.now()
             records = decide(hosted.shard, now)
             for start in range(0, len(records), _UPKEEP_RECORDS_MAX):
                 part = records[start : start + _UPKEEP_RECORDS_MAX]

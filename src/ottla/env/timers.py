@@ -1,19 +1,23 @@
 """Thousands of timeouts for the price of one timer.
 
-A long poll parks with a deadline and nearly always leaves before it. Buckets of 20 ms make both cheap: adding and
-removing touch one dict, and the loop holds a single timer, none when nothing waits.
+A long poll parks with a deadline and nearly always leaves before it. Buckets of a millisecond make both cheap: adding
+and removing touch one dict, and the loop holds a single timer, none when nothing waits. A bucket that became empty
+costs no wake-up unless it is the earliest one; it is dropped when the loop's timer is set again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from heapq import heappop, heappush
 from typing import Protocol
 
-TICK_S = 0.02
+TICK_S = 0.001
+#: a time that is this fraction of a tick below a whole tick counts as that tick: division rounds
+_ROUNDING = 1e-3
 
 
 class Expiring(Protocol):
-    """Something with a deadline. It keeps its bucket so that it can be taken out."""
+    """An object with a deadline. It keeps its bucket so that it can be removed."""
 
     timer_bucket: dict[Expiring, None] | None
 
@@ -21,11 +25,13 @@ class Expiring(Protocol):
 
 
 class TimerWheel:
-    """Deadlines on the loop's own clock, each kept to within a tick, never early."""
+    """Deadlines on the loop's own clock, each kept to within two ticks, never early."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._buckets: dict[int, dict[Expiring, None]] = {}
+        #: a heap of the keys of ``_buckets``
+        self._ticks: list[int] = []
         self._handle: asyncio.TimerHandle | None = None
         self._armed_tick = 0
 
@@ -34,6 +40,7 @@ class TimerWheel:
         bucket = self._buckets.get(tick)
         if bucket is None:
             bucket = self._buckets[tick] = {}
+            heappush(self._ticks, tick)
             if self._handle is None or tick < self._armed_tick:
                 self._arm(tick)
         bucket[timer] = None
@@ -54,15 +61,24 @@ class TimerWheel:
 
     def _fire(self) -> None:
         self._handle = None
-        now = int(self._loop.time() / TICK_S)
+        now = int(self._loop.time() / TICK_S + _ROUNDING)
+        ticks, buckets = self._ticks, self._buckets
         try:
-            for tick in sorted(tick for tick in self._buckets if tick <= now):
-                bucket = self._buckets.pop(tick)
-                while bucket:
-                    timer, _ = bucket.popitem()
-                    timer.timer_bucket = None
-                    timer.expire()
+            while ticks and ticks[0] <= now:
+                bucket = buckets[ticks[0]]
+                if not bucket:
+                    del buckets[heappop(ticks)]
+                    continue
+                timer, _ = bucket.popitem()
+                timer.timer_bucket = None
+                timer.expire()
         finally:
-            # Whatever one timer did wrong, the others still expire.
-            if self._buckets:
-                self._arm(min(self._buckets))
+            # A timer whose expiry raised must not hold back the others: those that are due fire in the next turn.
+            self._arm_earliest()
+
+    def _arm_earliest(self) -> None:
+        ticks, buckets = self._ticks, self._buckets
+        while ticks and not buckets[ticks[0]]:
+            del buckets[heappop(ticks)]
+        if ticks and (self._handle is None or ticks[0] < self._armed_tick):
+            self._arm(ticks[0])
