@@ -23,8 +23,8 @@ SETTINGS_HEAD = """\
 
 The broker reads its settings from a Java properties file, as Kafka does. Names, types and defaults are
 Kafka's unless the text says otherwise. An unknown name or a bad value stops the start with a line that says
-what to change. Settings of Kafka that mean nothing here are ignored with a warning; those that promise
-protection Ottla cannot give yet (`ssl.*`, `sasl.*`, `authorizer.class.name` and the like) are refused.
+what to change. Kafka settings without a meaning in Ottla are ignored with a warning. Settings for protection
+that Ottla cannot give yet (`ssl.*`, `sasl.*`, `authorizer.class.name` and the like) are refused.
 
 ## Broker
 

@@ -68,8 +68,8 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         LONG,
         104_857_600,
         at_least(0),
-        "Ottla's own. With less free space in a log directory, produces to it are refused with "
-        "KAFKA_STORAGE_ERROR until space is back. 0 never refuses.",
+        "Ottla only. With less free space in a log directory, produce requests to it are refused with "
+        "KAFKA_STORAGE_ERROR until there is space. 0 disables the check.",
         dynamic=True,
     )
     num_recovery_threads_per_data_dir = Setting(
@@ -95,7 +95,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         LIST,
         (),
         ENDPOINTS,
-        "Addresses that clients are told to use. Empty: each client is told the address it dialled.",
+        "Addresses that the broker tells clients to use. Empty: each client gets the address that it dialled.",
     )
     listener_security_protocol_map = Setting(
         "listener.security.protocol.map",
@@ -112,18 +112,18 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         "Listeners of `listeners` that are not opened: Ottla has no controller port.",
     )
     max_connections = Setting(
-        "max.connections", INT, INT_MAX, at_least(0), "Most connections open at once.", dynamic=True
+        "max.connections", INT, INT_MAX, at_least(0), "Maximum number of open connections.", dynamic=True
     )
     max_connections_per_ip = Setting(
         "max.connections.per.ip",
         INT,
         INT_MAX,
         at_least(0),
-        "Most connections open at once from one address.",
+        "Maximum number of open connections from one address.",
         dynamic=True,
     )
     connections_max_idle_ms = Setting(
-        "connections.max.idle.ms", LONG, 600_000, ANY, "A connection silent for this long is closed."
+        "connections.max.idle.ms", LONG, 600_000, ANY, "A connection without requests for this time is closed."
     )
     socket_request_max_bytes = Setting(
         "socket.request.max.bytes",
@@ -151,18 +151,18 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         INT,
         1_024,
         at_least(1),
-        "Connections the system may hold before they are accepted.",
+        "Connections that the kernel queues before the broker accepts them.",
     )
     queued_max_requests = Setting(
         "queued.max.requests",
         INT,
         500,
         at_least(1),
-        "Requests of one connection that may wait for their answer; at this many the broker stops reading "
+        "Requests of one connection that may wait for their replies; at this many the broker stops reading "
         "the connection. Kafka bounds one queue for all connections; Ottla has no such queue.",
     )
     fetch_max_bytes = Setting(
-        "fetch.max.bytes", INT, 57_671_680, at_least(1024), "Most bytes of records in one Fetch answer."
+        "fetch.max.bytes", INT, 57_671_680, at_least(1024), "Maximum bytes of records in one Fetch response."
     )
     max_incremental_fetch_session_cache_slots = Setting(
         "max.incremental.fetch.session.cache.slots",
@@ -187,7 +187,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         BOOL,
         True,
         ANY,
-        "Create a topic when a client asks for one that is missing.",
+        "Create a missing topic when a client requests its metadata.",
     )
     delete_topic_enable = Setting("delete.topic.enable", BOOL, True, ANY, "Allow topics to be deleted.")
     num_partitions = Setting(
@@ -198,7 +198,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         INT,
         1,
         at_least(1),
-        "Replicas of a topic created without a number of its own.",
+        "Replicas of a topic that is created without a replication factor.",
     )
     min_insync_replicas = Setting(
         "min.insync.replicas",
@@ -213,7 +213,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         BOOL,
         False,
         ANY,
-        "Let a replica that is not in sync lead when no other is left, losing records.",
+        "Allow a replica that is not in sync to become leader if no other is left; records are lost.",
         dynamic=True,
         used=False,
     )
@@ -225,7 +225,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         LONG,
         30_000,
         at_least(1),
-        "Silence after which a follower is out of sync.",
+        "Time without a fetch after which a follower is out of sync.",
         used=False,
     )
     replica_fetch_max_bytes = Setting(
@@ -255,7 +255,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         LONG,
         5000,
         at_least(1),
-        "How often high watermarks are written down.",
+        "How often high watermarks are written to the checkpoint file.",
     )
     num_replica_fetchers = Setting(
         "num.replica.fetchers",
@@ -281,14 +281,14 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         STRING,
         "",
         HTTP_ENDPOINT,
-        "Ottla's own. Address of the metrics page, such as HTTP://127.0.0.1:9464. Empty: off.",
+        "Ottla only. Address of the metrics page, such as HTTP://127.0.0.1:9464. Empty: off.",
     )
     log_level = Setting(
         "log.level",
         STRING,
         "INFO",
         one_of("DEBUG", "INFO", "WARNING", "ERROR"),
-        "Ottla's own. How much the broker tells.",
+        "Ottla only. Log level.",
     )
 
     # What the values were made from; the texts are those given, by canonical name

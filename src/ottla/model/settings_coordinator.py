@@ -95,7 +95,7 @@ class CoordinatorSettings(SettingsSnapshot):
         INT,
         INT_MAX,
         at_least(1),
-        "Most members under the consumer protocol.",
+        "Maximum number of members under the consumer protocol.",
     )
     group_consumer_assignors = Setting(
         "group.consumer.assignors",
@@ -109,7 +109,7 @@ class CoordinatorSettings(SettingsSnapshot):
         STRING,
         "bidirectional",
         one_of("bidirectional", "upgrade", "downgrade", "disabled"),
-        "Which way a group may change between the classic and the consumer protocol.",
+        "Allowed migrations of groups between the classic and the consumer protocol.",
     )
     offsets_topic_num_partitions = Setting(
         "offsets.topic.num.partitions",
@@ -165,7 +165,7 @@ class CoordinatorSettings(SettingsSnapshot):
         INT,
         4096,
         at_least(0),
-        "Longest text a consumer may keep with an offset.",
+        "Maximum size of the metadata text of an offset commit.",
     )
     offsets_load_buffer_size = Setting(
         "offsets.load.buffer.size",
@@ -180,7 +180,7 @@ class CoordinatorSettings(SettingsSnapshot):
         INT,
         0,
         at_least(0),
-        "How often groups are compared with a replay of their log while they are served; 0 for never. For tests.",
+        "How often a running broker compares its groups with a replay of their log; 0: never. For tests.",
     )
 
     # Transactions
@@ -233,7 +233,7 @@ class CoordinatorSettings(SettingsSnapshot):
         INT,
         604_800_000,
         at_least(1),
-        "Silence after which a transactional id is forgotten.",
+        "Time without use after which a transactional id expires.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms = Setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
@@ -247,7 +247,7 @@ class CoordinatorSettings(SettingsSnapshot):
         INT,
         3_600_000,
         at_least(1),
-        "How often expired transactional ids are removed. Ottla looks for them together with timed-out transactions.",
+        "How often expired transactional ids are removed. Ottla removes them together with timed-out transactions.",
         used=False,
     )
     transaction_partition_verification_enable = Setting(

@@ -37,7 +37,7 @@ class LogSettings(SettingsSnapshot):
         BOOL,
         True,
         ANY,
-        "Ottla's own. True: acks=all is answered after the records are on disk (fdatasync, shared by many "
+        "Ottla only. True: acks=all is answered after the records are on disk (fdatasync, shared by many "
         "requests). False: Kafka's behaviour, answered from the page cache.",
         dynamic=True,
     )
@@ -46,14 +46,14 @@ class LogSettings(SettingsSnapshot):
         INT,
         16,
         between(1, 64),
-        "Ottla's own. Files that may be synced to disk at the same time.",
+        "Ottla only. Files that may be synced to disk at the same time.",
     )
     log_flush_interval_messages = Setting(
         "log.flush.interval.messages",
         LONG,
         LONG_MAX,
         at_least(1),
-        "Sync a partition after this many records, whatever acks they asked for.",
+        "Sync a partition after this many records, independent of acks.",
         dynamic=True,
     )
     log_flush_interval_ms = Setting(
@@ -69,21 +69,21 @@ class LogSettings(SettingsSnapshot):
         LONG,
         LONG_MAX,
         at_least(0),
-        "How often to look for partitions due by `log.flush.interval.ms`.",
+        "How often to check which partitions must be synced by `log.flush.interval.ms`.",
     )
     log_flush_offset_checkpoint_interval_ms = Setting(
         "log.flush.offset.checkpoint.interval.ms",
         INT,
         60_000,
         at_least(0),
-        "How often recovery points are written down; recovery after a crash starts there.",
+        "How often recovery points are written to the checkpoint file; recovery after a crash starts there.",
     )
     log_flush_start_offset_checkpoint_interval_ms = Setting(
         "log.flush.start.offset.checkpoint.interval.ms",
         INT,
         60_000,
         at_least(0),
-        "How often log start offsets are written down.",
+        "How often log start offsets are written to the checkpoint file.",
     )
 
     # Segments and retention
@@ -101,7 +101,7 @@ class LogSettings(SettingsSnapshot):
         LONG,
         None,
         at_least(1),
-        "Age at which a new segment is begun. Not set: `log.roll.hours`.",
+        "Age at which a segment is rolled. Not set: `log.roll.hours`.",
         dynamic=True,
     )
     log_roll_hours = Setting("log.roll.hours", INT, 168, at_least(1), "As `log.roll.ms`, in hours.")
@@ -110,7 +110,7 @@ class LogSettings(SettingsSnapshot):
         LONG,
         None,
         at_least(0),
-        "Up to this much is taken off `log.roll.ms`, so that partitions do not roll together. "
+        "Maximum random reduction of `log.roll.ms`, so that partitions do not roll at the same time. "
         "Not set: `log.roll.jitter.hours`.",
         dynamic=True,
     )
@@ -159,8 +159,7 @@ class LogSettings(SettingsSnapshot):
         LIST,
         ("delete",),
         CLEANUP_POLICIES,
-        "What happens to old segments: `delete` by age and size, `compact` to the last value per key, both, "
-        "or neither.",
+        "Treatment of old segments: `delete` by age and size, `compact` to the last value per key, both, or neither.",
         dynamic=True,
     )
     log_index_size_max_bytes = Setting(
@@ -193,7 +192,7 @@ class LogSettings(SettingsSnapshot):
         STRING,
         "CreateTime",
         TIMESTAMP_TYPES,
-        "Whose clock dates a record: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        "Timestamp of a record: that of the producer (CreateTime) or of the broker (LogAppendTime).",
         dynamic=True,
     )
     log_message_timestamp_before_max_ms = Setting(
@@ -201,7 +200,7 @@ class LogSettings(SettingsSnapshot):
         LONG,
         LONG_MAX,
         at_least(0),
-        "A record dated further than this in the past is refused (CreateTime only).",
+        "A record with a timestamp further in the past is refused (CreateTime only).",
         dynamic=True,
     )
     log_message_timestamp_after_max_ms = Setting(
@@ -209,7 +208,7 @@ class LogSettings(SettingsSnapshot):
         LONG,
         3_600_000,
         at_least(0),
-        "A record dated further than this in the future is refused (CreateTime only).",
+        "A record with a timestamp further in the future is refused (CreateTime only).",
         dynamic=True,
     )
     compression_type = Setting(
@@ -217,7 +216,7 @@ class LogSettings(SettingsSnapshot):
         STRING,
         "producer",
         COMPRESSION_TYPES,
-        "Compression of stored batches; `producer` keeps what the producer chose.",
+        "Compression of stored batches; `producer` keeps the compression of the producer.",
         dynamic=True,
     )
     compression_gzip_level = Setting(
@@ -234,7 +233,7 @@ class LogSettings(SettingsSnapshot):
         INT,
         86_400_000,
         at_least(1),
-        "Silence after which a partition forgets an idempotent producer's sequence numbers.",
+        "Time without a batch after which a partition expires the sequence numbers of an idempotent producer.",
         dynamic=True,
     )
 
@@ -265,7 +264,7 @@ class LogSettings(SettingsSnapshot):
         DOUBLE,
         0.9,
         between(0, 1),
-        "How full the memory for keys may get.",
+        "Maximum load factor of the memory for keys.",
         dynamic=True,
     )
     log_cleaner_io_max_bytes_per_second = Setting(
@@ -273,7 +272,7 @@ class LogSettings(SettingsSnapshot):
         DOUBLE,
         1.7976931348623157e308,
         at_least(0),
-        "Most bytes that compaction reads and writes per second.",
+        "Maximum bytes that compaction reads and writes per second.",
         dynamic=True,
         used=False,
     )
@@ -290,7 +289,7 @@ class LogSettings(SettingsSnapshot):
         DOUBLE,
         0.5,
         between(0, 1),
-        "Part of a log that must be new since the last compaction before it is compacted again.",
+        "Minimum share of a log that was appended since its last compaction before it is compacted again.",
         dynamic=True,
     )
     log_cleaner_delete_retention_ms = Setting(
@@ -298,7 +297,7 @@ class LogSettings(SettingsSnapshot):
         LONG,
         86_400_000,
         at_least(0),
-        "Time that deletions (records without a value) stay readable after compaction.",
+        "Time that tombstones (records without a value) stay readable after compaction.",
         dynamic=True,
     )
     log_cleaner_min_compaction_lag_ms = Setting(
@@ -306,7 +305,7 @@ class LogSettings(SettingsSnapshot):
         LONG,
         0,
         at_least(0),
-        "Time a record stays before it may be compacted away.",
+        "Minimum age at which compaction may remove a record.",
         dynamic=True,
     )
     log_cleaner_max_compaction_lag_ms = Setting(
@@ -314,6 +313,6 @@ class LogSettings(SettingsSnapshot):
         LONG,
         LONG_MAX,
         at_least(1),
-        "Time after which a record is due for compaction whatever the ratio.",
+        "Maximum age of a record that is not compacted yet, independent of the ratio.",
         dynamic=True,
     )

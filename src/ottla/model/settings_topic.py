@@ -90,8 +90,7 @@ class TopicSettings(SettingsSnapshot):
         LIST,
         ("delete",),
         CLEANUP_POLICIES,
-        "What happens to old segments: `delete` by age and size, `compact` to the last value per key, both, "
-        "or neither.",
+        "Treatment of old segments: `delete` by age and size, `compact` to the last value per key, both, or neither.",
         synonyms=_from("log.cleanup.policy"),
     )
     retention_ms = TopicSetting(
@@ -127,7 +126,7 @@ class TopicSettings(SettingsSnapshot):
         LONG,
         86_400_000,
         at_least(0),
-        "Time that deletions (records without a value) stay readable after compaction.",
+        "Time that tombstones (records without a value) stay readable after compaction.",
         synonyms=_from("log.cleaner.delete.retention.ms"),
     )
     min_cleanable_dirty_ratio = TopicSetting(
@@ -135,7 +134,7 @@ class TopicSettings(SettingsSnapshot):
         DOUBLE,
         0.5,
         between(0, 1),
-        "Part of a log that must be new since the last compaction before it is compacted again.",
+        "Minimum share of a log that was appended since its last compaction before it is compacted again.",
         synonyms=_from("log.cleaner.min.cleanable.ratio"),
     )
     min_compaction_lag_ms = TopicSetting(
@@ -143,7 +142,7 @@ class TopicSettings(SettingsSnapshot):
         LONG,
         0,
         at_least(0),
-        "Time a record stays before it may be compacted away.",
+        "Minimum age at which compaction may remove a record.",
         synonyms=_from("log.cleaner.min.compaction.lag.ms"),
     )
     max_compaction_lag_ms = TopicSetting(
@@ -151,7 +150,7 @@ class TopicSettings(SettingsSnapshot):
         LONG,
         LONG_MAX,
         at_least(1),
-        "Time after which a record is due for compaction whatever the ratio.",
+        "Maximum age of a record that is not compacted yet, independent of the ratio.",
         synonyms=_from("log.cleaner.max.compaction.lag.ms"),
     )
 
@@ -171,7 +170,7 @@ class TopicSettings(SettingsSnapshot):
         LONG,
         604_800_000,
         at_least(1),
-        "Age at which a new segment is begun.",
+        "Age at which a segment is rolled.",
         synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", HOUR_MS)),
     )
     segment_jitter_ms = TopicSetting(
@@ -179,7 +178,7 @@ class TopicSettings(SettingsSnapshot):
         LONG,
         0,
         at_least(0),
-        "Up to this much is taken off `segment.ms`, so that partitions do not roll together.",
+        "Maximum random reduction of `segment.ms`, so that partitions do not roll at the same time.",
         synonyms=(Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", HOUR_MS)),
     )
     segment_index_bytes = TopicSetting(
@@ -214,7 +213,7 @@ class TopicSettings(SettingsSnapshot):
         BOOL,
         True,
         ANY,
-        "Ottla's own. True: acks=all is answered after the records are on disk (fdatasync, shared by many "
+        "Ottla only. True: acks=all is answered after the records are on disk (fdatasync, shared by many "
         "requests). False: Kafka's behaviour, answered from the page cache.",
         synonyms=_from("log.flush.acks.all"),
     )
@@ -223,7 +222,7 @@ class TopicSettings(SettingsSnapshot):
         LONG,
         LONG_MAX,
         at_least(1),
-        "Sync a partition after this many records, whatever acks they asked for.",
+        "Sync a partition after this many records, independent of acks.",
         synonyms=_from("log.flush.interval.messages"),
     )
     flush_ms = TopicSetting(
@@ -247,7 +246,7 @@ class TopicSettings(SettingsSnapshot):
         BOOL,
         False,
         ANY,
-        "Let a replica that is not in sync lead when no other is left, losing records.",
+        "Allow a replica that is not in sync to become leader if no other is left; records are lost.",
         synonyms=_from("unclean.leader.election.enable"),
         used=False,
     )
@@ -267,7 +266,7 @@ class TopicSettings(SettingsSnapshot):
         STRING,
         "CreateTime",
         TIMESTAMP_TYPES,
-        "Whose clock dates a record: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        "Timestamp of a record: that of the producer (CreateTime) or of the broker (LogAppendTime).",
         synonyms=_from("log.message.timestamp.type"),
     )
     message_timestamp_before_max_ms = TopicSetting(
@@ -275,7 +274,7 @@ class TopicSettings(SettingsSnapshot):
         LONG,
         LONG_MAX,
         at_least(0),
-        "A record dated further than this in the past is refused (CreateTime only).",
+        "A record with a timestamp further in the past is refused (CreateTime only).",
         synonyms=_from("log.message.timestamp.before.max.ms"),
     )
     message_timestamp_after_max_ms = TopicSetting(
@@ -283,7 +282,7 @@ class TopicSettings(SettingsSnapshot):
         LONG,
         3_600_000,
         at_least(0),
-        "A record dated further than this in the future is refused (CreateTime only).",
+        "A record with a timestamp further in the future is refused (CreateTime only).",
         synonyms=_from("log.message.timestamp.after.max.ms"),
     )
     compression_type = TopicSetting(
@@ -291,7 +290,7 @@ class TopicSettings(SettingsSnapshot):
         STRING,
         "producer",
         COMPRESSION_TYPES,
-        "Compression of stored batches; `producer` keeps what the producer chose.",
+        "Compression of stored batches; `producer` keeps the compression of the producer.",
         synonyms=_from("compression.type"),
     )
     compression_gzip_level = TopicSetting(
