@@ -87,7 +87,7 @@ spark-kills: $(VENV)/.dev
 	$(BIN)/python tests/spark/kill_campaign.py --kills $(or $(KILLS),100) --rows $(or $(ROWS),1000000) \
 	  $(if $(SEED),--seed $(SEED))
 
-# The demonstration on a standalone cluster that loses a worker, beside the same in one process: some minutes.
+# The demonstration on a standalone cluster that loses a worker, compared with a run in one process: some minutes.
 spark-cluster: $(VENV)/.dev
 	OTTLA_SPARK_CLUSTER=1 $(BIN)/pytest tests/spark/test_standalone_cluster.py -s
 
