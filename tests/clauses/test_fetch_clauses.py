@@ -15,7 +15,7 @@ from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRec
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
-VERSIONS = range(4, 18)
+VERSIONS = range(4, 19)
 FOREVER_MS = 60_000
 every_version = pytest.mark.parametrize("version", VERSIONS)
 
@@ -257,7 +257,7 @@ def test_deleted_topic_ends_the_wait(client: RawClient, writer: RawClient, topic
 # -- leader epochs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(9, 18))
+@pytest.mark.parametrize("version", range(9, 19))
 def test_leader_epoch_of_the_client_must_be_ours(client: RawClient, topic: Any, version: int) -> None:
     write(client, topic)
     for epoch, code in ((-1, 0), (0, 0), (1, 75), (2**31 - 1, 75)):
@@ -265,7 +265,7 @@ def test_leader_epoch_of_the_client_must_be_ours(client: RawClient, topic: Any, 
         assert (row.error_code, row.records != b"") == (code, code == 0)
 
 
-@pytest.mark.parametrize("version", range(12, 18))
+@pytest.mark.parametrize("version", range(12, 19))
 def test_history_that_is_not_ours_diverges(client: RawClient, topic: Any, version: int) -> None:
     write(client, topic)
     (row,) = ask(client, topic, version, fetch_from(0, 3, last_fetched_epoch=0))
@@ -277,7 +277,7 @@ def test_history_that_is_not_ours_diverges(client: RawClient, topic: Any, versio
     assert (row.error_code, row.diverging_epoch) == (1, None)
 
 
-@pytest.mark.parametrize("version", range(12, 18))
+@pytest.mark.parametrize("version", range(12, 19))
 def test_reader_of_an_empty_log_waits_at_the_offset_and_epoch_it_was_told(
     client: RawClient, topic: Any, version: int
 ) -> None:

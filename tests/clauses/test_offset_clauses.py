@@ -21,8 +21,8 @@ from ottla.wire.messages.offset_for_leader_epoch import (
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 #: the version that brought each special timestamp
-SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
-every_version = pytest.mark.parametrize("version", range(1, 11))
+SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
+every_version = pytest.mark.parametrize("version", range(1, 12))
 
 
 def list_offsets(client: RawClient, topic: str, version: int, timestamp: int, **fields: Any) -> Any:
@@ -66,17 +66,16 @@ def test_offset_of_a_time(
 
 
 @every_version
-def test_nothing_is_ever_tiered(client: RawClient, filled: str, version: int) -> None:
-    row = list_offsets(client, filled, version, LATEST_TIERED)
-    code = 0 if version >= SINCE[LATEST_TIERED] else 35
+@pytest.mark.parametrize("timestamp", [LATEST_TIERED, EARLIEST_PENDING])
+def test_tiered_storage_has_no_offsets(client: RawClient, filled: str, version: int, timestamp: int) -> None:
+    row = list_offsets(client, filled, version, timestamp)
+    code = 0 if version >= SINCE[timestamp] else 35
     assert (row.error_code, row.offset, row.timestamp, row.leader_epoch) == (code, -1, -1, -1)
 
 
 @every_version
-@pytest.mark.parametrize("timestamp", [EARLIEST_PENDING, -7, -(2**63)])
-def test_special_time_of_a_newer_version_is_unsupported(
-    client: RawClient, filled: str, version: int, timestamp: int
-) -> None:
+@pytest.mark.parametrize("timestamp", [-7, -(2**63)])
+def test_unknown_special_time_is_unsupported(client: RawClient, filled: str, version: int, timestamp: int) -> None:
     assert list_offsets(client, filled, version, timestamp).error_code == 35
 
 

@@ -247,7 +247,7 @@ def fetches() -> Iterator[Case]:
 
 
 def offsets() -> Iterator[Case]:
-    versions = tuple(range(1, 11))
+    versions = tuple(range(1, 12))
     for timestamp in (-1, -2, -3, -4, -5, -6, -7, 0, 1000, 1001, 1002, 2500, 3001, 3002, 2**62):
         yield f"offset {timestamp}", lambda _, t=timestamp: list_offsets("one", t), versions
     for timestamp in (-1, -2, -3, 0):
@@ -349,7 +349,7 @@ def admin() -> Iterator[Case]:
     yield "delete twice", lambda _: DeleteTopicsRequest(topic_names=["one", "one"], timeout=5000), (1, 5)
     for wanted in ([("one", [0, 5])], [("nowhere", [0])], []):
         rows = [DescribableLogDirTopic(topic=name, partitions=numbers) for name, numbers in wanted]
-        yield f"dirs {wanted}", lambda _, r=rows: DescribeLogDirsRequest(topics=r), (1, 4)
+        yield f"dirs {wanted}", lambda _, r=rows: DescribeLogDirsRequest(topics=r), (1, 4, 5)
 
 
 def create(*topics: CreatableTopic) -> Message:

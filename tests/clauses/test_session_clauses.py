@@ -8,7 +8,7 @@ import pytest
 
 from ottla.testing.raw import RawClient, batch_of, fetch_from, fetch_request, produce_request
 
-VERSIONS = range(7, 18)
+VERSIONS = range(7, 19)
 every_version = pytest.mark.parametrize("version", VERSIONS)
 
 

@@ -302,7 +302,7 @@ def log_dirs(client: RawClient, version: int, topics: list[tuple[str, list[int]]
     return {topic.name: {p.partition_index: p.partition_size for p in topic.partitions} for topic in found.topics}
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, 6))
 def test_log_directory_tells_sizes(client: RawClient, new_topic: Any, version: int) -> None:
     topic = new_topic(partitions=2)
     batch = batch_of(b"value")
@@ -311,7 +311,7 @@ def test_log_directory_tells_sizes(client: RawClient, new_topic: Any, version: i
     assert log_dirs(client, version, None)[topic.name] == {0: 0, 1: len(batch)}
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, 6))
 def test_log_directory_names_nothing_that_was_not_asked_for(client: RawClient, topic: Any, version: int) -> None:
     assert log_dirs(client, version, []) == {}
     assert log_dirs(client, version, [("clause-nowhere", [0])]) == {}

@@ -29,8 +29,8 @@ from ottla.wire.messages.offset_for_leader_epoch import (
 
 #: the versions that each row of ApiVersions must allow at least: what clients in use send
 NEEDED = {
-    0: (0, 13), 1: (4, 17), 2: (1, 10), 3: (0, 13), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5),
-    23: (2, 4), 32: (1, 4), 33: (0, 2), 35: (1, 4), 37: (0, 3), 44: (0, 1), 60: (0, 2), 61: (0, 0), 74: (0, 1),
+    0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5),
+    23: (2, 4), 32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3), 44: (0, 1), 60: (0, 2), 61: (0, 0), 74: (0, 1),
     75: (0, 0),
 }  # fmt: skip
 
@@ -153,12 +153,25 @@ def test_api_versions_may_be_asked_for_at_any_time(client: RawClient, topic: Any
         assert client.ask(ApiVersionsRequest(), 0).error_code == 0
 
 
-def test_finalized_features_can_be_trusted_and_old_clients_see_none_that_starts_at_zero(client: RawClient) -> None:
+def test_feature_levels_are_those_of_kafka_4_3(client: RawClient) -> None:
+    levels = {"group.version": (0, 1), "metadata.version": (7, 30), "transaction.version": (0, 2)}
     for version in (3, 4):
         answer = client.ask(ApiVersionsRequest(client_software_name="a", client_software_version="1"), version)
         assert answer.finalized_features_epoch >= 0
-        assert version >= 4 or all(feature.min_version > 0 for feature in answer.supported_features)
-        assert all(feature.max_version_level > 0 for feature in answer.finalized_features)
+        finalized = {f.name: (f.min_version_level, f.max_version_level) for f in answer.finalized_features}
+        assert finalized == {name: (level, level) for name, (_, level) in levels.items()}
+        supported = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
+        # Clients of v3 cannot parse a feature that starts at 0.
+        assert supported == {name: row for name, row in levels.items() if version >= 4 or row[0] > 0}
+
+
+def test_features_without_a_served_api_are_not_advertised(client: RawClient) -> None:
+    """Share groups and streams groups would be used by clients that see their feature."""
+    answer = client.ask(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 4)
+    served = {row.api_key for row in answer.api_keys}
+    for feature, api_keys in {"share.version": range(76, 80), "streams.version": (88, 89)}.items():
+        assert feature not in {f.name for f in answer.finalized_features}
+        assert not served & set(api_keys)
 
 
 def test_client_without_an_id_is_served(ottla_broker: Any) -> None:

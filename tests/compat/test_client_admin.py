@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin import NewTopic as ConfluentTopic
 from drivers import DEADLINE_S, Record, Refused
 from drivers.confluent import Confluent
-from drivers.kafka_python import KafkaPython
+from drivers.kafka_python import KafkaAdminClient, KafkaPython
 from drivers.parameters import NewTopic, every_python_client
 
 from ottla.testing import BrokerProcess
@@ -288,3 +289,9 @@ def _code_of(call: Any, *arguments: Any, **options: Any) -> int:
     with pytest.raises(Refused) as refused:
         call(*arguments, **options)
     return refused.value.code
+
+
+def test_kafka_python_takes_the_broker_for_kafka_4_3(ottla_broker: BrokerProcess) -> None:
+    """It infers the version from the newest version of some APIs."""
+    with closing(KafkaAdminClient(bootstrap_servers=ottla_broker.bootstrap)) as admin:
+        assert admin._manager.broker_version == (4, 3)

@@ -14,6 +14,7 @@ from drivers.java import (
     CONFIGS,
     CONSUMER,
     DELETE_RECORDS,
+    FEATURES,
     LOG_DIRS,
     OFFSETS,
     PERFORMANCE,
@@ -119,3 +120,12 @@ def test_console_consumer_starts_where_it_is_told(
         (CONSUMER, *place, "2", "--offset", "3", "--isolation-level", "read_committed"),
     )
     assert [said.split() for said in found] == [list("01234"), ["3", "4"]]
+
+
+def test_features_are_those_of_kafka_4_3(java_tools: JavaTools) -> None:
+    described = [line.split() for line in java_tools.run(FEATURES, "describe").splitlines()]
+    assert [(words[1], words[3], words[5], words[7]) for words in described] == [
+        ("group.version", "0", "1", "1"),
+        ("metadata.version", "3.3-IV3", "4.3-IV0", "4.3-IV0"),
+        ("transaction.version", "0", "2", "2"),
+    ]

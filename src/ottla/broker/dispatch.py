@@ -75,8 +75,8 @@ def served_apis() -> dict[int, ServedApi]:
     """The APIs of this broker by key."""
     return {
         PRODUCE: ServedApi(3, 13, advertised_min=0),
-        FETCH: ServedApi(4, 17),
-        2: ServedApi(1, 10, offsets.list_offsets),
+        FETCH: ServedApi(4, 18),
+        2: ServedApi(1, 11, offsets.list_offsets),
         3: ServedApi(0, 13, metadata.metadata, cached=True),
         8: ServedApi(2, 10, groups.offset_commit),
         9: ServedApi(1, 10, groups.offset_fetch),
@@ -100,7 +100,7 @@ def served_apis() -> dict[int, ServedApi]:
         28: ServedApi(0, 5, transactions.txn_offset_commit),
         32: ServedApi(1, 4, configs.describe_configs),
         33: ServedApi(0, 2, configs.alter_configs),
-        35: ServedApi(1, 4, topics.describe_log_dirs),
+        35: ServedApi(1, 5, topics.describe_log_dirs),
         37: ServedApi(0, 3, topics.create_partitions),
         42: ServedApi(0, 2, groups.delete_groups),
         44: ServedApi(0, 1, configs.incremental_alter_configs),
@@ -146,7 +146,7 @@ class Dispatcher:
                 self._produce(connection, buffer, view, start, end, version, correlation_id)
             elif end - start > _SMALL_BYTES and not postponed and self._must_defer(end - start):
                 self._deferred.add(self._postpone(connection, bytes(view[start:end])))
-            elif api_key == FETCH and 4 <= version <= 17:
+            elif api_key == FETCH and 4 <= version <= 18:
                 if connection in self._waiting_fetches:
                     # Kafka, too, handles one request of a connection at a time.
                     handle = self._postpone(connection, bytes(view[start:end]))

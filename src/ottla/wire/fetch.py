@@ -1,7 +1,8 @@
-"""Fetch (1) v4-v17, by hand: fixed-size rows are unpacked in one go, file regions go into the reply unread.
+"""Fetch (1) v4-v18, by hand: fixed-size rows are unpacked in one go, file regions go into the reply unread.
 
 v4 isolation level. v5 log start offset. v7 fetch sessions. v9 current leader epoch. v11 rack. v12 flexible, last
 fetched epoch. v13 topic ids. v15 replica state as a tagged field. v16 node endpoints. v17 directory id of a replica.
+v18 high watermark of a follower as a tagged field.
 """
 
 from __future__ import annotations

@@ -204,9 +204,9 @@ def test_frame_that_cannot_be_understood_closes_the_connection(frame: bytes) -> 
 
 def test_records_go_their_own_way() -> None:
     desk = Desk(answer)
-    for key, version in ((0, 3), (0, 13), (1, 4), (1, 17)):
+    for key, version in ((0, 3), (0, 13), (1, 4), (1, 18)):
         desk.take(struct.pack(">hhih", key, version, 1, -1) + bytes(10))
-    assert desk.data_frames == [(0, 3), (0, 13), (1, 4), (1, 17)]
+    assert desk.data_frames == [(0, 3), (0, 13), (1, 4), (1, 18)]
 
 
 @pytest.mark.parametrize("key", [1, DESCRIBE_CLUSTER])

@@ -17,7 +17,7 @@ from ottla.wire.fetch import frame_start, parse_fetch, reply_shape
 from ottla.wire.frame import write_uvarint
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
-VERSIONS = range(4, 18)
+VERSIONS = range(4, 19)
 REFUSALS = (WireError, IndexError, StructError)
 NAMES = ("", "t", "orders", "x" * 249)
 

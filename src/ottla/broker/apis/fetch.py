@@ -47,7 +47,7 @@ _NOWHERE: dict[int, Partition] = {}
 
 
 class FetchApi:
-    """Fetch (1) v4-v17."""
+    """Fetch (1) v4-v18."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

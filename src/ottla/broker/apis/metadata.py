@@ -41,8 +41,17 @@ _NOT_ASKED = -(1 << 31)
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 _BY_ID_FROM = 12
-#: level 2: every transaction has an epoch of its own, and partitions join it by being written to (KIP-890)
-_TRANSACTION_FEATURE = "transaction.version"
+#: feature -> its lowest and its finalized level, which is also the highest: those of Kafka 4.3. Features that Ottla
+#: does not implement are absent, so that no client uses their APIs: share.version, streams.version, kraft.version,
+#: eligible.leader.replicas.version.
+FEATURES = {
+    # 1: the coordinator assigns the partitions of consumer groups (KIP-848)
+    "group.version": (0, 1),
+    # 30 is Kafka 4.3; clients take it for the version of the cluster
+    "metadata.version": (7, 30),
+    # 2: every transaction has an epoch of its own, and its first write adds a partition to it (KIP-890)
+    "transaction.version": (0, 2),
+}
 _BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
 #: partitions in one answer of DescribeTopicPartitions, whatever is asked for
 _DESCRIBE_PARTITIONS_MAX = 2000
@@ -57,12 +66,17 @@ def api_versions(
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
         api_keys=[ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in served],
-        # Clients before v4 cannot read a feature that may also be off (KAFKA-17492).
-        supported_features=[SupportedFeatureKey(name=_TRANSACTION_FEATURE, min_version=0, max_version=2)]
-        if context.version >= 4
-        else (),
+        # Clients of v3 fail to parse a supported feature whose lowest level is 0 (KAFKA-17492).
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=low, max_version=level)
+            for name, (low, level) in FEATURES.items()
+            if low > 0 or context.version >= 4
+        ],
         finalized_features_epoch=0,
-        finalized_features=[FinalizedFeatureKey(name=_TRANSACTION_FEATURE, min_version_level=2, max_version_level=2)],
+        finalized_features=[
+            FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, (_, level) in FEATURES.items()
+        ],
     )
 
 

@@ -34,9 +34,9 @@ from ottla.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 #: the version that brought each special timestamp
-_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
 def find(services: Services, topic: str, number: int) -> Partition:
@@ -49,7 +49,7 @@ def find(services: Services, topic: str, number: int) -> Partition:
 
 
 async def list_offsets(services: Services, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    """ListOffsets (2) v1-v10. v2 isolation level. v4 leader epoch. v7 -3. v8 -4. v9 -5. v10 timeout."""
+    """ListOffsets (2) v1-v11. v2 isolation level. v4 leader epoch. v7 -3. v8 -4. v9 -5. v10 timeout. v11 -6."""
     seen = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
     topics = []
     for topic in request.topics:
@@ -86,8 +86,8 @@ async def _list_offset(
         row.offset = log.log_start_offset
         is_empty = log.log_start_offset == log.log_end_offset
         row.leader_epoch = partition.leader_epoch if is_empty else log.epochs.epoch_at(log.log_start_offset)
-    elif timestamp == LATEST_TIERED:
-        pass  # nothing is ever tiered: offset and epoch stay -1
+    elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        pass  # offset and epoch stay -1, because there is no tiered storage
     else:
         # A batch may have to be read and opened: not on the event loop.
         run = services.loop.run_in_executor

@@ -284,7 +284,7 @@ async def _grow(services: Services, wanted: CreatePartitionsTopic, validate_only
 def describe_log_dirs(
     services: Services, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
-    """DescribeLogDirs (35) v1-v4. Null asks for all. v3 top-level error. v4 total and usable bytes."""
+    """DescribeLogDirs (35) v1-v5. Null asks for all. v3 top-level error. v4 total and usable bytes. v5 cordoned."""
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
