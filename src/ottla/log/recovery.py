@@ -3,7 +3,8 @@
 Clean: the stop noted where each log ended; names and sizes are trusted and no segment is read.
 Not clean: every batch from the recovery point on is read and checked, indexes, producers and epochs are rebuilt from
 what is there, and the log is cut at the first byte that does not belong to a whole, undamaged batch. Everything below
-the recovery point had been synced, and what was acknowledged was written: neither is ever cut by this.
+the recovery point had been synced, and what was acknowledged was written: neither is ever cut by this. If it is missing
+all the same, ``gaps`` fills its place.
 
 A checksum covers all of a batch but its offset and its leader epoch. An offset must therefore follow the one before it.
 Only compaction leaves gaps. Ours ends every segment it writes where the next begins and never touches the last, so its
@@ -22,9 +23,11 @@ import logging
 import os
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ottla.env.disk import Disk, read_derived_file
 from ottla.log.epochs import LeaderEpochs
+from ottla.log.gaps import check_sealed, fill_gap, report_gap
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.log import EPOCHS_FILE, Log
 from ottla.log.producers import Producers, load_snapshot, remove_snapshots, snapshot_offsets, snapshot_path
@@ -45,15 +48,20 @@ class CleanStop:
     log_end_offset: int
     active_base_offset: int
     active_size_bytes: int
+    #: of all segments before the active one; None in a note of an earlier version
+    sealed_bytes: int | None = None
 
 
 def open_log(
     disk: Disk, directory: str, name: TopicPartition, settings: TopicSettings, *,
     clean: CleanStop | None, recovery_point: int, log_start_offset: int, cleaner_offset: int | None = 0,
+    high_watermark: int = 0,
 ) -> Log:  # fmt: skip
     """Open the log in ``directory``; it may be empty. Raise WriteFailed if a write fails, OSError if a read does.
 
-    Everything below ``cleaner_offset`` was compacted; None when nobody knows any more how far that went.
+    Everything below ``cleaner_offset`` was compacted; None when nobody knows any more how far that went. If the files
+    end before the offset that the clean stop noted, or else before ``recovery_point`` or ``high_watermark``, records
+    were lost: a batch without records takes their offsets.
     """
     _finish_swaps(disk, directory)
     segments = _list_segments(disk, directory)
@@ -67,12 +75,15 @@ def open_log(
             segment.synced_bytes = segment.indexed_bytes = segment.size_bytes or -1
     else:
         compacted = settings.compact or cleaner_offset != 0
-        dense_from = None if cleaner_offset is None else max(recovery_point, cleaner_offset)
+        synced_end = clean.log_end_offset if clean is not None else recovery_point
+        dense_from = None if cleaner_offset is None else max(synced_end, cleaner_offset)
         if settings.compact and not dense_from:
             dense_from = None  # there may never have been a checkpoint here: a folder from a backup
+        known_end = synced_end if clean is not None else max(synced_end, high_watermark)
         epochs, end_offset, producers = _recover(
-            disk, directory, segments, epochs or LeaderEpochs(), recovery_point, dense_from, compacted
-        )
+            disk, directory, segments, epochs or LeaderEpochs(), recovery_point, dense_from, compacted, synced_end,
+            known_end,
+        )  # fmt: skip
     start_offset = max(log_start_offset, segments[0].base_offset if segments else end_offset)
     if end_offset < start_offset:
         # The start moved beyond everything the files hold (deleted records, lost files): begin anew there.
@@ -145,7 +156,7 @@ def _end_of_file(disk: Disk, path: str) -> int:
 def _list_segments(disk: Disk, directory: str) -> list[Segment]:
     """The segments by name, leftovers of the last life removed."""
     segments = []
-    names = disk.listdir(directory)
+    names = set(disk.listdir(directory))
     for name in names:
         path = os.path.join(directory, name)
         stem, suffix = os.path.splitext(name)
@@ -166,6 +177,9 @@ def _fits(segments: list[Segment], clean: CleanStop) -> bool:
     if not segments:
         return clean.log_end_offset == clean.active_base_offset and clean.active_size_bytes == 0
     active = segments[-1]
+    sealed_bytes = sum(segment.size_bytes for segment in segments if segment.base_offset < clean.active_base_offset)
+    if clean.sealed_bytes not in (None, sealed_bytes):
+        return False
     if clean.active_size_bytes == 0 and active.base_offset < clean.active_base_offset:
         # An empty active segment has no file until its first batch.
         segments.append(Segment(active._disk, active.directory, clean.active_base_offset))
@@ -188,9 +202,13 @@ def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
 
 def _recover(
     disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, recovery_point: int,
-    dense_from: int | None, compacted: bool,
+    dense_from: int | None, compacted: bool, synced_end: int, known_end: int,
 ) -> tuple[LeaderEpochs, int, Producers | None]:  # fmt: skip
-    """Read what may be damaged, cut where it is, rebuild what describes it."""
+    """Read what may be damaged, cut where it is, rebuild what describes it.
+
+    Offsets below ``known_end`` were assigned: what is missing of them is filled by batches without records. Below
+    ``synced_end`` a damaged batch ends its segment only: what follows had been synced and stays.
+    """
     # Without its history of epochs a log is read as a whole; without a snapshot of its producers, from the last one on.
     # A segment is read from its start, and which transactions end in it only those know who began it.
     first = _holder(segments, recovery_point if epochs.epochs else 0)
@@ -201,9 +219,11 @@ def _recover(
     if not first and not compacted:
         # All of them are about to be read again. Compaction may have dropped the batches that an epoch began with.
         epochs = LeaderEpochs()
-    for segment in segments[:first]:
+    for segment, following in pairwise(segments[: first + 1]):
         segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
         segment.indexes_suspect = True
+        may_skip = compacted and (dense_from is None or segment.base_offset < dense_from)
+        check_sealed(disk, segment, following.base_offset, epochs, may_skip=may_skip)
     end_offset = segments[first].base_offset if segments else 0
     for number in range(first, len(segments)):
         segment = segments[number]
@@ -211,6 +231,8 @@ def _recover(
         if gap < 0 or (gap > 0 and dense_from is not None and end_offset >= dense_from):
             _drop(segments, number, f"it should start at offset {end_offset}")
             break
+        if gap > 0 and not compacted and number > first:
+            fill_gap(disk, segments[number - 1], end_offset, segment.base_offset, max(epochs.latest, 0))
         inside_from = None if compacted else dense_from
         scan = _Scan(segment, segments[number + 1 :], epochs, producers, replay_from, inside_from)
         scan.run(disk)
@@ -221,10 +243,17 @@ def _recover(
                 segment.path(".log"), segment.size_bytes, scan.file_bytes, end_offset, scan.damage,
             )  # fmt: skip
             disk.truncate(segment.file.fd, segment.size_bytes)
+            if end_offset < synced_end and number + 1 < len(segments):
+                continue
             _drop(segments, number + 1, "it stands behind the cut")
             break
+    # Before a gap is filled: a producer that repeats a batch which was lost must not be told that it is stored.
     remove_snapshots(disk, directory, behind=end_offset)
+    # A snapshot of more than is left says nothing: the log then loads an older one and replays.
+    known_producers = producers if replay_from <= end_offset else None
     epochs.truncate_from_end(end_offset)
+    if end_offset < known_end:
+        end_offset = _fill_end(disk, directory, segments, end_offset, known_end, max(epochs.latest, 0))
     if len(segments) - first > 1:
         # Recovery will not read these segments again, so what it learnt of them must stay.
         disk.write_file(os.path.join(directory, EPOCHS_FILE), epochs.to_text().encode(), sync=True)
@@ -236,8 +265,17 @@ def _recover(
             segment.synced_bytes = segment.size_bytes
         if segment is not segments[-1]:
             segment.write_indexes()
-    # A snapshot of more than is left says nothing: the log then loads an older one and replays.
-    return epochs, end_offset, producers if replay_from <= end_offset else None
+    return epochs, end_offset, known_producers
+
+
+def _fill_end(
+    disk: Disk, directory: str, segments: list[Segment], end_offset: int, known_end: int, leader_epoch: int
+) -> int:
+    """Let the log end at ``known_end``, where it is known to have ended; return the end that it has now."""
+    if not segments:
+        report_gap(directory, end_offset, known_end)
+        return known_end
+    return known_end if fill_gap(disk, segments[-1], end_offset, known_end, leader_epoch) else end_offset
 
 
 def _holder(segments: list[Segment], offset: int) -> int:

@@ -167,10 +167,10 @@ class Segment:
                 self._offset_index, self._time_index = offset_index, time_index
                 return
         log.warning("index is missing or damaged and rebuilt path=%s", self.path(".index"))
-        self._rebuild_indexes()
+        self.rebuild_indexes()
 
-    def _rebuild_indexes(self) -> None:
-        """Read every batch header, as recovery does. Work for a damaged disk only: it takes its time."""
+    def rebuild_indexes(self) -> None:
+        """Rebuild both indexes from all batch headers. Slow: only for files that are damaged or missing."""
         whole = Segment(self._disk, self.directory, self.base_offset)
         for _, header in self.headers():
             whole.note_append(header.last_offset, header.size_bytes, header.max_timestamp, INDEX_INTERVAL_BYTES)

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
+from crc32c import crc32c
+
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, lock_file, read_derived_file
 from ottla.env.tasks import ThreadPool
 from ottla.log.epochs import LeaderEpochs
@@ -78,6 +80,8 @@ class LogDir:
         self.logs: dict[TopicPartition, Log] = {}
         #: what the checkpoints say of logs that are offline because they could not be read
         self.unread: dict[TopicPartition, NotedOffsets] = {}
+        #: what the checkpoint of high watermarks says, or will say with its next version
+        self.high_watermarks: dict[TopicPartition, int] = {}
         #: partitions of which the checkpoints on disk may say more than that they are empty
         self.checkpointed: set[TopicPartition] = set()
         #: up to where each log was compacted; and what the file says of it, None when it cannot be read
@@ -170,7 +174,8 @@ class LogStore:
             start_offsets = self._read_checkpoint(path, START_OFFSETS)
             directory.checkpointed = {name for name, o in recovery_points.items() if o} | start_offsets.keys()
             cleaner_offsets = self._load_cleaner_offsets(directory)
-            marks = self._read_checkpoint(path, HIGH_WATERMARKS)
+            directory.high_watermarks = marks = self._read_checkpoint(path, HIGH_WATERMARKS)
+            directory.checkpointed |= {name for name, offset in marks.items() if offset}
             high_watermarks |= marks
             for folder in self._disk.listdir(path):
                 name = _partition_of(folder)
@@ -189,6 +194,10 @@ class LogStore:
                     if cleaner_offsets is not None and name in cleaner_offsets:
                         directory.cleaner_offsets[name] = cleaner_offsets[name]
                     log.warning("folder of an unknown partition left alone path=%s", os.path.join(path, folder))
+            for folder, note in (clean or {}).items():
+                name = _partition_of(folder)
+                if name is not None and (spec := specs.get(name)) is not None and name not in self.logs:
+                    self._open_lost(directory, folder, spec, note)
             if cleaner_offsets is not None:
                 # What it said of logs that are gone, or were cut, must not be believed of what grows in their place.
                 self.write_cleaner_offsets(directory)
@@ -209,6 +218,7 @@ class LogStore:
             opened = self._add(directory, open_log(
                 self._disk, path, spec.name, spec.settings, clean=clean, recovery_point=noted.recovery_point or 0,
                 log_start_offset=noted.start or 0, cleaner_offset=noted.cleaner,
+                high_watermark=noted.high_watermark or 0,
             ))  # fmt: skip
         except OSError as error:
             if isinstance(error, WriteFailed) or error.errno in NO_DESCRIPTORS:
@@ -222,6 +232,13 @@ class LogStore:
             return
         if opened.first_dirty_offset:
             directory.cleaner_offsets[spec.name] = opened.first_dirty_offset
+
+    def _open_lost(self, directory: LogDir, folder: str, spec: PartitionSpec, clean: CleanStop) -> None:
+        """Open a log whose folder was lost since the clean stop: its topic exists, so the broker did not delete it."""
+        if not self._disk.exists(os.path.join(directory.path, folder)):
+            self._make_folder(directory, spec)
+            unnoted = NotedOffsets(recovery_point=None, start=None, high_watermark=None, cleaner=0)
+            self._open(directory, folder, spec, clean, unnoted)
 
     def _has_logs(self, path: str) -> bool:
         return any(_partition_of(folder) is not None for folder in self._disk.listdir(path))
@@ -272,6 +289,7 @@ class LogStore:
             # A topic of this name was deleted, or forgotten, while its disk was away.
             self._set_aside(folder, topic_id_text(topic_id))
         directory.cleaner_offsets.pop(spec.name, None)
+        directory.high_watermarks.pop(spec.name, None)
         if spec.name in directory.checkpointed:
             # What the checkpoints say of an earlier topic of this name would cut the new one down after a crash.
             self._write_offsets(directory, sync=True)
@@ -374,10 +392,10 @@ class LogStore:
         for directory in self.dirs:
             if directory.offline:
                 continue
-            self._write_offsets(directory, sync=sync)
             marks = {name: high_watermarks[name] for name in directory.logs if name in high_watermarks}
             marks |= {name: o.high_watermark for name, o in directory.unread.items() if o.high_watermark is not None}
-            self._write_checkpoint(directory, HIGH_WATERMARKS, marks, sync)
+            directory.high_watermarks = marks
+            self._write_offsets(directory, sync=sync)
 
     def _write_offsets(self, directory: LogDir, *, sync: bool) -> None:
         logs = directory.logs
@@ -389,13 +407,15 @@ class LogStore:
         }
         points |= {name: o.recovery_point for name, o in directory.unread.items() if o.recovery_point is not None}
         starts |= {name: o.start for name, o in directory.unread.items() if o.start is not None}
-        directory.checkpointed |= points.keys()
+        marks = directory.high_watermarks
+        directory.checkpointed |= points.keys() | {name for name, offset in marks.items() if offset}
         self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)
         self._write_checkpoint(directory, START_OFFSETS, starts, sync)
+        self._write_checkpoint(directory, HIGH_WATERMARKS, marks, sync)
         if sync:
             self.write_cleaner_offsets(directory)
             # A checkpoint that is not synced can still give way to the one before it.
-            directory.checkpointed = set(points)
+            directory.checkpointed = points.keys() | {name for name, offset in marks.items() if offset}
 
     def _load_cleaner_offsets(self, directory: LogDir) -> dict[TopicPartition, int] | None:
         """What the cleaner's checkpoint says; None when there is one that cannot be read."""
@@ -443,10 +463,18 @@ class LogStore:
         if data is None:
             return None
         try:
-            noted = json.loads(data)["logs"]
+            note = json.loads(data)
+            noted = note["logs"]
+            if note["logsCrc"] != _checksum_of(noted):
+                raise ValueError("the checksum does not match")
             return {
-                folder: CleanStop(log_end_offset=int(end), active_base_offset=int(base), active_size_bytes=int(size))
-                for folder, (end, base, size) in noted.items()
+                folder: CleanStop(
+                    log_end_offset=int(end),
+                    active_base_offset=int(base),
+                    active_size_bytes=int(size),
+                    sealed_bytes=int(sealed[0]) if sealed else None,
+                )
+                for folder, (end, base, size, *sealed) in noted.items()
             }
         except (ValueError, AttributeError, TypeError, KeyError):
             log.warning("clean stop note is damaged and ignored path=%s", path)
@@ -472,18 +500,32 @@ class LogStore:
         for directory in self.dirs:
             if not directory.offline:
                 ends = {
-                    str(name): (each.log_end_offset, each.active.base_offset, each.active.size_bytes)
+                    str(name): (
+                        each.log_end_offset,
+                        each.active.base_offset,
+                        each.active.size_bytes,
+                        each.size_bytes - each.active.size_bytes,
+                    )
                     for name, each in directory.logs.items()
                     if each.make_folder is None and each.failure is None
                 }
-                note = json.dumps({"version": 0, "brokerEpoch": -1, "logs": ends}, separators=(",", ":"))
-                self._disk.write_file(os.path.join(directory.path, CLEAN_STOP), note.encode(), sync=True)
+                note = _to_json({"version": 0, "brokerEpoch": -1, "logs": ends, "logsCrc": _checksum_of(ends)})
+                self._disk.write_file(os.path.join(directory.path, CLEAN_STOP), note, sync=True)
         self.unlock()
 
     def unlock(self) -> None:
         for directory in self.dirs:
             os.close(directory.lock_fd)
         self.dirs.clear()
+
+
+def _to_json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _checksum_of(ends: object) -> int:
+    """Return the checksum of what a clean stop notes: a wrong end would count as a loss of records."""
+    return int(crc32c(_to_json(ends)))
 
 
 def _parse_checkpoint(data: bytes | None) -> dict[TopicPartition, int]:

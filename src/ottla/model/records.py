@@ -255,6 +255,16 @@ def placeholder(header: BatchHeader) -> bytes:
     return empty_batch(nobody._replace(attributes=header.attributes & LOG_APPEND_TIME))
 
 
+def batch_without_records(base_offset: int, next_offset: int, leader_epoch: int) -> bytes:
+    """Return a batch that takes the offsets from ``base_offset`` up to ``next_offset`` and holds nothing."""
+    header = BatchHeader(
+        base_offset=base_offset, length=0, leader_epoch=leader_epoch, magic=MAGIC, crc=0, attributes=0,
+        last_offset_delta=next_offset - base_offset - 1, base_timestamp=-1, max_timestamp=-1, producer_id=-1,
+        producer_epoch=-1, base_sequence=-1, record_count=0,
+    )  # fmt: skip
+    return _seal(header, b"")
+
+
 def _open_batch(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes, int]:
     """The header, bytes that hold the records in the clear, and the position of the first record in them."""
     if len(batch) < HEADER_BYTES:

@@ -111,7 +111,7 @@ def clean_stop(log: Log) -> CleanStop:
 def note_of(log: Log) -> CleanStop:
     return CleanStop(
         log_end_offset=log.log_end_offset, active_base_offset=log.active.base_offset,
-        active_size_bytes=log.active.size_bytes,
+        active_size_bytes=log.active.size_bytes, sealed_bytes=log.size_bytes - log.active.size_bytes,
     )  # fmt: skip
 
 

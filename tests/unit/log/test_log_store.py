@@ -340,7 +340,7 @@ def test_clean_stop_notes_where_each_log_ended(disk: MemoryDisk, tmp_path: Path)
     size = room.log().size_bytes
     room.stop()
     noted = json.loads(disk.read_file(f"{tmp_path}/{CLEAN_STOP}") or b"")
-    assert noted["logs"] == {"orders-0": [5, 0, size]}
+    assert noted["logs"] == {"orders-0": [5, 0, size, 0]}
 
 
 def test_offline_directory_is_not_noted_as_clean(disk: MemoryDisk, tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Records that were stored and are missing now: report them, and never give their offsets to other records.
+
+The broker knows of some offsets that they were assigned: below where a log ended at a clean stop, below its recovery
+point, below the high watermark that was noted last, and below the base offset of the segment that follows. If a file
+ends before such an offset, records were lost: the file was cut, or an old copy was restored. New records in the place
+of the lost ones would be skipped by every consumer that has already passed these offsets.
+
+A gap is therefore filled by one batch without records that covers its offsets, the same that Kafka's compaction leaves.
+Consumers skip it and go on behind it, ``kafka-dump-log`` shows it with ``count: 0``, and offsets stay dense, so that
+recovery needs to know nothing of gaps.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ottla.env.disk import NO_DESCRIPTORS, Disk
+from ottla.log.epochs import LeaderEpochs
+from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
+from ottla.log.segment import INDEX_INTERVAL_BYTES, NO_TIMESTAMP, Segment, SegmentFile
+from ottla.model.batch import HEADER_BYTES
+from ottla.model.records import batch_without_records
+
+log = logging.getLogger(__name__)
+
+
+def fill_gap(disk: Disk, segment: Segment, end_offset: int, next_offset: int, leader_epoch: int) -> bool:
+    """Append a batch without records for the offsets from ``end_offset`` up to ``next_offset``; the caller syncs.
+
+    Return False, with nothing changed, if the segment cannot hold such offsets: what says so is then damaged itself.
+    """
+    if next_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX:
+        log.error(
+            "records may be missing, but the offset up to which they were noted is not plausible "
+            "path=%s log_end_offset=%d noted_offset=%d", segment.path(".log"), end_offset, next_offset,
+        )  # fmt: skip
+        return False
+    report_gap(segment.path(".log"), end_offset, next_offset)
+    batch = batch_without_records(end_offset, next_offset, leader_epoch)
+    disk.pwrite(segment.file.fd, batch, segment.size_bytes)
+    segment.note_append(next_offset - 1, len(batch), NO_TIMESTAMP, INDEX_INTERVAL_BYTES)
+    segment.indexed_bytes = -1
+    return True
+
+
+def report_gap(path: str, end_offset: int, next_offset: int) -> None:
+    log.error(
+        "records are missing; their offsets are not used again, and consumers skip them "
+        "path=%s first_missing_offset=%d next_offset=%d", path, end_offset, next_offset,
+    )  # fmt: skip
+
+
+def check_sealed(disk: Disk, segment: Segment, next_base_offset: int, epochs: LeaderEpochs, *, may_skip: bool) -> None:
+    """Fill the gap at the end of a sealed segment whose file is shorter than it was. Raise WriteFailed.
+
+    With ``may_skip`` the segment may end before the next one begins, as Kafka's compaction leaves it: only a batch
+    that is cut off is then proof of a loss. Reads the end of the index and of the log, not the whole files.
+    """
+    try:
+        end_offset, position = _end_of(disk, segment)
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise
+        log.error("the end of a segment cannot be checked path=%s error=%s", segment.path(".log"), error)
+        segment.let_go()
+        return
+    is_cut_off = position < segment.size_bytes
+    if end_offset < next_base_offset and (is_cut_off or not may_skip):
+        disk.truncate(segment.file.fd, position)
+        segment.size_bytes = position
+        segment.rebuild_indexes()
+        # The epoch that wrote the offsets: in a rebuilt history a later one would hide those between.
+        if fill_gap(disk, segment, end_offset, next_base_offset, max(epochs.epoch_at(end_offset), 0)):
+            segment.sync()
+            segment.synced_bytes = segment.size_bytes
+            segment.write_indexes()
+    segment.let_go()
+
+
+def _end_of(disk: Disk, segment: Segment) -> tuple[int, int]:
+    """Return the offset behind the last whole batch of a sealed segment, and the position behind it."""
+    start = _last_indexed_position(disk, segment)
+    end_offset, position = segment.base_offset, start
+    for at, header in segment.headers(start):
+        if not segment.base_offset <= header.base_offset <= header.last_offset or at + header.size_bytes > (
+            segment.size_bytes
+        ):
+            break
+        end_offset, position = header.next_offset, at + header.size_bytes
+    if start and position == start:
+        # The index is damaged, or the file ends before the batch that it names: look at every batch.
+        end_offset, position = segment.base_offset, 0
+        for at, header in segment.headers():
+            if at + header.size_bytes > segment.size_bytes:
+                break
+            end_offset, position = header.next_offset, at + header.size_bytes
+    return end_offset, position
+
+
+def _last_indexed_position(disk: Disk, segment: Segment) -> int:
+    """Return the position in the last entry of the index file; 0 if there is none that can be right."""
+    path = segment.path(".index")
+    size = disk.file_size(path) or 0
+    if size < OFFSET_ENTRY_BYTES:
+        return 0
+    try:
+        file = SegmentFile(disk, disk.open(path))
+        entry = disk.pread(file.fd, OFFSET_ENTRY_BYTES, size // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES - 8)
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise
+        return 0
+    position = int.from_bytes(entry[4:], "big")
+    return position if position + HEADER_BYTES <= segment.size_bytes else 0

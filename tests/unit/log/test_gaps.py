@@ -1,0 +1,166 @@
+"""Records that were stored and are missing at the start: reported, and their offsets never used again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.unit.log.log_room import (
+    FOLDER,
+    NAME,
+    NOW,
+    batch,
+    clean_stop,
+    contents,
+    new_disk,
+    offsets,
+    open_at,
+    topic,
+    write,
+)
+from tests.unit.log.store_room import StoreRoom, disk_with, spec
+
+from ottla.log.log import Log
+from ottla.log.recovery import CleanStop
+from ottla.log.store import HIGH_WATERMARKS
+from ottla.model.batch import read_header
+from ottla.model.records import batch_without_records, iterate_records
+from ottla.testing.disk import MemoryDisk
+
+SETTINGS = topic(segment_bytes=600, index_interval_bytes=100)
+Change = Callable[[bytes], bytes]
+
+
+def sealed_log(disk: MemoryDisk) -> tuple[Log, CleanStop]:
+    """Twenty batches of two records in several segments, stopped cleanly."""
+    log = open_at(disk, SETTINGS)
+    write(log, *(batch(2, size=40, timestamp=NOW + number) for number in range(20)))
+    return log, clean_stop(log)
+
+
+def assert_no_offset_is_used_twice(log: Log, before: list[bytes]) -> list[int]:
+    """Return the offsets that are missing. Every batch that is left is the one that was there before."""
+    known = {read_header(data).base_offset: data for data in before}
+    after = contents(log)
+    for data in after:
+        header = read_header(data)
+        if header.record_count:
+            assert known[header.base_offset] == data
+    spans = [(read_header(data).base_offset, read_header(data).next_offset) for data in after]
+    assert [start for start, _ in spans[1:]] == [end for _, end in spans[:-1]], "offsets are dense"
+    assert spans[0][0] == 0 and spans[-1][1] == 40 == log.log_end_offset
+    assert write(log, batch()) == [40]
+    left = {record.offset for data in after for record in iterate_records(data)}
+    return sorted(set(range(40)) - left)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean-stop", "kill"])
+def test_segment_that_was_cut_anywhere_loses_only_what_was_cut(clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+    original = new_disk()
+    log, note = sealed_log(original)
+    before = contents(log)
+    bases = [segment.base_offset for segment in log.segments]
+    for number, base in enumerate(bases):
+        path = f"{FOLDER}/{base:020d}.log"
+        for end in range(0, original.file_size(path) or 0, 23):
+            disk = original.crash(Random(0), keep="process")
+            disk.damage(path, lambda data, end=end: data[:end])
+            caplog.clear()
+            opened = open_at(disk, SETTINGS, clean=note if clean else None, recovery_point=40)
+            missing = assert_no_offset_is_used_twice(opened, before)
+            following = [*bases, 40][number + 1]
+            assert missing and missing[-1] == following - 1 and missing[0] >= base
+            assert f"first_missing_offset={missing[0]} next_offset={following}" in caplog.text
+            # What was filled stays filled, and nobody is told of it again.
+            caplog.clear()
+            again = open_at(disk, SETTINGS, clean=clean_stop(opened))
+            assert contents(again) == contents(opened)
+            crashed = open_at(disk.crash(Random(1), keep="power"), SETTINGS, recovery_point=again.recovery_point)
+            assert contents(crashed) == contents(opened)
+            assert "records are missing" not in caplog.text
+
+
+def test_times_and_positions_are_found_behind_a_gap() -> None:
+    disk = new_disk()
+    log, note = sealed_log(disk)
+    base = log.segments[1].base_offset
+    disk.damage(f"{FOLDER}/{base:020d}.log", lambda data: data[:150])
+    opened = open_at(disk, SETTINGS, clean=note)
+    for number in range(20):
+        found = opened.offset_for_timestamp(NOW + number, opened.log_end_offset)
+        assert found is not None and found[0] >= 2 * number
+    gap = next(read_header(data) for data in contents(opened) if not read_header(data).record_count)
+    region = opened.read(gap.base_offset, 10, opened.log_end_offset, at_least_one=True)
+    assert region is not None and read_header(region.read()).next_offset == gap.next_offset
+
+
+def test_file_that_was_cut_below_the_noted_high_watermark_keeps_its_end(tmp_path: Path) -> None:
+    """After a kill the active segment is read. Its checksums cannot tell where it ended, the high watermark can."""
+    disk = disk_with(tmp_path)
+    room = StoreRoom(disk, tmp_path)
+    room.start(spec())
+    write(room.log(), batch(2), batch(3))
+    room.store.write_checkpoints({NAME: 5}, sync=False)
+    room.abandon()
+    disk.damage(f"{tmp_path}/orders-0/{0:020d}.log", lambda data: data[:-1])
+    room = StoreRoom(disk, tmp_path)
+    room.start(spec())
+    assert offsets(room.log()) == [(0, 2), (2, 5)]
+    assert contents(room.log())[1] == batch_without_records(2, 5, 0)
+    room.abandon()
+
+
+def test_high_watermark_of_a_deleted_topic_does_not_count_for_the_next_of_its_name(tmp_path: Path) -> None:
+    disk = disk_with(tmp_path)
+    room = StoreRoom(disk, tmp_path)
+    room.start(spec())
+    write(room.log(), batch(2), batch(3))
+    room.store.write_checkpoints({NAME: 5}, sync=False)
+    room.store.delete(NAME, "1")
+    room.threads.run()
+    again = spec(topic_id=bytes(16))
+    room.store.create(again)
+    write(room.log(), batch())
+    room.abandon()
+    room = StoreRoom(disk, tmp_path)
+    room.start(again)
+    assert offsets(room.log()) == [(0, 1)]
+    assert b"orders 0 5" not in (disk.read_file(f"{tmp_path}/{HIGH_WATERMARKS}") or b"")
+    room.abandon()
+
+
+def test_folder_that_is_lost_is_noticed_and_its_offsets_are_not_used_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = disk_with(tmp_path)
+    room = StoreRoom(disk, tmp_path)
+    room.start(spec())
+    write(room.log(), batch(2), batch(3))
+    room.stop()
+    disk.remove_tree(f"{tmp_path}/orders-0")
+    room = StoreRoom(disk, tmp_path)
+    room.start(spec())
+    assert room.log().log_start_offset == room.log().log_end_offset == 5
+    assert "first_missing_offset=0 next_offset=5" in caplog.text
+    assert write(room.log(), batch()) == [5]
+    room.stop()
+
+
+def test_implausible_offset_in_a_checkpoint_is_reported_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    disk = new_disk()
+    log, _ = sealed_log(disk)
+    opened = open_at(disk, SETTINGS, recovery_point=1 << 50)
+    assert contents(opened) == contents(log)
+    assert "not plausible" in caplog.text
+
+
+def test_sealed_segments_of_a_compacted_topic_may_end_early() -> None:
+    disk = new_disk()
+    log, _ = sealed_log(disk)
+    base = log.segments[1].base_offset
+    second = read_header(disk.read_file(f"{FOLDER}/{base:020d}.log") or b"").size_bytes
+    disk.damage(f"{FOLDER}/{base:020d}.log", lambda data: data[:second])
+    opened = open_at(disk, topic(segment_bytes=600, cleanup_policy="compact"), recovery_point=40)
+    assert all(read_header(data).record_count for data in contents(opened))
