@@ -53,9 +53,9 @@ def command(
     events: int | None, rate: float | None, seed: int, data: Path | None, keep: bool, listener: str,
     metrics: str | None, master: str | None,
 ) -> None:  # fmt: skip
-    """Run a demonstration: a broker, a shop that sends events, and the pipeline of 'ottla pipeline init' on Spark.
+    """Run a demonstration: a broker, a shop, and a pipeline on Spark.
 
-    The shop sends orders, payments and clicks; some are malformed, some late, some duplicated. The pipeline computes
+    The pipeline is that of 'ottla pipeline init'. The shop sends orders, payments and clicks; some are malformed, some late, some duplicated. The pipeline computes
     the revenue per minute. With --events all results are checked: each valid event is counted once, and the revenue of
     each minute equals that of the shop. The exit code is 1 if a figure is wrong.
     """

@@ -54,7 +54,7 @@ _MEMBER_COLUMNS = (
 
 @click.group("group")
 def command() -> None:
-    """List, describe, reset and delete consumer groups, and see why they rebalance."""
+    """Manage consumer groups and explain their rebalances."""
 
 
 @command.command("list")

@@ -194,7 +194,10 @@ def reset(
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def seek(group: str, where: str, topics: tuple[str, ...], dry_run: bool, connection: Connection, output: str) -> None:
-    """Move the offsets of a group without --execute: the short form of reset. Its consumers must be stopped."""
+    """Move the offsets of a group: the short form of reset --execute.
+
+    The consumers of the group must be stopped.
+    """
     target = _parse_where(where)
     from ottla.cli.cluster import connect
 

@@ -120,9 +120,9 @@ ADVICE: Mapping[str, Advice] = {
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def why(name: str, count: int, connection: Connection, output: str) -> None:
-    """Show why a group rebalanced, newest first: the cause, the duration, and the setting to check.
+    """Show why a group rebalanced, newest first.
 
-    Reads the topic in which Ottla brokers record the causes of rebalances. Other brokers have no such topic.
+    Shows the cause, the duration and the setting to check. Reads the topic in which Ottla brokers record the causes of rebalances. Other brokers have no such topic.
     """
     from ottla.cli.cluster import connect
 

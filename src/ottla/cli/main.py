@@ -90,7 +90,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 def main() -> None:
     """An event-streaming broker that speaks the Apache Kafka protocol, and tools for any Kafka cluster.
 
-    Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 not reachable or not healthy in time.
+    Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 not reachable or not healthy in time, 130 interrupted.
     """
 
 

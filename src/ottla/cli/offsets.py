@@ -65,7 +65,7 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def command(topics: tuple[str, ...], moment: Moment, connection: Connection, output: str) -> None:
-    """Print the end offset, the start offset or the offset at a time of each partition.
+    """Print the end or start offsets of partitions.
 
     With a time, prints the first offset at or after it. A dash means that there is no such record.
     """

@@ -23,7 +23,7 @@ _FILE = click.Path(dir_okay=False)
 
 @click.group("pipeline")
 def command() -> None:
-    """Declare, validate, explain and run pipelines between topics and tables."""
+    """Declare, validate and run pipelines on Spark."""
 
 
 # The verbs below need no Spark. Those that do have a module of their own, and import Spark only when they are called,

@@ -89,7 +89,7 @@ class TransactionalIdType(click.ParamType):  # type: ignore[type-arg]
 
 @click.group("txn")
 def command() -> None:
-    """List and describe transactions, find those that hang, and abort them."""
+    """Inspect transactions and abort hanging ones."""
 
 
 @command.command("list")
