@@ -52,7 +52,9 @@ def test_client_reads_on_behind_the_gap(broker: BrokerProcess, client: type) -> 
     driver = client(broker.bootstrap)
     left = [b"%d" % offset for offset in range(40) if offset not in missing]
     assert [received.record.value for received in driver.consume(_TOPIC, 36)] == left
-    assert [received.record.value for received in driver.consume(_TOPIC, 1, offset=missing[0])] == [b"%d" % (missing[1] + 1)]
+    assert [received.record.value for received in driver.consume(_TOPIC, 1, offset=missing[0])] == [
+        b"%d" % (missing[1] + 1)
+    ]
 
 
 def test_kcat_ends_at_a_gap_that_is_the_end(broker: BrokerProcess) -> None:

@@ -55,8 +55,8 @@ def command(
 ) -> None:  # fmt: skip
     """Run a demonstration: a broker, a shop, and a pipeline on Spark.
 
-    The pipeline is that of 'ottla pipeline init'. The shop sends orders, payments and clicks; some are malformed, some late, some duplicated. The pipeline computes
-    the revenue per minute. With --events all results are checked: each valid event is counted once, and the revenue of
+    The shop sends orders, payments and clicks; some are malformed, some late, some duplicated. The pipeline of
+    'ottla pipeline init' computes the revenue per minute. With --events all results are checked: each valid event is counted once, and the revenue of
     each minute equals that of the shop. The exit code is 1 if a figure is wrong.
     """
     for package in _PACKAGES:

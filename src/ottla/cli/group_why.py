@@ -122,7 +122,8 @@ ADVICE: Mapping[str, Advice] = {
 def why(name: str, count: int, connection: Connection, output: str) -> None:
     """Show why a group rebalanced, newest first.
 
-    Shows the cause, the duration and the setting to check. Reads the topic in which Ottla brokers record the causes of rebalances. Other brokers have no such topic.
+    Shows the cause, the duration and the setting to check. Reads the topic in which Ottla brokers record the causes of
+    rebalances. Other brokers have no such topic.
     """
     from ottla.cli.cluster import connect
 
