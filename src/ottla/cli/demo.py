@@ -56,8 +56,8 @@ def command(
     """Run a demonstration: a broker, a shop, and a pipeline on Spark.
 
     The shop sends orders, payments and clicks; some are malformed, some late, some duplicated. The pipeline of
-    'ottla pipeline init' computes the revenue per minute. With --events all results are checked: each valid event is counted once, and the revenue of
-    each minute equals that of the shop. The exit code is 1 if a figure is wrong.
+    'ottla pipeline init' computes the revenue per minute. With --events all results are checked: each valid event is
+    counted once, and the revenue of each minute equals that of the shop. The exit code is 1 if a figure is wrong.
     """
     for package in _PACKAGES:
         if importlib.util.find_spec(package) is None:
