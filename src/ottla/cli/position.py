@@ -1,11 +1,11 @@
-"""Where to read in a partition, as people write it: kcat's words, rpk's words, and points in time.
+"""Positions in a partition on the command line, in the syntax of kcat and rpk.
 
-    beginning start    the first record              end          behind the last record
+    beginning start    the first record              end          the end of the log
     N                  that offset                   -N           N records before the end
     @TIME s@TIME       first record at or after      e@TIME       stop before the first record at or after
-    FROM:TO            from one to another, either may be left out
+    FROM:TO            from one position to another; either may be omitted
 
-TIME is milliseconds since 1970, ISO 8601 (UTC unless it says otherwise), or a span before now such as -90m.
+TIME is milliseconds since 1970, ISO 8601 (UTC if it has no time zone), or a duration before now such as -90m.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How `ottla consume` writes a record: kcat's tokens, rpk's encodings, and kcat's JSON envelope.
+"""Output formats of `ottla consume`: kcat's tokens, rpk's encodings, and kcat's JSON envelope.
 
     %t topic   %p partition    %o offset          %T timestamp in ms   %h headers as k=v,k=v
     %k key     %K its length   %s or %v value     %S its length        %% a percent sign
 
-%k, %s and %v may be followed by {hex} or {base64}. \\n \\t \\r \\\\ and \\xNN are as usual.
+%k, %s and %v may be followed by {hex} or {base64}. \\n \\t \\r \\\\ and \\xNN are the usual escapes.
 """
 
 from __future__ import annotations
