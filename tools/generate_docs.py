@@ -12,6 +12,7 @@ from typing import Any
 
 from ottla.model.setting_types import format_value
 from ottla.model.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
+from ottla.model.settings_foreign import foreign_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -40,6 +41,15 @@ first of the broker settings named here that is set, then the default.
 """
 
 
+SETTINGS_FOREIGN_HEAD = """
+## Settings of Kafka that Ottla ignores or refuses
+
+Settings of Kafka 4.3 and older versions that have no row above. *File*: in the properties file or on the command line.
+*Run time*: in IncrementalAlterConfigs and AlterConfigs. Kafka accepts any other name at run time, for plug-ins; Ottla
+refuses it as unknown. Dynamic settings of Kafka without effect here are rows of the first table.
+"""
+
+
 def settings_page() -> str:
     """docs/reference/settings.md"""
     return "\n".join(
@@ -48,6 +58,8 @@ def settings_page() -> str:
             *table(("Name", "Type", "Default", "Allowed", "Dynamic", "Meaning"), broker_rows()),
             SETTINGS_TOPIC_HEAD,
             *table(("Name", "Type", "Default", "Allowed", "Broker settings", "Meaning"), topic_rows()),
+            SETTINGS_FOREIGN_HEAD,
+            *table(("Name", "File", "Run time"), ((f"`{name}`", *cells) for name, *cells in foreign_rows())),
             "",
         ]
     )

@@ -9,13 +9,14 @@ DescribeConfigs         describe_topic, describe_broker, describe_broker_default
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ottla.model.errors import InvalidRequest
-from ottla.model.setting_types import LIST, PROBLEMS_MAX, InvalidSettings, Setting, format_value, unknown_name
+from ottla.model.setting_types import LIST, PROBLEMS_MAX, STRING, InvalidSettings, Setting, format_value, unknown_name
 from ottla.model.settings_broker import BROKER_SETTINGS, BrokerSettings
+from ottla.model.settings_foreign import dynamic_refusal_of, is_secret
 from ottla.model.settings_topic import TOPIC_SETTINGS, TopicSettings, validate_topic_overrides
 
 __all__ = [
@@ -133,15 +134,30 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list
 
 
 def describe_broker(settings: BrokerSettings) -> list[ConfigEntry]:
-    """Every setting of this broker."""
-    return [
-        _entry(
-            row,
-            format_value(settings.value_of(row.name)),
-            _broker_synonyms(_UNITS.get(row.name, (row.name,)), settings),
-        )
-        for row in BROKER_SETTINGS.values()
-    ]
+    """Return every setting of this broker, and settings of Kafka that it was started with and ignores."""
+    entries = []
+    for row in BROKER_SETTINGS.values():
+        value = format_value(settings.value_of(row.name))
+        entries.append(_entry(row, value, _broker_synonyms([row.name], settings)))
+        for alias in row.aliases:
+            static = (ConfigSynonym(alias, value, ConfigSource.STATIC_BROKER),) if row.name in settings.explicit else ()
+            entries.append(replace(_entry(row, value, static), name=alias))
+    return entries + [_ignored_entry(name, text.strip()) for name, text in settings.ignored.items()]
+
+
+def _ignored_entry(name: str, text: str) -> ConfigEntry:
+    """Return an entry as Kafka shows a value that was set at start."""
+    value = None if is_secret(name) else text
+    return ConfigEntry(
+        name=name,
+        value=value,
+        type_id=STRING.id,
+        source_id=ConfigSource.STATIC_BROKER,
+        read_only=True,
+        sensitive=is_secret(name),
+        synonyms=(ConfigSynonym(name, value, ConfigSource.STATIC_BROKER),),
+        documentation="A setting of Kafka without effect in Ottla.",
+    )
 
 
 def describe_broker_defaults(settings: BrokerSettings) -> list[ConfigEntry]:
@@ -151,21 +167,6 @@ def describe_broker_defaults(settings: BrokerSettings) -> list[ConfigEntry]:
         synonym = ConfigSynonym(name, text.strip(), ConfigSource.DYNAMIC_DEFAULT_BROKER)
         entries.append(_entry(BROKER_SETTINGS[name], synonym.value, (synonym,)))
     return entries
-
-
-def _units() -> dict[str, tuple[str, ...]]:
-    units: dict[str, tuple[str, ...]] = {}
-    for row in TOPIC_SETTINGS.values():
-        names = tuple(synonym.name for synonym in row.synonyms)
-        for position, synonym in enumerate(row.synonyms):
-            # log.flush.scheduler.interval.ms lends its value to log.flush.interval.ms but is another setting.
-            if position == 0 or synonym.factor != 1:
-                units[synonym.name] = names
-    return units
-
-
-#: broker settings that say the same thing in different units, by each of their names, in order of precedence
-_UNITS = _units()
 
 
 def _broker_synonyms(names: Iterable[str], settings: BrokerSettings) -> tuple[ConfigSynonym, ...]:
@@ -253,6 +254,8 @@ def _apply(
     if text is None:
         raise InvalidRequest(f"{name} has no value; use operation 1 (delete) to go back to the default")
     row = table.get(name)
+    if row is None and table is BROKER_SETTINGS and (refusal := dynamic_refusal_of(name)):
+        raise InvalidRequest(refusal)
     if row is None:
         raise ValueError(unknown_name(name, table))
     if not row.dynamic:

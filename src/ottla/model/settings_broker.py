@@ -28,6 +28,7 @@ from ottla.model.setting_types import (
 from ottla.model.settings_coordinator import CoordinatorSettings
 from ottla.model.settings_foreign import is_ignored, refusal_of
 from ottla.model.settings_log import LogSettings
+from ottla.model.settings_unused import UnusedSettings
 from ottla.model.types import Endpoint, parse_endpoint
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
@@ -50,7 +51,7 @@ HTTP_ENDPOINT = Check(
 )
 
 
-class BrokerSettings(LogSettings, CoordinatorSettings):
+class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
     """The values one broker runs with. Made by `parse`; `with_dynamic` makes the next one."""
 
     # Identity and storage
@@ -72,13 +73,6 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         "KAFKA_STORAGE_ERROR until there is space. 0 disables the check.",
         dynamic=True,
     )
-    num_recovery_threads_per_data_dir = Setting(
-        "num.recovery.threads.per.data.dir",
-        INT,
-        2,
-        at_least(1),
-        "Partitions of one log directory that are recovered at the same time after an unclean stop.",
-    )
 
     # Network
 
@@ -93,9 +87,9 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
     advertised_listeners = Setting(
         "advertised.listeners",
         LIST,
-        (),
+        None,
         ENDPOINTS,
-        "Addresses that the broker tells clients to use. Empty: each client gets the address that it dialled.",
+        "Addresses that the broker tells clients to use. Not set: each client gets the address that it dialled.",
     )
     listener_security_protocol_map = Setting(
         "listener.security.protocol.map",
@@ -257,22 +251,6 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         at_least(1),
         "How often high watermarks are written to the checkpoint file.",
     )
-    num_replica_fetchers = Setting(
-        "num.replica.fetchers",
-        INT,
-        1,
-        at_least(1),
-        "Connections a follower opens to each leader.",
-        used=False,
-    )
-    background_threads = Setting(
-        "background.threads",
-        INT,
-        10,
-        at_least(1),
-        "Kafka's background threads. Ottla works in one event loop and has none.",
-        used=False,
-    )
 
     # Operations
 
@@ -299,8 +277,8 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
     dynamic_defaults: Mapping[str, str]
     #: dynamic values for this broker
     dynamic_own: Mapping[str, str]
-    #: Kafka's settings that were given and have no meaning here; worth a warning at start
-    ignored: tuple[str, ...]
+    #: settings of Kafka that were given and have no effect here, with their texts; the broker logs a warning for each
+    ignored: Mapping[str, str]
 
     def __init__(
         self,
@@ -308,7 +286,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
         explicit: Mapping[str, str] = NO_SETTINGS,
         dynamic_defaults: Mapping[str, str] = NO_SETTINGS,
         dynamic_own: Mapping[str, str] = NO_SETTINGS,
-        ignored: tuple[str, ...] = (),
+        ignored: Mapping[str, str] = NO_SETTINGS,
     ) -> None:
         effective = {**explicit, **dynamic_defaults, **dynamic_own}
         problems: list[str] = []
@@ -328,14 +306,14 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
             explicit=MappingProxyType(dict(explicit)),
             dynamic_defaults=MappingProxyType(dict(dynamic_defaults)),
             dynamic_own=MappingProxyType(dict(dynamic_own)),
-            ignored=ignored,
+            ignored=MappingProxyType(dict(ignored)),
         )
 
     @classmethod
     def parse(cls, properties: Mapping[str, str] = NO_SETTINGS) -> Self:
         """Settings from the texts of a server.properties; InvalidSettings has one line for every problem."""
         explicit: dict[str, str] = {}
-        ignored: list[str] = []
+        ignored: dict[str, str] = {}
         problems: list[str] = []
         for given, text in properties.items():
             name = ALIASES.get(given, given)
@@ -345,11 +323,11 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
             elif refusal := refusal_of(given, text):
                 problems.append(refusal)
             elif is_ignored(given):
-                ignored.append(given)
+                ignored[given] = text
             else:
                 problems.append(unknown_name(given, [*BROKER_SETTINGS, *ALIASES]))
         try:
-            settings = cls(explicit=explicit, ignored=tuple(ignored))
+            settings = cls(explicit=explicit, ignored=ignored)
         except InvalidSettings as error:
             raise InvalidSettings([*problems, *error.problems]) from None
         if problems:
@@ -381,7 +359,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings):
     @property
     def advertised_endpoints(self) -> tuple[Endpoint, ...]:
         """What clients are told; empty when each is told the address it dialled."""
-        return self._without_controller(self.advertised_listeners)
+        return self._without_controller(self.advertised_listeners or ())
 
     def _without_controller(self, listeners: tuple[str, ...]) -> tuple[Endpoint, ...]:
         hidden = {name.upper() for name in self.controller_listener_names}

@@ -1,11 +1,14 @@
-"""Kafka's broker settings that Ottla does not serve: which may be ignored, and which must be refused.
+"""Kafka's broker settings that have no row in the tables: which are ignored, and which are refused.
 
-A server.properties written for Kafka should start Ottla, with a warning for each line that means nothing
-here. Lines that promise protection (encryption, logins, permissions, policies) are refused instead: ignoring
-them would open what their writer meant to close.
+A server.properties written for Kafka should start Ottla, with a warning for each setting that has no effect here.
+Settings that promise protection (encryption, authentication, authorization, policies) are refused instead, because
+ignoring them would leave open what the operator wants closed.
+
+At run time (IncrementalAlterConfigs) none of these settings is accepted. Dynamic settings of Kafka that have no effect
+and protect nothing are rows of `settings_unused`, which are accepted.
 """
 
-#: accepted with a warning
+#: ignored in the file, with a warning; none of them can change at run time in Kafka, but for those of _REFUSED_DYNAMIC
 _IGNORED_NAMES = frozenset(
     [
         "alter.log.dirs.replication.quota.window.num",
@@ -16,11 +19,13 @@ _IGNORED_NAMES = frozenset(
         "broker.id.generation.enable",
         "broker.session.timeout.ms",
         "client.quota.callback.class",
+        "config.providers",
         "connection.failed.authentication.delay.ms",
         "control.plane.listener.name",
         "controlled.shutdown.enable",
         "controlled.shutdown.max.retries",
         "controlled.shutdown.retry.backoff.ms",
+        "cordoned.log.dirs",
         "delete.records.purgatory.purge.interval.requests",
         "early.start.listeners",
         "eligible.leader.replicas.enable",
@@ -32,8 +37,6 @@ _IGNORED_NAMES = frozenset(
         "leader.imbalance.per.broker.percentage",
         "log.dir.failure.timeout.ms",
         "log.initial.task.delay.ms",
-        "log.local.retention.bytes",
-        "log.local.retention.ms",
         "log.message.downconversion.enable",
         "log.message.format.version",
         "log.message.timestamp.difference.max.ms",
@@ -44,8 +47,6 @@ _IGNORED_NAMES = frozenset(
         "metrics.num.samples",
         "metrics.recording.level",
         "metrics.sample.window.ms",
-        "num.io.threads",
-        "num.network.threads",
         "num.replica.alter.log.dirs.threads",
         "process.roles",
         "producer.id.expiration.check.interval.ms",
@@ -103,8 +104,21 @@ _REFUSED_NAMES = {
 _REFUSED_PREFIXES = ("delegation.token.", "listener.name.", "password.encoder.", "sasl.", "security.", "ssl.")
 
 
+#: dynamic settings of Kafka that are refused at run time, and why
+_REFUSED_DYNAMIC = {
+    "config.providers": "it names Java classes",
+    "cordoned.log.dirs": "log directories cannot be cordoned",
+    "max.connection.creation.rate": "the rate of connections is not limited",
+    "max.connections.per.ip.overrides": "the limit of connections is the same for all addresses",
+    "metric.reporters": "it names Java classes; set metrics.listener for Prometheus metrics",
+    "principal.builder.class": "it names a Java class",
+}
+_NO_SECURITY = "TLS and SASL are not supported yet"
+_REFUSED_DYNAMIC_PREFIXES = {"listener.name.": _NO_SECURITY, "sasl.": _NO_SECURITY, "ssl.": _NO_SECURITY}
+
+
 def refusal_of(name: str, text: str) -> str | None:
-    """The line that refuses a protection Ottla cannot give; it never shows the value, perhaps a secret."""
+    """Return why a setting of the file is refused, None if it is not. The value is not shown: it may be a secret."""
     if name not in _REFUSED_NAMES and not name.startswith(_REFUSED_PREFIXES):
         return None
     if text.strip() in ("", _REFUSED_NAMES.get(name, "")):
@@ -113,10 +127,44 @@ def refusal_of(name: str, text: str) -> str | None:
 
 
 def is_ignored(name: str) -> bool:
-    """Whether Kafka knows `name` and Ottla can do without it."""
+    """Return whether `name` is a setting of Kafka that is ignored in the file."""
     return (
         name in _IGNORED_NAMES
         or name in _REFUSED_NAMES
         or name.startswith(_IGNORED_PREFIXES)
         or name.startswith(_REFUSED_PREFIXES)
     )
+
+
+def dynamic_refusal_of(name: str) -> str | None:
+    """Return why a setting of Kafka cannot be changed at run time, None if Kafka has no such setting."""
+    reasons = [why for prefix, why in _REFUSED_DYNAMIC_PREFIXES.items() if name.startswith(prefix)]
+    if reason := _REFUSED_DYNAMIC.get(name) or next(iter(reasons), None):
+        return f"{name} cannot be changed: {reason}"
+    if is_ignored(name):
+        return f"{name} cannot change while the broker runs, and has no effect in Ottla"
+    return None
+
+
+def is_secret(name: str) -> bool:
+    """Return whether the value of an ignored setting must not be shown: Kafka hides values of unknown settings, too."""
+    return name.startswith(("confluent.", "zookeeper."))
+
+
+def foreign_rows() -> list[tuple[str, str, str]]:
+    """Return the table for the documentation: name or prefix, what happens in the file, what happens at run time."""
+    rows: dict[str, tuple[str, str]] = {}
+    for name in _IGNORED_NAMES:
+        rows[name] = "ignored with a warning", "refused"
+    for prefix in _IGNORED_PREFIXES:
+        rows[f"{prefix}*"] = "ignored with a warning", "refused"
+    for name, harmless in _REFUSED_NAMES.items():
+        allowed = f"refused unless empty or `{harmless}`" if harmless else "refused unless empty"
+        rows[name] = allowed, "refused"
+    for prefix in _REFUSED_PREFIXES:
+        rows[f"{prefix}*"] = "refused unless empty", "refused"
+    for name, why in (
+        _REFUSED_DYNAMIC | {f"{prefix}*": why for prefix, why in _REFUSED_DYNAMIC_PREFIXES.items()}
+    ).items():
+        rows[name] = rows[name][0], f"refused: {why}"
+    return [(name, *treatments) for name, treatments in sorted(rows.items())]

@@ -361,6 +361,7 @@ class TopicSettings(SettingsSnapshot):
         -2,
         at_least(-2),
         "Age at which segments in remote storage leave the local disk; -2: `retention.ms`.",
+        synonyms=_from("log.local.retention.ms"),
         used=False,
     )
     local_retention_bytes = TopicSetting(
@@ -369,6 +370,7 @@ class TopicSettings(SettingsSnapshot):
         -2,
         at_least(-2),
         "Local size of a partition in remote storage; -2: `retention.bytes`.",
+        synonyms=_from("log.local.retention.bytes"),
         used=False,
     )
 

@@ -40,6 +40,8 @@ from ottla.model.settings import (
     parse_properties,
     validate_topic_overrides,
 )
+from ottla.model.settings_foreign import foreign_rows
+from ottla.model.settings_unused import UnusedSettings
 from ottla.model.types import Endpoint
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -295,12 +297,10 @@ def test_invalid_settings_reach_a_client_as_invalid_config() -> None:
 
 def test_a_properties_file_written_for_kafka_starts_ottla() -> None:
     settings = BrokerSettings.parse(parse_properties(KRAFT_PROPERTIES))
-    assert settings.ignored == (
+    assert tuple(settings.ignored) == (
         "process.roles",
         "controller.quorum.voters",
         "inter.broker.listener.name",
-        "num.network.threads",
-        "num.io.threads",
         "share.coordinator.state.topic.min.isr",
     )
 
@@ -342,7 +342,7 @@ def test_a_protection_ottla_cannot_give_is_refused_without_showing_it(name: str)
     ],
 )
 def test_kafkas_default_without_protection_is_ignored(name: str, text: str) -> None:
-    assert BrokerSettings.parse({name: text}).ignored == (name,)
+    assert BrokerSettings.parse({name: text}).ignored == {name: text}
 
 
 @pytest.mark.parametrize(
@@ -551,20 +551,36 @@ def test_the_source_of_a_described_value_is_where_its_value_comes_from() -> None
     )
 
 
-def test_units_of_one_setting_are_synonyms_of_each_other() -> None:
-    entry = entry_of(describe_broker(BrokerSettings.parse({"log.retention.minutes": "1"})), "log.retention.ms")
-    assert (entry.value, entry.synonyms) == (
-        None,
-        (("log.retention.minutes", "1", 4), ("log.retention.hours", "168", 5)),
+@pytest.mark.parametrize("name", ["log.retention.ms", "log.retention.minutes", "log.roll.ms", "log.flush.interval.ms"])
+def test_unset_setting_without_a_default_has_no_synonyms(name: str) -> None:
+    """As in Kafka 4.3, also when another unit of the same setting is set."""
+    broker = BrokerSettings.parse(
+        {"log.retention.hours": "1", "log.roll.hours": "1", "log.flush.scheduler.interval.ms": "5"}
     )
+    entry = entry_of(describe_broker(broker), name)
+    assert (entry.value, entry.source_id, entry.synonyms) == (None, ConfigSource.DEFAULT, ())
 
 
-def test_the_flush_scheduler_is_no_unit_of_the_flush_interval() -> None:
-    entry = entry_of(
-        describe_broker(BrokerSettings.parse({"log.flush.interval.ms": "1"})),
-        "log.flush.scheduler.interval.ms",
-    )
-    assert entry.source_id == ConfigSource.DEFAULT
+def test_values_that_were_set_at_start_are_static() -> None:
+    settings = BrokerSettings.parse(parse_properties(KRAFT_PROPERTIES) | {"confluent.license": "canary"})
+    entries = {entry.name: entry for entry in describe_broker(settings)}
+    for name, value in {
+        "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        "broker.id": "1",
+        "node.id": "1",
+        "num.io.threads": "8",
+        "process.roles": "broker,controller",
+    }.items():
+        entry = entries[name]
+        assert (entry.value, entry.source_id) == (value, ConfigSource.STATIC_BROKER)
+        assert entry.synonyms[0] == (name, value, ConfigSource.STATIC_BROKER)
+    assert (entries["confluent.license"].value, entries["confluent.license"].sensitive) == (None, True)
+    assert len({entry.name for entry in describe_broker(settings)}) == len(describe_broker(settings))
+
+
+def test_addresses_that_were_not_set_are_null() -> None:
+    entry = entry_of(describe_broker(BrokerSettings()), "advertised.listeners")
+    assert (entry.value, entry.source_id, entry.synonyms) == (None, ConfigSource.DEFAULT, ())
 
 
 def test_broker_settings_that_need_a_restart_are_read_only() -> None:
@@ -595,6 +611,31 @@ def test_a_setting_without_effect_says_so() -> None:
 
 
 # AlterConfigs
+
+
+@pytest.mark.parametrize("name", sorted(UnusedSettings.rows()))
+def test_dynamic_setting_of_kafka_without_effect_is_accepted_and_shown(name: str) -> None:
+    text = format_value(BROKER_SETTINGS[name].default) or ""
+    changed = apply_incremental({}, [(name, AlterOp.SET, text)], BROKER_SETTINGS)
+    entry = entry_of(describe_broker(BrokerSettings().with_dynamic({}, changed)), name)
+    assert (entry.value, entry.source_id) == (text, ConfigSource.DYNAMIC_BROKER)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max.connection.creation.rate", "ssl.keystore.location", "listener.name.plaintext.ssl.key.password",
+     "sasl.jaas.config", "metric.reporters", "process.roles", "controller.quorum.voters", "zookeeper.connect"],
+)  # fmt: skip
+def test_setting_of_kafka_that_cannot_be_changed_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=name) as raised:
+        apply_incremental({}, [(name, AlterOp.SET, "canary")], BROKER_SETTINGS)
+    assert "unknown" not in str(raised.value) and "canary" not in str(raised.value)
+
+
+def test_table_of_foreign_settings_names_none_that_has_a_row() -> None:
+    names = [name for name, _, _ in foreign_rows()]
+    assert names == sorted(names) and len(set(names)) == len(names)
+    assert not BROKER_SETTINGS.keys() & set(names)
 
 
 def test_set_and_delete_change_the_overrides() -> None:

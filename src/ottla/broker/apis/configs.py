@@ -9,7 +9,7 @@ from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import check_topic_name
 from ottla.cluster.schema import BROKER_DEFAULT, broker_config_path, config_json, topic_config_path
 from ottla.cluster.store import Create, NoNode, Op, Put
-from ottla.model.errors import ErrorCode, InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
+from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.model.settings import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
@@ -163,7 +163,8 @@ async def _alter(
     except NoNode:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic is gone"
     except InvalidSettings as error:
-        return ErrorCode.INVALID_CONFIG, str(error)
+        # As Kafka answers: a bad value is an invalid request for a broker, an invalid config for anything else.
+        return ErrorCode.INVALID_REQUEST if kind == BROKER else ErrorCode.INVALID_CONFIG, str(error)
     except KafkaError as error:
         return error.code, str(error)
     return 0, None
@@ -185,10 +186,7 @@ def _alter_broker(services: Services, name: str, changes: Sequence[Change], repl
     known: Mapping[str, str] = services.view.broker_configs.get(name or BROKER_DEFAULT, {})
     changed = apply_incremental({} if replace else known, list(changes), BROKER_SETTINGS)
     defaults, own = services.view.dynamic_config(services.broker_id)
-    try:
-        services.started_settings.with_dynamic(*((defaults, changed) if name else (changed, own)))
-    except InvalidSettings as error:
-        raise InvalidConfig(str(error)) from None
+    services.started_settings.with_dynamic(*((defaults, changed) if name else (changed, own)))
     path, value = broker_config_path(name), config_json(changed)
     exists = (name or BROKER_DEFAULT) in services.view.broker_configs
     return Put(path, value) if exists else Create(path, value)
