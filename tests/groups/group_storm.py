@@ -71,18 +71,27 @@ class Storm:
             self._changes += [(1, self._restart_broker), (1, self._kill_broker)]
 
     def play(self, changes: int) -> None:
-        """Start with two members, make that many changes, and let everybody go on."""
+        """Start with two members, make that many changes, and let all members go on.
+
+        Every kind of change is made once, so that a short storm has them all; the rest are drawn by weight.
+        """
         self._join()
         self._join()
         done = 0
         weights, acts = zip(*self._changes, strict=True)
+        due = list(acts)
+        is_refused = False
         while done < changes:
-            (act,) = self._rng.choices(acts, weights)
-            if not act():
+            # A change that cannot be made now may need another one first, such as a member to freeze.
+            act = self._rng.choice(due) if due and not is_refused else self._rng.choices(acts, weights)[0]
+            is_refused = not act()
+            if is_refused:
                 # Those who stand still must be able to go on meanwhile.
                 self._wait(_DRAW_AGAIN_S)
             else:
                 done += 1
+                if act in due:
+                    due.remove(act)
                 self._changes_since_end += 1
                 calm = self._calm and self._rng.random() < _CALM_SHARE
                 self._wait(self._rng.uniform(*(_CALM_S if calm else _PAUSE_S)))

@@ -13,8 +13,9 @@ from txn_campaign import Campaign
 _KILLS = 5
 _RECORDS = 5000
 _RUNS = 5
-#: of the short slice in `make test`; a longer campaign draws one, and prints it
-_SLICE_SEED = 1
+#: of the short slice in `make test`: two of its runs of mixed clients kill the broker, in two transactions time out.
+#: A longer campaign draws its seed, and prints it.
+_SLICE_SEED = 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
