@@ -196,13 +196,19 @@ def test_batch_larger_than_the_topic_allows_is_too_large(client: RawClient, new_
 
 
 @every_version
-def test_compacted_topic_names_the_record_without_a_key(client: RawClient, new_topic: Any, version: int) -> None:
+@pytest.mark.parametrize("pairs", [2, 1000], ids=["opened on the loop", "opened by the opener"])
+def test_compacted_topic_names_every_record_without_a_key(
+    client: RawClient, new_topic: Any, version: int, pairs: int
+) -> None:
     topic = new_topic(partitions=3, config={"cleanup.policy": "compact"})
-    keyless = build_batch([Record(key=b"k", value=b"v", timestamp=1), Record(value=b"v", timestamp=1)])
+    keyless = build_batch([Record(key=b"k", value=b"v", timestamp=1), Record(value=b"v", timestamp=1)] * pairs)
     for way in WAYS:
         row = way(client, topic, version, keyless)
-        assert (row.error_code, [error.batch_index for error in row.record_errors]) == (87, [1] if version >= 8 else [])
+        named = [error.batch_index for error in row.record_errors]
+        assert (row.error_code, named) == (87, list(range(1, 2 * pairs, 2)) if version >= 8 else [])
+        assert all(error.batch_index_error_message for error in row.record_errors)
         assert (row.error_message is not None) == (version >= 8)
+    assert end_offset(client, topic) == 1, "only the good batch of the second way is stored"
 
 
 @pytest.mark.parametrize(("ahead_ms", "code"), [(0, 0), (50 * 60_000, 0), (2 * HOUR_MS, 32), (2**61, 32)])

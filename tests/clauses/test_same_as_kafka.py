@@ -19,6 +19,7 @@ from tests.clauses.group_requests import fetch
 from tests.clauses.group_scripts import SCRIPTS, Script, Wire
 
 from ottla.model.batch import checksum
+from ottla.model.records import Record, build_batch
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import Closed, RawClient, batch_of, fetch_from, fetch_request, produce_request
 from ottla.wire import ZERO_UUID, Message, Struct
@@ -77,6 +78,10 @@ GROUP_SETTINGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.
 KAFKA_SETTINGS = {"group.consumer.assignment.interval.ms": "0"}
 
 
+HOUR_MS = 3_600_000
+RECENT = {"message.timestamp.before.max.ms": str(HOUR_MS), "message.timestamp.after.max.ms": str(HOUR_MS)}
+
+
 class Side:
     """One of the two brokers, with topics of the same names and contents."""
 
@@ -93,6 +98,8 @@ class Side:
                                "compression.type": "uncompressed"}),
                 ("opened-small", 1, {"max.message.bytes": "100000", "compression.type": "uncompressed"}),
                 ("gzip", 1, {"segment.bytes": "1048576", "compression.type": "gzip"}),
+                ("recent", 1, RECENT),
+                ("recent-compacted", 1, {"cleanup.policy": "compact", **RECENT}),
             ):  # fmt: skip
                 self.ids[name] = client.create_topic(name, partitions, config)
             for timestamp in (1000, 3000, 2000):
@@ -200,6 +207,30 @@ def produces() -> Iterator[Case]:
     yield "produce by id", lambda side: produce_request((side.ids["one"], 9, good)), (13,)
     yield "produce nothing", lambda _: produce_request(), versions
     yield "produce large", lambda _: produce_request(("small", 0, batch_of(bytes(300)))), versions
+    yield from invalid_records()
+
+
+def invalid_records() -> Iterator[Case]:
+    """KIP-467: which records of a batch are named, and the code of the batch."""
+    now = int(time.time() * 1000)
+    valid, keyless = Record(timestamp=now, key=b"k"), Record(timestamp=now)
+    old, future = Record(timestamp=now - 2 * HOUR_MS, key=b"k"), Record(timestamp=now + 2 * HOUR_MS, key=b"k")
+    ancient, untimed = Record(timestamp=5), Record(timestamp=-1, key=b"k")
+    batches = {
+        "one keyless": ("compacted", [valid, keyless, valid]),
+        "keyless": ("compacted", [keyless, valid, keyless, keyless]),
+        "many keyless": ("compacted", [valid, keyless] * 2000),
+        "future": ("one", [valid, future, valid, future]),
+        "future and keyless": ("compacted", [keyless, future, valid]),
+        "old": ("recent", [valid, old, future]),
+        "old first": ("recent", [old, untimed, valid]),
+        "old and keyless": ("recent-compacted", [ancient, old, valid, keyless]),
+    }
+    for name, (topic, records) in batches.items():
+        for codec in (0, 4):
+            batch = build_batch(records, codec=codec)
+            ask = lambda _, t=topic, b=batch: produce_request((t, 0, b), ("three", 0, batch_of(b"v")))  # noqa: E731
+            yield f"produce {name}, codec {codec}", ask, (7, 8, 9, 12)
 
 
 def large_produces() -> Iterator[Case]:

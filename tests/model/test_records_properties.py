@@ -1,6 +1,7 @@
 """Record batches against the readers and builders of aiokafka and kafka-python, and under random damage."""
 
 import contextlib
+import dataclasses
 import tracemalloc
 import warnings
 
@@ -10,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.model.batch import CODECS, read_header
-from ottla.model.errors import InvalidRecord
+from ottla.model.errors import InvalidRecord, InvalidTimestamp
+from ottla.model.opening import OpeningRules, open_batch
 from ottla.model.records import (
     Record,
     build_batch,
     find_timestamp,
-    first_null_key,
     iterate_records,
     max_timestamp_record,
     recompress,
@@ -86,9 +87,32 @@ def test_scans_agree_with_reading_every_record(records: list[Record], codec: int
     built = build_batch(records, codec=codec, base_offset=7)
     read = list(iterate_records(built))
     assert list(record_timestamps(built)) == [(record.offset, record.timestamp) for record in read]
-    assert first_null_key(built) == next((i for i, record in enumerate(read) if record.key is None), None)
     newest = max(record.timestamp for record in read)
     assert max_timestamp_record(built) == next((r.offset, newest) for r in read if r.timestamp == newest)
+
+
+@settings(deadline=None)
+@given(record_lists, codecs, st.booleans(), timestamps, timestamps)
+def test_open_batch_names_the_same_records_as_a_look_at_each(
+    records: list[Record], codec: int, requires_keys: bool, one: int, two: int
+) -> None:
+    rules = OpeningRules(requires_keys=requires_keys, timestamp_min=min(one, two), timestamp_max=max(one, two))
+    dense = [dataclasses.replace(record, offset_delta=-1) for record in records]
+    without_key = {index for index, record in enumerate(dense) if requires_keys and record.key is None}
+    out_of_range = {
+        index
+        for index, record in enumerate(dense)
+        if record.timestamp != -1 and not rules.timestamp_min <= record.timestamp <= rules.timestamp_max
+    } - without_key
+    built = build_batch(dense, codec=codec)
+    if not without_key and not out_of_range:
+        assert open_batch(built, rules) is None
+        return
+    with pytest.raises(InvalidTimestamp if out_of_range else InvalidRecord) as raised:
+        open_batch(built, rules)
+    errors = raised.value.record_errors
+    assert [error.batch_index for error in errors] == sorted(without_key | out_of_range)
+    assert {error.batch_index for error in errors if "key" in error.text} == without_key
 
 
 @settings(deadline=None)
@@ -150,9 +174,11 @@ def read_in_every_way(batch: bytes, max_bytes: int) -> None:
         with contextlib.suppress(InvalidRecord):
             for _ in read(batch, max_bytes=max_bytes):
                 pass
-    for look in (first_null_key, max_timestamp_record):
-        with contextlib.suppress(InvalidRecord):
-            look(batch, max_bytes=max_bytes)
+    with contextlib.suppress(InvalidRecord):
+        max_timestamp_record(batch, max_bytes=max_bytes)
+    for rules in (OpeningRules(requires_keys=True), OpeningRules(timestamp_min=0), OpeningRules(codec=GZIP)):
+        with contextlib.suppress(InvalidRecord, InvalidTimestamp):
+            open_batch(batch, rules._replace(bytes_max=max_bytes))
     with contextlib.suppress(InvalidRecord):
         recompress(batch, GZIP, max_bytes=max_bytes)
 

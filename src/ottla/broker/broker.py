@@ -409,6 +409,7 @@ class Broker:
             await dispatcher.stop()
         if self._produce is not None:
             await self._produce.stop()
+        self.replicas.opener.close()
         self.replicas.write_turn()
         self.replicas.compactor.stop()
         await self._threads.drain()

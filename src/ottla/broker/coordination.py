@@ -226,7 +226,8 @@ class Coordination:
             try:
                 if partition is not None:
                     self._begin_turn()
-                    replicas.append(partition, batch, memoryview(batch), 0, len(batch), now_ms)
+                    settings = partition.log.settings
+                    replicas.append(partition, batch, memoryview(batch), 0, len(batch), now_ms, opened=settings)
             except KafkaError as error:
                 log.warning("a rebalance was not noted group=%r error=%s", entry.group_id, error)
 

@@ -395,7 +395,7 @@ class ShardRuntime(ABC, Generic[S]):
         self._begin_turn()
         _, end = self._replicas.append(
             partition, batch, memoryview(batch), 0, len(batch), now.wall_ms, transactional=producer is not None,
-            sequenced=producer is None,
+            sequenced=producer is None, opened=partition.log.settings,
         )  # fmt: skip
         hosted.end_offset = end
         for record in outcome.records:

@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 #: a log with less to read is compacted in the broker's own process: starting another costs more
 PROCESS_BYTES_MIN = 256 * 1024
+#: the same for records: compressed ones may be many in few bytes
+PROCESS_RECORDS_MIN = 10_000
 _LONG_MAX = (1 << 63) - 1
 #: an opened batch may be this many times larger than the largest message, or have this size: more is a bomb
 _INFLATE_MAX = 16
@@ -68,6 +70,11 @@ class CompactionPlan:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.sources)
+
+    @property
+    def records_max(self) -> int:
+        """Return how many records the sources have at most."""
+        return self.end_offset - self.sources[0].base_offset
 
 
 def plan_compaction(of: Log, last_stable_offset: int, now_ms: int) -> CompactionPlan | None:
@@ -159,7 +166,8 @@ class Compactor:
             # A segment with gaps must not be the last one that a crash leaves: there gaps are damage.
             of.active.open_file()
         job = _job_of(plan, now_ms, settings)
-        own_process = isinstance(self._disk, RealDisk) and plan.size_bytes >= PROCESS_BYTES_MIN
+        is_large = plan.size_bytes >= PROCESS_BYTES_MIN or plan.records_max >= PROCESS_RECORDS_MIN
+        own_process = isinstance(self._disk, RealDisk) and is_large
         frames = clean_in_process(job) if own_process else clean(self._disk, job)
         self._pass = _Pass(self._disk, plan, frames, self._monotonic())
         self._submit(self._pass)

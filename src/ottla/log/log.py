@@ -30,13 +30,13 @@ from crc32c import crc32c
 from ottla.env.disk import Disk
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
+from ottla.log.opening import InlineBudget, limits_past, open_inline, rules_for
 from ottla.log.producers import ProducerEntry, Producers, load_snapshot, remove_snapshots, snapshot_path
 from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment
-from ottla.log.times import find_newest, find_offset
+from ottla.log.times import FindRecord, find_newest, find_offset
 from ottla.log.transactions import EndedTransaction, marker_batch
 from ottla.log.validation import batch_bytes_max, refuse_if_too_large, refuse_unless_allowed
 from ottla.model.batch import (
-    CODEC_BY_NAME,
     CODEC_MASK,
     CODEC_MAX,
     CONTROL,
@@ -57,7 +57,7 @@ from ottla.model.errors import (
     InvalidTimestamp,
     OffsetOutOfRange,
 )
-from ottla.model.records import first_null_key, recompress
+from ottla.model.records import find_timestamp, max_timestamp_record
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
 
@@ -72,13 +72,14 @@ PENDING_BYTES_MAX = 1 << 20
 EPOCHS_FILE = "leader-epoch-checkpoint"
 #: remembered (offset, position) pairs of readers that read on
 _HINTS_MAX = 64
-#: an opened batch may be this many times larger than the largest message; more is a bomb
+#: a batch that is opened to find a time may be this many times larger than the largest message
 _INFLATE_MAX = 16
 
 #: what a client's batch may not be, and its codec: above the largest codec, it needs a closer look
 _REFUSED_OR_CODEC = CONTROL | TRANSACTIONAL | CODEC_MASK
 _unpack_header = HEADER.unpack_from
 _pack_prefix = PREFIX.pack
+_ATTRIBUTES = Struct(">h")
 _ATTRIBUTES_AND_CRC = Struct(">Ih")
 _TIMESTAMP = Struct(">q")
 
@@ -99,6 +100,8 @@ class Log:
         self.make_folder: Callable[[], None] | None = None
         #: called with a segment that will not change any more
         self.on_roll: Callable[[Log, Segment], None] = _nobody_rolled
+        #: what this turn may still spend on opening batches; the logs of a broker share one
+        self.inline_budget = InlineBudget()
 
         # Contents
         self.segments = segments
@@ -153,15 +156,16 @@ class Log:
 
     def append(
         self, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int, transactional: bool = False,
-        sequenced: bool = True,
+        sequenced: bool = True, opened: TopicSettings | None = None,
     ) -> tuple[int, int]:  # fmt: skip
         """Append the client's batch that fills ``buffer[start:end]``: its base offset and the offset behind it.
 
         ``view`` looks at the same buffer, which is the caller's to give away: timestamps are patched in place. A batch
         that an idempotent producer sent before gets the offsets it already has. Only with ``transactional`` it may be
         part of a transaction, and begin one: whoever says so knows that the transaction is there. A coordinator that
-        writes on behalf of a producer has no sequences. Raises the KafkaError to answer with, or OSError, and then
-        nothing has changed.
+        writes on behalf of a producer has no sequences. ``opened`` are the settings for which the batch was opened
+        elsewhere: it is not opened again while they are the log's. Raise the KafkaError to answer with, OSError, or
+        NeedsOpening if opening the batch would hold up the loop; then nothing has changed.
         """
         size = end - start
         if size < HEADER_BYTES:
@@ -181,14 +185,12 @@ class Log:
             )  # fmt: skip
         if crc32c(view[start + CRC_FROM : end]) != crc:
             raise CorruptMessage("the batch's checksum does not match its bytes")
-        if not self._plain:
-            buffer, view, start, end, max_ts = self._transform(buffer, view, start, end, now_ms)
+        if not self._plain or max_ts - now_ms > self._after_max_ms:
+            buffer, view, start, end, max_ts = self._transform(buffer, view, start, end, now_ms, opened)
             size = end - start
             length = size - LENGTH_END
-        if max_ts - now_ms > self._after_max_ms:
-            raise InvalidTimestamp(f"timestamp {max_ts} is too far ahead of the broker's clock")
-        if now_ms - base_ts > self._before_max_ms and base_ts >= 0:
-            raise InvalidTimestamp(f"timestamp {base_ts} is too far behind the broker's clock")
+            if max_ts - now_ms > self._after_max_ms:
+                raise InvalidTimestamp(f"timestamp {max_ts} is too far ahead of the broker's clock")
 
         entry: ProducerEntry | None = None
         if producer_id >= 0:
@@ -289,20 +291,18 @@ class Log:
         return base, base + 1
 
     def _transform(
-        self, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int
+        self, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int, opened: TopicSettings | None
     ) -> tuple[bytearray, memoryview, int, int, int]:
-        """What some topics want done to a batch: keys checked, codec changed, the broker's time written in."""
+        """Do what some topics ask for: check the records, change the codec, write the broker's time into the batch."""
         settings = self.settings
-        header = HEADER.unpack_from(buffer, start)
-        attributes, max_ts = header[5], header[8]
-        inflate_max = settings.max_message_bytes * _INFLATE_MAX
-        if settings.compact and (index := first_null_key(view[start:end], max_bytes=inflate_max)) is not None:
-            raise InvalidRecord("a compacted topic takes no record without a key", index)
-        codec = CODEC_BY_NAME.get(settings.compression_type)
-        if codec is not None and codec != attributes & CODEC_MASK:
-            buffer = bytearray(recompress(view[start:end], codec, self._compression_level(), max_bytes=inflate_max))
-            view, start, end = memoryview(buffer), 0, len(buffer)
-            attributes = attributes & ~CODEC_MASK | codec
+        header = BatchHeader._make(_unpack_header(buffer, start))
+        max_ts = header.max_timestamp
+        if opened is not settings and (rules := rules_for(settings, header, now_ms)) is not None:
+            stored = open_inline(view[start:end], header, rules, settings, self.inline_budget)
+            if stored is not None:
+                buffer = bytearray(stored)
+                view, start, end = memoryview(buffer), 0, len(buffer)
+        (attributes,) = _ATTRIBUTES.unpack_from(buffer, start + 21)
         refuse_if_too_large(end - start, settings.max_message_bytes, settings.segment_bytes)
         if settings.log_append_time:
             # Base timestamp stays: readers take the largest for every record when the bit is set.
@@ -312,10 +312,6 @@ class Log:
             crc = crc32c(view[start + CRC_FROM : end])
             _ATTRIBUTES_AND_CRC.pack_into(buffer, start + 17, crc, attributes | LOG_APPEND_TIME)
         return buffer, view, start, end, max_ts
-
-    def _compression_level(self) -> int | None:
-        name = self.settings.compression_type
-        return int(self.settings.value_of(f"compression.{name}.level")) if name in ("gzip", "lz4", "zstd") else None
 
     def write_pending(self) -> None:
         """Write everything that is pending with one call. On OSError the log is as if it had never been appended."""
@@ -419,13 +415,13 @@ class Log:
         self.flush_acks_all = settings.flush_acks_all
         self.flush_messages = settings.flush_messages
         self._after_max_ms = (1 << 62) if settings.log_append_time else settings.message_timestamp_after_max_ms
-        self._before_max_ms = (1 << 62) if settings.log_append_time else settings.message_timestamp_before_max_ms
         #: nothing about a batch has to be looked at or changed beyond its header
         self._plain = (
             not settings.compact
             and not settings.log_append_time
             and settings.compression_type == "producer"
             and batch_bytes_max(settings.segment_bytes) >= settings.max_message_bytes
+            and not limits_past(settings)
         )
         self._roll_after_ms = self._roll_deadline()
 
@@ -584,15 +580,23 @@ class Log:
 
     # -- times ----------------------------------------------------------------------------------------------------
 
-    def offset_for_timestamp(self, timestamp: int, end_offset: int) -> tuple[int, int] | None:
-        """Return offset and timestamp of the first record at or after ``timestamp``; None if there is none."""
-        inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
-        return find_offset(list(self.segments), timestamp, self.log_start_offset, end_offset, inflate_max)
+    def offset_for_timestamp(
+        self, timestamp: int, end_offset: int, find: FindRecord = find_timestamp
+    ) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record at or after ``timestamp``; None if there is none.
 
-    def newest_timestamp(self) -> tuple[int, int] | None:
-        """Return offset and timestamp of the record with the largest timestamp in the file; None if there is none."""
+        ``find`` opens the batch that holds it.
+        """
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
-        return find_newest(list(self.segments), self.written_end_offset, inflate_max)
+        return find_offset(list(self.segments), timestamp, self.log_start_offset, end_offset, inflate_max, find)
+
+    def newest_timestamp(self, find: FindRecord = max_timestamp_record) -> tuple[int, int] | None:
+        """Return offset and timestamp of the record with the largest timestamp in the file; None if there is none.
+
+        ``find`` opens the batch that holds it.
+        """
+        inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
+        return find_newest(list(self.segments), self.written_end_offset, inflate_max, find)
 
     # -- sync -----------------------------------------------------------------------------------------------------
 

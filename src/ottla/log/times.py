@@ -1,14 +1,21 @@
-"""Lookup of records by timestamp, for ListOffsets. Runs in a thread: a batch may have to be decompressed."""
+"""Lookup of records by timestamp, for ListOffsets. Runs in a thread: files are read, and a batch may have to be opened.
+
+``find`` opens that batch: ``find_timestamp`` or ``max_timestamp_record`` of `model/records.py`, or the method of that
+name of `log/opener.py`, which opens a large batch in another process.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ottla.log.segment import NO_TIMESTAMP, Segment
 from ottla.model.batch import BatchHeader
-from ottla.model.records import find_timestamp, max_timestamp_record
+
+FindRecord = Callable[..., tuple[int, int] | None]
 
 
 def find_offset(
-    segments: list[Segment], timestamp: int, log_start_offset: int, end_offset: int, inflate_max: int
+    segments: list[Segment], timestamp: int, log_start_offset: int, end_offset: int, inflate_max: int, find: FindRecord
 ) -> tuple[int, int] | None:
     """Return offset and timestamp of the first record at or after ``timestamp`` in [log_start_offset, end_offset).
 
@@ -25,13 +32,13 @@ def find_offset(
             if header.max_timestamp < timestamp:
                 continue
             batch = segment.batch(position, header)
-            found = find_timestamp(batch, timestamp, starting_offset=log_start_offset, max_bytes=inflate_max)
+            found = find(batch, timestamp, starting_offset=log_start_offset, max_bytes=inflate_max)
             if found is not None:
                 return found if found[0] < end_offset else None
     return None
 
 
-def find_newest(segments: list[Segment], end_offset: int, inflate_max: int) -> tuple[int, int] | None:
+def find_newest(segments: list[Segment], end_offset: int, inflate_max: int, find: FindRecord) -> tuple[int, int] | None:
     """Return offset and timestamp of the record with the largest timestamp below ``end_offset``."""
     newest: Segment | None = None
     newest_timestamp, newest_offset = NO_TIMESTAMP, -1
@@ -43,11 +50,13 @@ def find_newest(segments: list[Segment], end_offset: int, inflate_max: int) -> t
         return None
     for position, header in newest.headers(newest.position_of(newest_offset)):
         if header.max_timestamp == newest_timestamp and header.record_count:
-            return max_timestamp_record(newest.batch(position, header), max_bytes=inflate_max)
-    return _newest_by_scan(segments, end_offset, inflate_max)
+            return find(newest.batch(position, header), max_bytes=inflate_max)
+    return _newest_by_scan(segments, end_offset, inflate_max, find)
 
 
-def _newest_by_scan(segments: list[Segment], end_offset: int, inflate_max: int) -> tuple[int, int] | None:
+def _newest_by_scan(
+    segments: list[Segment], end_offset: int, inflate_max: int, find: FindRecord
+) -> tuple[int, int] | None:
     """Find the newest record by reading every header: for a log whose newest batch lost its records to compaction."""
     newest: tuple[Segment, int, BatchHeader] | None = None
     for segment in segments:
@@ -59,4 +68,4 @@ def _newest_by_scan(segments: list[Segment], end_offset: int, inflate_max: int) 
     if newest is None:
         return None
     segment, position, header = newest
-    return max_timestamp_record(segment.batch(position, header), max_bytes=inflate_max)
+    return find(segment.batch(position, header), max_bytes=inflate_max)

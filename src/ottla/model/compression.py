@@ -13,7 +13,7 @@ from struct import Struct
 import cramjam
 
 from ottla.model.batch import CODECS
-from ottla.model.errors import InvalidRecord
+from ottla.model.errors import InvalidRecord, RecordsTooLarge
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(len(CODECS))
 
@@ -29,14 +29,29 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = Struct(">i")
+#: how cramjam says that its output does not fit: the framed codecs, and raw snappy
+_DOES_NOT_FIT = ("failed to write whole buffer", "is smaller than required")
+#: more decompressed bytes than this are not copied out of the memory that the codec wrote them to
+_COPIED_BYTES_MAX = 1 << 20
+#: zstd above this level takes seconds and hundreds of megabytes for a large section, so only small ones get it
+_ZSTD_LEVEL_OF_LARGE = 9
+_ZSTD_HIGH_LEVEL_BYTES_MAX = 256 << 10
 
 
 def decompress(codec: int, data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
-    """The records section in the clear; InvalidRecord when it is damaged or larger than ``max_bytes``."""
+    """Return the records section in the clear.
+
+    Raise InvalidRecord if it is damaged, RecordsTooLarge if it is larger than ``max_bytes``.
+    """
+    return bytes(decompress_view(codec, data, max_bytes))
+
+
+def decompress_view(codec: int, data: bytes | bytearray | memoryview, max_bytes: int) -> bytes | memoryview:
+    """Do as ``decompress`` does, but return a view where a copy would double the memory of a large section."""
     assert max_bytes > 0, "an empty allowance opens nothing"
     if codec == NONE:
         if len(data) > max_bytes:
-            raise InvalidRecord(f"records take {len(data)} bytes, more than the {max_bytes} allowed")
+            raise RecordsTooLarge(f"records take {len(data)} bytes, more than the {max_bytes} allowed")
         return bytes(data)
     # Pages of an anonymous map cost nothing until they are written: the whole allowance is reserved at once,
     # and only what comes out of the codec takes memory. A bytearray of that size would be zeroed every time.
@@ -53,12 +68,19 @@ def decompress(codec: int, data: bytes | bytearray | memoryview, max_bytes: int)
         else:
             raise InvalidRecord(f"records are compressed with codec {codec}, which does not exist")
     except cramjam.DecompressionError as error:
-        raise InvalidRecord(f"{CODECS[codec]} records are damaged or larger than {max_bytes} bytes: {error}") from None
-    return room[:size_bytes]
+        if any(text in str(error) for text in _DOES_NOT_FIT):
+            raise RecordsTooLarge(
+                f"{CODECS[codec]} records take more than {max_bytes} bytes when they are decompressed"
+            ) from None
+        raise InvalidRecord(f"{CODECS[codec]} records are damaged: {error}") from None
+    return room[:size_bytes] if size_bytes <= _COPIED_BYTES_MAX else memoryview(room)[:size_bytes]
 
 
 def compress(codec: int, data: bytes | bytearray | memoryview, level: int | None = None) -> bytes:
-    """Compress a records section; ``level`` is Kafka's level for that codec, None its default."""
+    """Compress a records section; ``level`` is Kafka's level for that codec, None its default.
+
+    zstd levels above 9 apply to sections of at most 256 KiB; larger ones are compressed with level 9.
+    """
     if codec == GZIP:
         gzip_level = _GZIP_LEVEL_OF_DEFAULT if level in (None, GZIP_LEVEL_DEFAULT) else level
         return bytes(cramjam.gzip.compress(data, level=gzip_level))
@@ -72,8 +94,11 @@ def compress(codec: int, data: bytes | bytearray | memoryview, level: int | None
         compressor.compress(bytes(data))
         return bytes(compressor.finish())
     if codec == ZSTD:
+        zstd_level = ZSTD_LEVEL_DEFAULT if level is None else level
+        if len(data) > _ZSTD_HIGH_LEVEL_BYTES_MAX:
+            zstd_level = min(zstd_level, _ZSTD_LEVEL_OF_LARGE)
         # This call writes the content size into the frame: kafka-python opens no more than 1 MiB without it.
-        return bytes(cramjam.zstd.compress(data, level=ZSTD_LEVEL_DEFAULT if level is None else level))
+        return bytes(cramjam.zstd.compress(data, level=zstd_level))
     assert codec == NONE, f"codec {codec} does not exist"
     return bytes(data)
 

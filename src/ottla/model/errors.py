@@ -11,6 +11,7 @@ Only ``broker/dispatch.py`` turns exceptions into codes. Failures of one partiti
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class ErrorCode(IntEnum):
@@ -111,10 +112,20 @@ class StartError(OttlaError):
     """The broker cannot start. The text is for a person and says what to do next."""
 
 
+class RecordError(NamedTuple):
+    """One invalid record of a batch (KIP-467)."""
+
+    #: position of the record in its batch, from 0
+    batch_index: int
+    text: str
+
+
 class KafkaError(OttlaError):
     """An error that a client gets to see as a code, with a text where the protocol has room for one."""
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+    #: the invalid records when the others of their batch are valid; empty when the batch as a whole is at fault
+    record_errors: tuple[RecordError, ...] = ()
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -151,6 +162,10 @@ class NotEnoughReplicas(KafkaError):
 
 class InvalidTimestamp(KafkaError):
     code = ErrorCode.INVALID_TIMESTAMP
+
+    def __init__(self, text: str, record_errors: tuple[RecordError, ...] = ()) -> None:
+        super().__init__(text)
+        self.record_errors = record_errors
 
 
 class TopicAlreadyExists(KafkaError):
@@ -210,13 +225,22 @@ class UnsupportedCompression(KafkaError):
 
 
 class InvalidRecord(KafkaError):
-    """``record_index`` names the first record at fault, where it is known."""
+    """``record_index`` is the position of the record at which parsing of a damaged batch stopped, where it is known."""
 
     code = ErrorCode.INVALID_RECORD
 
-    def __init__(self, text: str, record_index: int | None = None) -> None:
+    def __init__(
+        self, text: str, record_index: int | None = None, *, record_errors: tuple[RecordError, ...] = ()
+    ) -> None:
         super().__init__(text)
         self.record_index = record_index
+        self.record_errors = record_errors
+
+
+class RecordsTooLarge(InvalidRecord):
+    """A batch has more bytes or records than the broker opens. Java's producer splits such a batch and retries."""
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class UnknownTopicId(KafkaError):

@@ -1,7 +1,7 @@
 """Opening a record batch: the one place where the broker looks behind the header, record by record.
 
-Plain produce and fetch never come here. Looking up a time inside a batch, refusing records without a key on a
-compacted topic, ``compression.type``, compaction and tools do. A record, its numbers zigzag varints but the attributes:
+Plain produce and fetch never come here. Looking up a time inside a batch, validation for a topic that asks for it
+(`opening.py`), compaction and tools do. A record, its numbers zigzag varints but the attributes:
 
     length   attributes (1 byte)   timestamp delta   offset delta   key length, key   value length, value
     header count, then for each header   key length, key   value length, value
@@ -32,7 +32,7 @@ from ottla.model.batch import (
     checksum,
     read_header,
 )
-from ottla.model.compression import NONE, compress, decompress
+from ottla.model.compression import NONE, compress, decompress_view
 from ottla.model.errors import InvalidRecord
 
 #: what a batch may grow to when it is opened: sixteen times the default of max.message.bytes
@@ -41,11 +41,11 @@ DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
 Bytes = bytes | bytearray | memoryview
 
 #: a record with null key, null value and no headers, without and with its length
-_BODY_BYTES_MIN = 6
+BODY_BYTES_MIN = 6
 _RECORD_BYTES_MIN = 7
 #: key length, value length and header count take at least a byte each
-_FIELDS_BYTES_MIN = 3
-_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+FIELDS_BYTES_MIN = 3
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -120,23 +120,6 @@ def max_timestamp_record(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MA
     return max(record_timestamps(batch, max_bytes=max_bytes), key=itemgetter(1), default=None)
 
 
-def first_null_key(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> int | None:
-    """Index of the first record without a key, None when all have one."""
-    header, data, start = _open_batch(batch, max_bytes)
-    index = 0
-    try:
-        for index, (position, end, _, _) in enumerate(_frames(header, data, start)):
-            length, position = _read_varint(data, position)
-            if length == -1:
-                return index
-            # The length of the value and the number of headers still have to follow.
-            if not 0 <= length <= end - position - 2:
-                raise InvalidRecord(f"record {index} has an impossible key of {length} bytes", index)
-    except IndexError:
-        raise InvalidRecord(f"the batch ends in the middle of record {index}", index) from None
-    return None
-
-
 def build_batch(
     records: Iterable[Record],
     *,
@@ -187,8 +170,13 @@ def build_batch(
 
 
 def recompress(batch: Bytes, codec: int, level: int | None = None, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """The same batch under another codec: the records and every other header field stay as they are."""
-    header, data, start = _open_batch(batch, max_bytes)
+    """Return the same batch under another codec: the records and every other header field stay as they are."""
+    header, data, start = open_section(batch, max_bytes)
+    return compress_section(header, data, start, codec, level)
+
+
+def compress_section(header: BatchHeader, data: Bytes, start: int, codec: int, level: int | None) -> bytes:
+    """Return the batch with the records in ``data[start:]`` under ``codec``."""
     attributes = header.attributes & ~CODEC_MASK | codec
     return _seal(header._replace(attributes=attributes), compress(codec, memoryview(data)[start:], level))
 
@@ -201,7 +189,7 @@ def record_spans(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> tu
     try:
         for key_position, end, timestamp, offset_delta in _frames(header, data, start):
             key, position = _read_bytes(data, key_position)
-            value_length, position = _read_varint(data, position)
+            value_length, position = read_varint(data, position)
             if position + max(value_length, 0) >= end:
                 raise InvalidRecord(f"record {len(spans)} has an impossible value of {value_length} bytes", len(spans))
             has_value = value_length >= 0
@@ -233,7 +221,7 @@ def retain_spans(
 def _rebased(header: BatchHeader, data: bytes, spans: list[RecordSpan], base_timestamp: int) -> bytes:
     section = bytearray()
     for span in spans:
-        _, position = _read_varint(data, span.start)
+        _, position = read_varint(data, span.start)
         body = bytearray(data[position : position + 1])
         _write_varint(body, span.timestamp - base_timestamp)
         _write_varint(body, span.offset - header.base_offset)
@@ -266,7 +254,15 @@ def batch_without_records(base_offset: int, next_offset: int, leader_epoch: int)
 
 
 def _open_batch(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes, int]:
-    """The header, bytes that hold the records in the clear, and the position of the first record in them."""
+    header, data, start = open_section(batch, max_bytes)
+    return header, bytes(data), start
+
+
+def open_section(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes | memoryview, int]:
+    """Return the header, the bytes that hold the records in the clear, and the position of the first record in them.
+
+    Raise InvalidRecord if they cannot be a batch, RecordsTooLarge if they exceed ``max_bytes`` when decompressed.
+    """
     if len(batch) < HEADER_BYTES:
         raise InvalidRecord(f"{len(batch)} bytes are too few for a batch header of {HEADER_BYTES}")
     header = read_header(batch)
@@ -276,11 +272,12 @@ def _open_batch(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes, int]:
         raise InvalidRecord(f"the header promises {header.size_bytes} bytes, the batch has {len(batch)}")
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise InvalidRecord(f"{header.record_count} records cannot have offset deltas up to {header.last_offset_delta}")
-    if header.last_offset > _INT64_MAX:
+    if header.last_offset > INT64_MAX:
         raise InvalidRecord(f"base offset {header.base_offset} leaves no room for the batch")
     codec = header.attributes & CODEC_MASK
     if codec != NONE and len(batch) > HEADER_BYTES:
-        data, start = decompress(codec, memoryview(batch)[HEADER_BYTES:], max_bytes), 0
+        data: bytes | memoryview = decompress_view(codec, memoryview(batch)[HEADER_BYTES:], max_bytes)
+        start = 0
     else:
         data, start = bytes(batch), HEADER_BYTES
     # A count that the bytes cannot hold is refused before anybody loops over it.
@@ -302,27 +299,27 @@ def _frames(header: BatchHeader, data: bytes, position: int) -> Iterator[tuple[i
             if number < 0x80:
                 length, position = number >> 1 ^ -(number & 1), position + 1
             else:
-                length, position = _read_varint(data, position)
+                length, position = read_varint(data, position)
             end = position + length
-            if length < _BODY_BYTES_MIN or end > size_bytes:
+            if length < BODY_BYTES_MIN or end > size_bytes:
                 raise InvalidRecord(f"record {index} has an impossible length of {length} bytes", index)
             position += 1
             number = data[position]
             if number < 0x80:
                 timestamp_delta, position = number >> 1 ^ -(number & 1), position + 1
             else:
-                timestamp_delta, position = _read_varint(data, position, bits=64)
+                timestamp_delta, position = read_varint(data, position, bits=64)
             number = data[position]
             if number < 0x80:
                 offset_delta, position = number >> 1 ^ -(number & 1), position + 1
             else:
-                offset_delta, position = _read_varint(data, position)
+                offset_delta, position = read_varint(data, position)
             if not previous < offset_delta <= last_offset_delta:
                 raise InvalidRecord(f"record {index} has offset delta {offset_delta} after {previous}", index)
             timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
-            if not _INT64_MIN <= timestamp <= _INT64_MAX:
+            if not INT64_MIN <= timestamp <= INT64_MAX:
                 raise InvalidRecord(f"record {index} has a timestamp beyond 64 bits", index)
-            if position + _FIELDS_BYTES_MIN > end:
+            if position + FIELDS_BYTES_MIN > end:
                 raise InvalidRecord(f"record {index} is too short for its fields", index)
             yield position, end, timestamp, offset_delta
             previous, position = offset_delta, end
@@ -337,7 +334,7 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
     if number < 0x80:
         length, position = number >> 1 ^ -(number & 1), position + 1
     else:
-        length, position = _read_varint(data, position)
+        length, position = read_varint(data, position)
     if length >= 0:
         end = position + length
         return data[position:end], end
@@ -347,7 +344,7 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def _read_headers(data: bytes, position: int) -> tuple[list[tuple[str, bytes | None]], int]:
-    count, position = _read_varint(data, position)
+    count, position = read_varint(data, position)
     if count < 0:
         raise InvalidRecord(f"a record has {count} headers")
     headers = []
@@ -362,7 +359,8 @@ def _read_headers(data: bytes, position: int) -> tuple[list[tuple[str, bytes | N
     return headers, position
 
 
-def _read_varint(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, position: int, bits: int = 32) -> tuple[int, int]:
+    """Return a zigzag varint and the position behind it. Raise InvalidRecord or IndexError if there is none."""
     # Most numbers take one or two bytes, so the loop begins at the third.
     result = data[position]
     if result < 0x80:

@@ -22,6 +22,8 @@ from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed
 from ottla.env.tasks import ThreadPool
 from ottla.log.compaction import Compactor, plan_compaction
 from ottla.log.log import Log
+from ottla.log.opener import Opener
+from ottla.log.opening import TURN_US_MAX, InlineBudget
 from ottla.log.retention import retention_start_offset
 from ottla.log.segment import Segment
 from ottla.log.store import LogDir, LogStore, PartitionSpec
@@ -53,6 +55,9 @@ class ReplicaManager:
         store.on_dir_failed = self._dir_failed
         self.compactor = Compactor(disk=disk, store=store, threads=threads, monotonic=clock.monotonic)
 
+        self.opener = Opener()
+        self._inline_budget = InlineBudget()
+
         #: by topic name, then by partition number
         self.topics: dict[bytes, dict[int, Partition]] = {}
         self.topics_by_id: dict[bytes, dict[int, Partition]] = {}
@@ -79,6 +84,7 @@ class ReplicaManager:
         name = spec.name
         its_log = self.store.logs.get(name) or self.store.create(spec)
         its_log.become_leader(leader_epoch)
+        its_log.inline_budget = self._inline_budget
         partition = Partition(
             name, spec.topic_id, its_log, leader_id=leader_id, leader_epoch=leader_epoch, replicas=replicas, isr=isr
         )
@@ -120,17 +126,18 @@ class ReplicaManager:
 
     def append(
         self, partition: Partition, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int,
-        *, transactional: bool = False, sequenced: bool = True,
+        *, transactional: bool = False, sequenced: bool = True, opened: TopicSettings | None = None,
     ) -> tuple[int, int]:  # fmt: skip
         """Append one batch: its base offset and the offset behind it. Raises KafkaError, with nothing changed.
 
         With ``transactional`` the batch may be part of a transaction, which the caller knows to be open; without
-        ``sequenced`` a coordinator writes it.
+        ``sequenced`` a coordinator writes it. Raise NeedsOpening if the batch must first be opened by ``opener``;
+        ``opened`` are the settings for which that was done.
         """
         if partition.offline or not partition.has_room:
             raise StorageError("the partition is offline or its log directory is full; see the broker's log")
         try:
-            offsets = partition.log.append(buffer, view, start, end, now_ms, transactional, sequenced)
+            offsets = partition.log.append(buffer, view, start, end, now_ms, transactional, sequenced, opened)
         except OSError as error:
             self._failed(partition.log, error)
             raise StorageError(f"the batch could not be written: {error.strerror}") from None
@@ -181,6 +188,7 @@ class ReplicaManager:
 
         Whoever waited for the write may append again, as the end of a transaction does: that is still this turn's.
         """
+        self._inline_budget.left_us = TURN_US_MAX
         while self._pending:
             self._write_pending()
 

@@ -6,6 +6,7 @@ v12 implicit transactions. v13 topic id instead of name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -51,8 +52,8 @@ class PartitionResult(NamedTuple):
     base_offset: int = -1
     log_append_time: int = -1
     log_start_offset: int = -1
-    #: the first record at fault and a text, where the version has room for them
-    record_index: int | None = None
+    #: position in the batch and text of each invalid record, and a text for the batch; v8 and newer (KIP-467)
+    record_errors: Sequence[tuple[int, str]] = ()
     message: str | None = None
 
 
@@ -171,11 +172,11 @@ def _result(result: PartitionResult, version: int) -> bytes:
     if version < 8:
         return fixed
     flexible = version >= FLEXIBLE_FROM
-    errors = _count(0, flexible)
-    if result.record_index is not None:
-        tags = b"\0" if flexible else b""
-        errors = _count(1, flexible) + _INT32.pack(result.record_index) + _nullable(result.message, flexible) + tags
-    return fixed + errors + _nullable(result.message, flexible) + (b"\0" if flexible else b"")
+    tags = b"\0" if flexible else b""
+    errors = [_count(len(result.record_errors), flexible)]
+    for batch_index, text in result.record_errors:
+        errors += (_INT32.pack(batch_index), _nullable(text, flexible), tags)
+    return fixed + b"".join(errors) + _nullable(result.message, flexible) + tags
 
 
 class ReplyTemplate:

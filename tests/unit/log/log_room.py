@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from ottla.env.disk import Disk
 from ottla.log.log import Log
+from ottla.log.opening import NeedsOpening
 from ottla.log.recovery import CleanStop, open_log
 from ottla.model.batch import PREFIX, PREFIX_BYTES, read_header
+from ottla.model.opening import open_batch
 from ottla.model.records import Record, build_batch
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import TopicPartition
@@ -57,8 +59,17 @@ def new_log(disk: Disk | None = None, **overrides: object) -> Log:
 
 
 def append(log: Log, data: bytes, now_ms: int = NOW) -> tuple[int, int]:
+    """Append a batch as the broker does; one that is too expensive for the loop is opened here."""
+    try:
+        return append_on_loop(log, data, now_ms)
+    except NeedsOpening as needs:
+        rules, settings = needs.opening
+        return append_on_loop(log, open_batch(data, rules) or data, now_ms, opened=settings)
+
+
+def append_on_loop(log: Log, data: bytes, now_ms: int = NOW, *, opened: TopicSettings | None = None) -> tuple[int, int]:
     buffer = bytearray(data)
-    return log.append(buffer, memoryview(buffer), 0, len(buffer), now_ms)
+    return log.append(buffer, memoryview(buffer), 0, len(buffer), now_ms, opened=opened)
 
 
 def write(log: Log, *batches: bytes) -> list[int]:

@@ -177,7 +177,7 @@ def test_null_key_on_a_compacted_topic_is_named() -> None:
     records = [Record(timestamp=NOW, key=b"k"), Record(timestamp=NOW, key=None), Record(timestamp=NOW, key=None)]
     with pytest.raises(InvalidRecord) as raised:
         append(new_log(cleanup_policy="compact"), build_batch(records))
-    assert raised.value.record_index == 1
+    assert [error.batch_index for error in raised.value.record_errors] == [1, 2]
 
 
 def test_null_key_in_a_compressed_batch_is_found() -> None:

@@ -15,7 +15,7 @@ import zstandard
 
 from ottla.model.batch import CODECS
 from ottla.model.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
-from ottla.model.errors import InvalidRecord
+from ottla.model.errors import InvalidRecord, RecordsTooLarge
 
 with warnings.catch_warnings():
     # kafka-python reads its resources in a way that Python has deprecated.
@@ -111,6 +111,12 @@ def test_the_level_reaches_the_codec(codec: int, low: int, high: int) -> None:
     assert compress(codec, TEXT, high) != compress(codec, TEXT, low)
 
 
+def test_high_zstd_level_is_for_small_sections_only() -> None:
+    small, large = TEXT[: 256 * 1024], TEXT[: 256 * 1024 + 1]
+    assert compress(ZSTD, small, 19) != compress(ZSTD, small, 9)
+    assert compress(ZSTD, large, 22) == compress(ZSTD, large, 9)
+
+
 @pytest.mark.parametrize(("codec", "level"), [(GZIP, -1), (LZ4, 9), (ZSTD, 3)])
 def test_no_level_means_kafkas_default(codec: int, level: int) -> None:
     assert compress(codec, TEXT, level) == compress(codec, TEXT, None)
@@ -123,7 +129,7 @@ def test_output_may_fill_the_allowance(codec: int) -> None:
 
 @every_codec
 def test_one_byte_over_the_allowance_is_refused(codec: int) -> None:
-    with pytest.raises(InvalidRecord, match=str(len(TEXT) - 1)):
+    with pytest.raises(RecordsTooLarge, match=str(len(TEXT) - 1)):
         decompress(codec, compress(codec, TEXT), len(TEXT) - 1)
 
 

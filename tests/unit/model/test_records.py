@@ -6,11 +6,11 @@ import pytest
 
 from ottla.model.batch import CODECS, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, checksum, read_header
 from ottla.model.errors import InvalidRecord
+from ottla.model.opening import OpeningRules, open_batch
 from ottla.model.records import (
     Record,
     build_batch,
     find_timestamp,
-    first_null_key,
     iterate_records,
     max_timestamp_record,
     recompress,
@@ -137,16 +137,6 @@ def test_the_newest_record_is_the_first_of_equals() -> None:
 
 
 @every_codec
-def test_the_first_record_without_key_is_found(codec: int) -> None:
-    records = [Record(key=b""), Record(key=b"a"), Record(key=None), Record(key=None)]
-    assert first_null_key(build_batch(records, codec=codec)) == 2
-
-
-def test_records_that_all_have_keys_pass() -> None:
-    assert first_null_key(build_batch([Record(key=b""), Record(key=b"a" * 100)])) is None
-
-
-@every_codec
 @pytest.mark.parametrize("source", range(len(CODECS)), ids=CODECS)
 def test_recompressing_changes_only_codec_length_and_checksum(source: int, codec: int) -> None:
     records = [Record(timestamp=number, key=b"k", value=b"v" * 50) for number in range(100)]
@@ -228,9 +218,11 @@ def test_a_damaged_batch_is_refused_by_the_time_scan(damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_batch_is_refused_by_the_key_check(damage: str) -> None:
-    with pytest.raises(InvalidRecord):
-        first_null_key(DAMAGED[damage])
+@pytest.mark.parametrize("rules", [OpeningRules(requires_keys=True), OpeningRules(timestamp_min=0)])
+def test_damaged_batch_is_rejected_by_open_batch(damage: str, rules: OpeningRules) -> None:
+    with pytest.raises(InvalidRecord) as raised:
+        open_batch(DAMAGED[damage], rules)
+    assert raised.value.record_errors == ()
 
 
 def test_building_refuses_falling_offset_deltas() -> None:

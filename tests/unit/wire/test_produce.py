@@ -127,8 +127,8 @@ def test_reply_is_read_by_the_generic_codec(version: int, source: random.Random)
             assert (row.index, row.error_code, row.base_offset, row.log_append_time) == result[:4]
             assert row.log_start_offset == (result.log_start_offset if version >= 5 else -1)
             assert row.error_message == (result.message if version >= 8 else None)
-            indexes = [error.batch_index for error in row.record_errors]
-            assert indexes == ([result.record_index] if version >= 8 and result.record_index is not None else [])
+            errors = [(error.batch_index, error.batch_index_error_message) for error in row.record_errors]
+            assert errors == (list(result.record_errors) if version >= 8 else [])
 
 
 def _random_result(source: random.Random) -> PartitionResult:
@@ -138,7 +138,7 @@ def _random_result(source: random.Random) -> PartitionResult:
         base_offset=source.choice((0, -1, 2**62)),
         log_append_time=source.choice((-1, 2**41)),
         log_start_offset=source.choice((0, -1, 2**62)),
-        record_index=source.choice((None, 0, 5)),
+        record_errors=source.choice(((), ((0, "why"),), ((5, ""), (2**31 - 1, "ž" * 200)))),
         message=source.choice((None, "", "why", "ž" * 200)),
     )
 

@@ -90,11 +90,11 @@ async def _list_offset(
         pass  # offset and epoch stay -1, because there is no tiered storage
     else:
         # A batch may have to be read and opened: not on the event loop.
-        run = services.loop.run_in_executor
+        run, opener = services.loop.run_in_executor, services.replicas.opener
         if timestamp == MAX_TIMESTAMP:
-            found = await run(None, log.newest_timestamp)
+            found = await run(None, log.newest_timestamp, opener.max_timestamp_record)
         else:
-            found = await run(None, log.offset_for_timestamp, timestamp, end_offset)
+            found = await run(None, log.offset_for_timestamp, timestamp, end_offset, opener.find_timestamp)
         if found is not None and (isolation == 0 or found[0] < end_offset):
             row.offset, row.timestamp = found
             row.leader_epoch = log.epochs.epoch_at(row.offset)

@@ -6,6 +6,10 @@ of the reply are known without parsing (librdkafka always matches). Everything e
 a few microseconds more and is the one that decides what is right; the shortcut is dropped whenever anything about
 topics changes.
 
+A topic may ask for more than a look at a batch's header (`log/opening.py`). A batch for which that takes long is opened
+in another process. Meanwhile the connection is muted, so that its requests keep their order, and all others are served.
+The partition is looked up and the batch is checked again when it comes back: its topic may have changed.
+
 When the reply leaves: acks=0 never, and an error closes the connection, which is how such a client learns of it.
 acks=1 when the batch is in the file, at the end of the turn. acks=all when it is also on disk, unless the topic says
 that the page cache is enough.
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 from functools import partial
 from struct import Struct
+from typing import NamedTuple
 
 from ottla.broker.services import Services
 from ottla.cluster.view import INTERNAL_TOPICS
@@ -23,8 +28,10 @@ from ottla.coordinator.runtime import PendingReply
 from ottla.coordinator.transaction import TransactionShard, write_error
 from ottla.coordinator.transaction_records import TransactionOutcome
 from ottla.env.tasks import Tasks
+from ottla.log.opening import NeedsOpening, Opening
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, InvalidRecord, InvalidTopic, KafkaError, Refused
+from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
 from ottla.net.connection import Connection, Slot
 from ottla.replica.partition import Partition
@@ -159,6 +166,19 @@ class _PartWriter:
         self._whole.settle(self._topic, self._place, error_code)
 
 
+class _Unopened(NamedTuple):
+    """A batch of a request that waits to be opened, or behind one that does."""
+
+    topic: int
+    place: int
+    key: bytes
+    partition: int
+    #: a copy: the frame's buffer belongs to the next frame
+    batch: bytearray
+    #: None for a batch that was not tried because an earlier one of the request waits
+    opening: Opening | None
+
+
 class ProduceApi:
     """Produce (0) v3-v13. Below v3 the connection is closed, although v0 is advertised: see dispatch."""
 
@@ -230,6 +250,15 @@ class ProduceApi:
                 base_offset, end_offset = replicas.append(
                     partition, buffer, view, start, end, now_ms, transactional=True
                 )
+        except NeedsOpening as needs:
+            key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
+            timeout_ms = int(shortcut.timeout_s * 1000)
+            request = ProduceRequest(shortcut.transactional_id, acks, timeout_ms, [])
+            unopened = _Unopened(0, 0, key, partition.name.partition, bytearray(view[start:end]), needs.opening)
+            topics = [(key, [PartitionResult(partition.name.partition)])]
+            whole = self._begin_reply(connection, request, version, correlation_id, topics)
+            self._open_then_append(connection, request, version, whole, topics, [unopened], failed=False)
+            return
         except KafkaError as error:
             if acks == 0:
                 connection.close()
@@ -275,38 +304,125 @@ class ProduceApi:
             data = request.topics[0][1][0]
             self._append_one(connection, shortcut, buffer, view, data.start, data.end, correlation_id)
             return
+        self._append_many(connection, buffer, view, request, version, correlation_id)
+
+    def _append_many(
+        self, connection: Connection, buffer: bytearray, view: memoryview, request: ProduceRequest, version: int,
+        correlation_id: int,
+    ) -> None:  # fmt: skip
+        """Append the batches of a request; behind one that has to be opened elsewhere all others wait as well."""
         topics: list[tuple[bytes, list[PartitionResult]]] = []
-        deadline = self._monotonic() + request.timeout_ms / 1000
-        slot = connection.reserve(_PRODUCE) if request.acks else None
-        whole = _ManyWriter(slot, correlation_id, version, topics, deadline) if slot is not None else None
+        whole = self._begin_reply(connection, request, version, correlation_id, topics)
         failed = False
+        unopened: list[_Unopened] = []
         at_odds = _at_odds(request, buffer)
         for number, (key, partitions) in enumerate(request.topics):
             results: list[PartitionResult] = []
             topics.append((key, results))
             for place, data in enumerate(partitions):
+                opening: Opening | None = None
                 try:
                     if at_odds is not None:
                         raise at_odds
                     partition = self._find(key, data, request, version)
-                    result, end_offset = self._append(partition, buffer, view, data, request, version)
+                    if not unopened:
+                        result, end_offset = self._append(partition, buffer, view, data, request, version)
+                        results.append(result)
+                        self._expect(whole, number, place, partition, request, end_offset)
+                        continue
+                except NeedsOpening as needs:
+                    opening = needs.opening
                 except KafkaError as error:
                     failed = True
                     results.append(_refusal(data.partition, error))
                     continue
-                results.append(result)
-                if whole is not None:
-                    writer = whole.expect(number, place)
-                    if _waits_for_disk(partition, request.acks):
-                        self._replicas.wait_synced(partition, end_offset, writer)
-                    else:
-                        self._replicas.wait_written(partition, writer)
-        if whole is not None:
-            whole.tried()
-        elif failed:
-            connection.close()
+                results.append(PartitionResult(data.partition))
+                batch = bytearray(view[data.start : data.end])
+                unopened.append(_Unopened(number, place, key, data.partition, batch, opening))
+        if unopened:
+            self._open_then_append(connection, request, version, whole, topics, unopened, failed=failed)
         else:
+            _end_reply(connection, whole, failed=failed)
+
+    def _begin_reply(
+        self, connection: Connection, request: ProduceRequest, version: int, correlation_id: int,
+        topics: list[tuple[bytes, list[PartitionResult]]],
+    ) -> _ManyWriter | None:  # fmt: skip
+        """Take a place for the reply, unless the client wants none."""
+        if not request.acks:
+            return None
+        deadline = self._monotonic() + request.timeout_ms / 1000
+        return _ManyWriter(connection.reserve(_PRODUCE), correlation_id, version, topics, deadline)
+
+    def _expect(
+        self, whole: _ManyWriter | None, topic: int, place: int, partition: Partition, request: ProduceRequest,
+        end_offset: int,
+    ) -> None:  # fmt: skip
+        """Hold the reply back until what was appended is as safe as the client asked."""
+        if whole is None:
+            return
+        writer = whole.expect(topic, place)
+        if _waits_for_disk(partition, request.acks):
+            self._replicas.wait_synced(partition, end_offset, writer)
+        else:
+            self._replicas.wait_written(partition, writer)
+
+    # -- batches that are opened elsewhere ------------------------------------------------------------------------
+
+    def _open_then_append(
+        self, connection: Connection, request: ProduceRequest, version: int, whole: _ManyWriter | None,
+        topics: list[tuple[bytes, list[PartitionResult]]], unopened: list[_Unopened], *, failed: bool,
+    ) -> None:  # fmt: skip
+        # What follows on this connection must not overtake it.
+        connection.mute()
+        work = self._append_opened(connection, request, version, whole, topics, unopened, failed)
+        self._tasks.start(work, "open batches")
+
+    async def _append_opened(
+        self, connection: Connection, request: ProduceRequest, version: int, whole: _ManyWriter | None,
+        topics: list[tuple[bytes, list[PartitionResult]]], unopened: list[_Unopened], failed: bool,
+    ) -> None:  # fmt: skip
+        """Append batches in their order, each once it is opened. A client that left does not stop that."""
+        completed = False
+        try:
+            for each in unopened:
+                try:
+                    partition, result, end_offset = await self._open_and_append(connection, each, request, version)
+                except KafkaError as error:
+                    failed = True
+                    topics[each.topic][1][each.place] = _refusal(each.partition, error)
+                    continue
+                topics[each.topic][1][each.place] = result
+                if whole is not None:
+                    whole.deadline = self._monotonic() + request.timeout_ms / 1000
+                self._expect(whole, each.topic, each.place, partition, request, end_offset)
             connection.touch()
+            _end_reply(connection, whole, failed=failed)
+            completed = True
+        finally:
+            if not completed:
+                connection.abort()  # the reply's place is taken, and nobody will fill it
+            connection.unmute()
+
+    async def _open_and_append(
+        self, connection: Connection, each: _Unopened, request: ProduceRequest, version: int
+    ) -> tuple[Partition, PartitionResult, int]:
+        batch, opening = each.batch, each.opening
+        while True:
+            if opening is not None:
+                count = read_header(batch).record_count
+                stored = await self._replicas.opener.open_batch(batch, opening.rules, count)
+                batch = batch if stored is None else bytearray(stored)
+            data = PartitionData(each.partition, 0, len(batch))
+            partition = self._find(each.key, data, request, version)
+            connection.touch()  # this is no turn of the server's yet
+            opened = None if opening is None else opening.settings
+            try:
+                result, end_offset = self._append(partition, batch, memoryview(batch), data, request, version, opened)
+            except NeedsOpening as needs:  # it was not tried before, or the topic's settings have changed
+                opening = needs.opening
+                continue
+            return partition, result, end_offset
 
     def _learn(
         self, connection: Connection, buffer: bytearray, start: int, request: ProduceRequest, version: int
@@ -350,7 +466,7 @@ class ProduceApi:
 
     def _append(
         self, partition: Partition, buffer: bytearray, view: memoryview, data: PartitionData, request: ProduceRequest,
-        version: int,
+        version: int, opened: TopicSettings | None = None,
     ) -> tuple[PartitionResult, int]:  # fmt: skip
         now_ms = self._wall_ms()
         if request.acks == -1:
@@ -360,8 +476,9 @@ class ProduceApi:
         if request.transactional_id is not None:
             self._check_transaction(partition, request.transactional_id, buffer, data.start, data.end, version)
         base, end_offset = self._replicas.append(
-            partition, buffer, view, data.start, data.end, now_ms, transactional=request.transactional_id is not None
-        )
+            partition, buffer, view, data.start, data.end, now_ms,
+            transactional=request.transactional_id is not None, opened=opened,
+        )  # fmt: skip
         append_time = now_ms if partition.log.settings.log_append_time else -1
         return PartitionResult(data.partition, 0, base, append_time, partition.log.log_start_offset), end_offset
 
@@ -484,6 +601,15 @@ def _check_codec(buffer: bytearray, start: int, end: int) -> None:
         raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
 
 
+def _end_reply(connection: Connection, whole: _ManyWriter | None, *, failed: bool) -> None:
+    """All partitions of a request were tried."""
+    if whole is not None:
+        whole.tried()
+    elif failed:
+        connection.close()
+    else:
+        connection.touch()
+
+
 def _refusal(index: int, error: KafkaError) -> PartitionResult:
-    record_index = error.record_index if isinstance(error, InvalidRecord) else None
-    return PartitionResult(index, int(error.code), record_index=record_index, message=str(error) or None)
+    return PartitionResult(index, int(error.code), record_errors=error.record_errors, message=str(error) or None)

@@ -1,0 +1,251 @@
+"""The opener: a process that opens batches for the broker, because the event loop must not wait for it.
+
+Opening a batch is pure Python, so a thread would hold the interpreter's lock while the loop waits for it. One process,
+started for the first batch that needs it, takes one job at a time from its standard input and writes the result to its
+standard output:
+
+    job     ─►  number of bytes of the head, number of bytes of the batch, head (JSON), batch
+    result  ◄─  the same; the head names the error, if there is one, and the batch is the one to store
+
+A thread of the broker waits for the results. Short jobs go before long ones, but after ``_SHORT_IN_A_ROW`` short jobs a
+long one gets its turn. A connection waits for its job and sends no other meanwhile, so that clients take turns. The
+bytes that wait are bounded: beyond ``_WAITING_BYTES_MAX`` a batch is refused with REQUEST_TIMED_OUT, which producers
+retry.
+
+If the process ends in the middle of a job (the kernel may kill it for its memory) the job runs once more in a new one.
+The process ends by itself when the broker is gone, and ``close`` ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from ottla.log.opener_process import SEARCHES, Found, Message, read_message, write_message
+from ottla.model.batch import read_header
+from ottla.model.errors import (
+    ErrorCode,
+    InvalidRecord,
+    InvalidTimestamp,
+    KafkaError,
+    RecordError,
+    RecordsTooLarge,
+    Refused,
+)
+from ottla.model.opening import OpeningRules
+from ottla.model.records import Bytes
+
+#: a job with fewer records and bytes than this takes a few milliseconds
+_SHORT_RECORDS_MAX = 10_000
+_SHORT_BYTES_MAX = 256 << 10
+_SHORT_IN_A_ROW = 8
+#: a batch is searched in the thread that asks up to this size: that holds the interpreter's lock for about 1 ms
+_HERE_RECORDS_MAX = 1000
+_HERE_BYTES_MAX = 64 << 10
+#: bytes of batches that may wait; one that waits alone may be larger
+_WAITING_BYTES_MAX = 32 << 20
+_ATTEMPTS = 2
+_COMMAND = "from ottla.log.opener_process import main; main()"
+
+
+class _ProcessEnded(Exception):
+    pass
+
+
+class _Job:
+    """A batch, what to do with it, and who waits for the result."""
+
+    __slots__ = ("batch", "future", "request")
+
+    def __init__(self, request: dict[str, Any], batch: Bytes) -> None:
+        self.request = request
+        self.batch = batch
+        self.future: Future[Message] = Future()
+
+
+class Opener:
+    """Opens batches in another process. ``open_batch`` belongs to the event loop, the searches to any other thread."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._short: deque[_Job] = deque()
+        self._long: deque[_Job] = deque()
+        self._short_in_a_row = 0
+        self._waiting_bytes = 0
+        self._closed = False
+        #: batches opened and processes started, for tests and metrics
+        self.opened = 0
+        self.started = 0
+
+    async def open_batch(self, batch: Bytes, rules: OpeningRules, records: int) -> bytes | None:
+        """Return and raise what ``open_batch`` of `model/opening.py` does; ``records`` is the count in the header."""
+        is_short = records <= _SHORT_RECORDS_MAX and len(batch) <= _SHORT_BYTES_MAX
+        if self._waiting_bytes and self._waiting_bytes + len(batch) > _WAITING_BYTES_MAX:
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be opened; try again")
+        job = _Job({"task": "open", "rules": rules}, batch)
+        self._submit(job, is_short=is_short)
+        head, stored = await asyncio.wrap_future(job.future)
+        return stored if head["changed"] else None
+
+    def find_timestamp(self, batch: bytes, timestamp: int, *, starting_offset: int, max_bytes: int) -> Found:
+        """Do as ``records.find_timestamp`` does, large batches in the other process. Blocks: not for the event loop."""
+        arguments = {"timestamp": timestamp, "starting_offset": starting_offset, "max_bytes": max_bytes}
+        return self._search("find_timestamp", batch, arguments)
+
+    def max_timestamp_record(self, batch: bytes, *, max_bytes: int) -> Found:
+        """Do as ``records.max_timestamp_record`` does, large batches in the other process. Blocks, too."""
+        return self._search("max_timestamp_record", batch, {"max_bytes": max_bytes})
+
+    def _search(self, task: str, batch: bytes, arguments: dict[str, int]) -> Found:
+        if read_header(batch).record_count <= _HERE_RECORDS_MAX and len(batch) <= _HERE_BYTES_MAX:
+            return SEARCHES[task](batch, **arguments)
+        job = _Job({"task": task, "arguments": arguments}, batch)
+        self._submit(job, is_short=False)
+        found = job.future.result()[0]["found"]
+        return None if found is None else (found[0], found[1])
+
+    def close(self) -> None:
+        """End the process; jobs that wait fail."""
+        with self._changed:
+            self._closed = True
+            waiting = [*self._short, *self._long]
+            self._short.clear()
+            self._long.clear()
+            self._changed.notify_all()
+            if self._process is not None:
+                self._process.kill()
+        for job in waiting:
+            self._finish(job, _stopped())
+        if self._thread is not None:
+            self._thread.join()
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+
+    def _submit(self, job: _Job, *, is_short: bool) -> None:
+        with self._changed:
+            if self._closed:
+                raise _stopped()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="opener", daemon=True)
+                self._thread.start()
+            self._waiting_bytes += len(job.batch)
+            (self._short if is_short else self._long).append(job)
+            self._changed.notify_all()
+
+    def _next(self) -> _Job | None:
+        """Return the next job, or None when the opener is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._short or self._long)
+            if self._closed:
+                return None
+            if self._short and (not self._long or self._short_in_a_row < _SHORT_IN_A_ROW):
+                self._short_in_a_row += 1
+                return self._short.popleft()
+            self._short_in_a_row = 0
+            return self._long.popleft()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            if job.future.cancelled():
+                self._finish(job, None)
+                continue
+            try:
+                self._finish(job, self._execute(job))
+            except KafkaError as error:
+                self._finish(job, error)
+        self._end_process()
+
+    def _execute(self, job: _Job) -> Message:
+        for _ in range(_ATTEMPTS):
+            try:
+                head, stored = self._exchange(self._running_process(), job)
+            except OSError as error:
+                self._end_process()
+                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the opener could not be started: {error}") from None
+            except _ProcessEnded:
+                self._end_process()
+                if self._closed:
+                    raise _stopped() from None
+                continue
+            self.opened += 1
+            if "code" in head:
+                raise _to_error(head)
+            return head, stored
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the process that opens batches ended while it had this one")
+
+    def _finish(self, job: _Job, result: Message | KafkaError | None) -> None:
+        with self._changed:
+            self._waiting_bytes -= len(job.batch)
+        if result is None or not job.future.set_running_or_notify_cancel():
+            return
+        if isinstance(result, KafkaError):
+            job.future.set_exception(result)
+        else:
+            job.future.set_result(result)
+
+    # -- the process ----------------------------------------------------------------------------------------------
+
+    def _running_process(self) -> subprocess.Popen[bytes]:
+        if self._process is not None:
+            return self._process
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # A session of its own: Ctrl-C in the broker's terminal is the broker's to handle.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _COMMAND], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        self.started += 1
+        with self._changed:  # the loop takes this lock too: it must not wait for a process to start
+            self._process = process
+            if self._closed:
+                raise _ProcessEnded
+        return process
+
+    def _exchange(self, process: subprocess.Popen[bytes], job: _Job) -> Message:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            write_message(process.stdin, job.request, job.batch)
+        except OSError:
+            raise _ProcessEnded from None
+        answer = read_message(process.stdout)
+        if answer is None:
+            raise _ProcessEnded
+        return answer
+
+    def _end_process(self) -> None:
+        with self._changed:
+            process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            with suppress(OSError):  # the rest of a job that the process did not take
+                stream.close()
+        process.wait()
+
+
+def _stopped() -> KafkaError:
+    return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops")
+
+
+def _to_error(head: dict[str, Any]) -> KafkaError:
+    """Return the error that the other process raised."""
+    code, text = ErrorCode(head["code"]), str(head["text"])
+    errors = tuple(RecordError(index, reason) for index, reason in head["records"])
+    if code == ErrorCode.INVALID_TIMESTAMP:
+        return InvalidTimestamp(text, errors)
+    if code == ErrorCode.MESSAGE_TOO_LARGE:
+        return RecordsTooLarge(text)
+    if code == ErrorCode.INVALID_RECORD:
+        return InvalidRecord(text, record_errors=errors)
+    return Refused(code, text)

@@ -1,0 +1,74 @@
+"""The opener's process: takes jobs from standard input, one at a time, and writes results to standard output.
+
+A module of its own, because the process imports nothing else of the broker and so stays small. See `opener.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from struct import Struct
+from typing import IO, Any
+
+from ottla.model.errors import KafkaError
+from ottla.model.opening import OpeningRules, open_batch
+from ottla.model.records import Bytes, find_timestamp, max_timestamp_record
+
+_NICENESS = 5
+_SIZES = Struct(">II")
+
+Found = tuple[int, int] | None
+Message = tuple[dict[str, Any], bytes]
+
+
+def main() -> None:
+    """Take jobs from standard input until it ends."""
+    os.nice(_NICENESS)
+    stream, out = sys.stdin.buffer, sys.stdout.buffer
+    try:
+        while (message := read_message(stream)) is not None:
+            write_message(out, *execute(*message))
+            del message
+    except BrokenPipeError:
+        # The broker is gone. The interpreter must not try to flush once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+
+
+def execute(request: dict[str, Any], batch: bytes) -> Message:
+    """Return head and body of the result of one job."""
+    try:
+        if request["task"] == "open":
+            stored = open_batch(batch, OpeningRules(*request["rules"]))
+            return {"changed": stored is not None}, stored or b""
+        search: Callable[..., Found] = SEARCHES[request["task"]]
+        return {"found": search(batch, **request["arguments"])}, b""
+    except KafkaError as error:
+        return {"code": int(error.code), "text": str(error), "records": error.record_errors}, b""
+
+
+SEARCHES: dict[str, Callable[..., Found]] = {
+    "find_timestamp": find_timestamp,
+    "max_timestamp_record": max_timestamp_record,
+}
+
+
+def write_message(out: IO[bytes], head: dict[str, Any], body: Bytes) -> None:
+    text = json.dumps(head).encode()
+    out.write(_SIZES.pack(len(text), len(body)))
+    out.write(text)
+    out.write(body)
+    out.flush()
+
+
+def read_message(stream: IO[bytes]) -> Message | None:
+    """Return head and body, or None at the end of the stream."""
+    sizes = stream.read(_SIZES.size)
+    if len(sizes) < _SIZES.size:
+        return None
+    head_bytes, body_bytes = _SIZES.unpack(sizes)
+    text, body = stream.read(head_bytes), stream.read(body_bytes)
+    if len(text) < head_bytes or len(body) < body_bytes:
+        return None
+    return json.loads(text), body
