@@ -202,7 +202,9 @@ def _resident_bytes(pid: int, field: str) -> int:
     """Return a size of a process and all its children from /proc; 0 for a process that has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        # A child belongs to the thread that started it.
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        children = [child for thread in threads for child in (thread / "children").read_text().split()]
     except OSError:
         return 0
     found = re.search(rf"{field}:\s+(\d+) kB", status)
