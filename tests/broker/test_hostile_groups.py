@@ -254,14 +254,14 @@ def test_longest_group_id_is_refused_in_words_that_fit(target: BrokerProcess, ve
 # -- what is too large ------------------------------------------------------------------------------------------------
 
 
-def test_commit_of_a_hundred_thousand_partitions_is_answered_for_each(target: BrokerProcess) -> None:
+def test_commit_of_twenty_thousand_partitions_is_answered_for_each(target: BrokerProcess) -> None:
     group = new_group()
-    rows = [OffsetCommitRequestPartition(partition_index=number, committed_offset=1) for number in range(100_000)]
+    rows = [OffsetCommitRequestPartition(partition_index=number, committed_offset=1) for number in range(20_000)]
     request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="one", partitions=rows)])
     before = rss_bytes(target)
     with RawClient(target.bootstrap) as client:
         (topic,) = client.ask(request, 8).topics
-        assert len(topic.partitions) == 100_000
+        assert len(topic.partitions) == 20_000
         assert [each.partition_index for each in topic.partitions if each.error_code != 3] == [0]
         assert offset_of(client, group) == 1
     assert rss_bytes(target) - before < 128 * MIB
@@ -329,7 +329,7 @@ def test_joins_of_many_megabytes_are_forgotten_with_their_members(fresh_target: 
 
 def test_protocols_by_the_thousand_are_taken_or_refused_at_once(target: BrokerProcess) -> None:
     group = new_group()
-    protocols = {f"p{number}": b"" for number in range(50_000)}
+    protocols = {f"p{number}": b"" for number in range(20_000)}
     with RawClient(target.bootstrap) as client, RawClient(target.bootstrap) as other:
         joined = become_member(client, group, protocols=protocols)
         client.ask(join(group, joined.member_id, protocols=protocols), 9)
@@ -364,7 +364,7 @@ def test_regular_expression_that_is_a_bomb_does_not_go_off(target: BrokerProcess
 
 def test_heartbeat_with_a_huge_list_of_topics_is_refused_or_taken_and_nobody_waits(target: BrokerProcess) -> None:
     group = new_group()
-    names = [f"topic-{number}" for number in range(200_000)]
+    names = [f"topic-{number}-{'x' * 100}" for number in range(20_000)]
     with RawClient(target.bootstrap) as client, RawClient(target.bootstrap) as other:
         waiting = client.send(consumer_join(group, "m", names), 1)
         expect_group_works(other, new_group())
@@ -378,7 +378,7 @@ def test_heartbeat_that_claims_to_own_the_world_gets_only_what_is_its_own(target
     group = new_group()
     with RawClient(target.bootstrap) as client:
         joined = client.ask(consumer_join(group, "m"), 1)
-        owned = {number.to_bytes(16, "big"): list(range(100)) for number in range(1, 2000)}
+        owned = {number.to_bytes(16, "big"): list(range(10)) for number in range(1, 2000)}
         answer = client.ask(consumer_beat(group, "m", joined.member_epoch, owned), 1)
         assert answer.error_code == 0
         (described,) = client.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1).groups

@@ -32,6 +32,7 @@ from ottla.model.errors import ErrorCode, OttlaError
 from ottla.net.connection import Connection, Slot
 from ottla.wire import (
     APIS,
+    REQUEST_ELEMENTS_MAX,
     Message,
     WireError,
     decode,
@@ -40,14 +41,13 @@ from ottla.wire import (
     request_header_version,
     response_header_version,
 )
-from ottla.wire.frame import REQUEST_START, frame_reply, read_client_id, skip_client_id, skip_tags
+from ottla.wire.frame import HEADER_TAGS_MAX, REQUEST_START, frame_reply, read_client_id, skip_client_id, skip_tags
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 log = logging.getLogger(__name__)
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
-#: Records apart, no request needs as much. Kafka reads up to socket.request.max.bytes of names and numbers, each of
-#: which becomes an object; here all clients would wait for a minute while one request is taken apart.
+#: Records apart, no request needs as much: the largest is the SyncGroup of a leader, with the assignments of a group.
 MESSAGE_BYTES_MAX = 8 << 20
 
 #: a smaller request is handled at once, however much has been done in this iteration of the loop
@@ -145,11 +145,11 @@ class Dispatcher:
             if api_key == PRODUCE and 3 <= version <= 13:
                 self._produce(connection, buffer, view, start, end, version, correlation_id)
             elif end - start > _SMALL_BYTES and not postponed and self._must_defer(end - start):
-                self._deferred.add(self._postpone(connection, bytes(view[start:end])))
+                self._deferred.add(self._postpone(connection, bytearray(view[start:end])))
             elif api_key == FETCH and 4 <= version <= 18:
                 if connection in self._waiting_fetches:
                     # Kafka, too, handles one request of a connection at a time.
-                    handle = self._postpone(connection, bytes(view[start:end]))
+                    handle = self._postpone(connection, bytearray(view[start:end]))
                     self._waiting_fetches[connection].on_done = partial(self._deferred.add, handle)
                 else:
                     self._fetch(connection, buffer, view, start, end, version, correlation_id)
@@ -167,10 +167,10 @@ class Dispatcher:
             raise WireError(f"{size_bytes} bytes, and no Produce")
         return not self._deferred.may_run(size_bytes // _BYTES_PER_UNIT)
 
-    def _postpone(self, connection: Connection, frame: bytes) -> Callable[[], None]:
+    def _postpone(self, connection: Connection, frame: bytearray) -> Callable[[], None]:
         """Read nothing more from the connection until the job that this returns has handled the frame."""
         connection.mute()
-        return partial(self._handle_postponed, connection, bytearray(frame))
+        return partial(self._handle_postponed, connection, frame)
 
     def _handle_postponed(self, connection: Connection, frame: bytearray) -> None:
         if not connection.closing:
@@ -192,14 +192,14 @@ class Dispatcher:
         position = skip_client_id(buffer, start + 8, end)
         client_id = read_client_id(buffer, start + 8, end)
         if request_header_version(api_key, version) == 2:
-            position = skip_tags(buffer, position, end)
+            position = skip_tags(buffer, position, end, HEADER_TAGS_MAX)
         body = bytes(view[position:end])
         if api.cached and (reply := self._cache.get(version, body, connection)) is not None:
             connection.reserve(api_key).fill(
                 frame_reply(correlation_id, reply, response_header_version(api_key, version))
             )
             return
-        request, _ = decode(request_class(api_key), version, body, 0)
+        request, _ = decode(request_class(api_key), version, body, 0, REQUEST_ELEMENTS_MAX)
         context = RequestContext(
             api_key=api_key, version=version, client_id=client_id, listener=self._listener, connection=connection,
             correlation_id=correlation_id,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.wire import WireError, decode, encode
+from ottla.wire import REQUEST_ELEMENTS_MAX, WireError, decode, encode
 from ottla.wire.group_records import ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartitions
 
 #: topic -> partitions, in the client's order
@@ -52,7 +52,7 @@ def decode_subscription(data: bytes) -> Subscription:
     :raises WireError: if the bytes are no subscription.
     """
     version = _read_version(data)
-    message, _ = decode(ConsumerProtocolSubscription, version, data, _VERSION.size)
+    message, _ = decode(ConsumerProtocolSubscription, version, data, _VERSION.size, REQUEST_ELEMENTS_MAX)
     return Subscription(
         topics=tuple(message.topics),
         user_data=message.user_data,
@@ -83,7 +83,7 @@ def decode_assignment(data: bytes) -> Assignment:
     if not data:
         return Assignment(version=0)
     version = _read_version(data)
-    message, _ = decode(ConsumerProtocolAssignment, version, data, _VERSION.size)
+    message, _ = decode(ConsumerProtocolAssignment, version, data, _VERSION.size, REQUEST_ELEMENTS_MAX)
     return Assignment(
         partitions=_from_schema(message.assigned_partitions), user_data=message.user_data, version=version
     )

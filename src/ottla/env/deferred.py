@@ -47,7 +47,11 @@ class Deferred:
     def _arm(self) -> None:
         if not self._is_armed:
             self._is_armed = True
-            self._loop.call_soon(self._iterate)
+            self._loop.call_soon(self._yield)
+
+    def _yield(self) -> None:
+        # Replies to what was just read leave by a callback behind this one. They must not wait for a job.
+        self._loop.call_soon(self._iterate)
 
     def _iterate(self) -> None:
         self._is_armed = False

@@ -5,6 +5,7 @@ Message classes are in `ottla.wire.messages.<api>`; import those you need, each 
 """
 
 from ottla.wire.codec import (
+    REQUEST_ELEMENTS_MAX,
     WireError,
     decode,
     encode,
@@ -18,6 +19,7 @@ from ottla.wire.schema import ZERO_UUID, Api, Message, Struct
 
 __all__ = [
     "APIS",
+    "REQUEST_ELEMENTS_MAX",
     "ZERO_UUID",
     "Api",
     "Message",

@@ -10,8 +10,16 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from ottla.wire.codec import WireError
-from ottla.wire.frame import Buffer, read_compact_length, read_uvarint, skip_client_id, skip_tags, write_uvarint
+from ottla.wire.codec import REQUEST_ELEMENTS_MAX, WireError
+from ottla.wire.frame import (
+    HEADER_TAGS_MAX,
+    Buffer,
+    read_compact_length,
+    read_uvarint,
+    skip_client_id,
+    skip_tags,
+    write_uvarint,
+)
 
 FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
@@ -59,7 +67,7 @@ def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequ
     position = skip_client_id(buffer, start + 8, end)
     flexible = version >= FLEXIBLE_FROM
     if flexible:
-        position = skip_tags(buffer, position, end)
+        position = skip_tags(buffer, position, end, HEADER_TAGS_MAX)
     session_id, session_epoch = 0, -1
     if version >= 15:
         wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = _START_V15.unpack_from(buffer, position)
@@ -72,18 +80,26 @@ def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequ
         position += _START_V4.size
     topics: list[tuple[bytes, list[FetchPartition]]] = []
     count, position = _read_count(buffer, position, end, flexible)
+    elements = count
     for _ in range(count):
         name, position = _read_topic(buffer, position, end, version)
         partitions, position = _read_partitions(buffer, position, end, version)
+        elements += len(partitions)
+        if elements > REQUEST_ELEMENTS_MAX:
+            raise WireError(f"more than {REQUEST_ELEMENTS_MAX} topics and partitions")
         if flexible:
             position = skip_tags(buffer, position, end)
         topics.append((name, partitions))
     forgotten: list[tuple[bytes, list[int]]] = []
     if version >= SESSIONS_FROM:
         count, position = _read_count(buffer, position, end, flexible)
+        elements += count
         for _ in range(count):
             name, position = _read_topic(buffer, position, end, version)
             numbers, position = _read_count(buffer, position, end, flexible)
+            elements += numbers
+            if elements > REQUEST_ELEMENTS_MAX:
+                raise WireError(f"more than {REQUEST_ELEMENTS_MAX} topics and partitions")
             indexes = [_INT32.unpack_from(buffer, position + 4 * n)[0] for n in range(numbers)]
             position += 4 * numbers
             if flexible:
@@ -158,7 +174,7 @@ def _read_count(buffer: Buffer, position: int, end: int, flexible: bool) -> tupl
     else:
         (count,) = _INT32.unpack_from(buffer, position)
         position += 4
-    if count < 0 or count * 3 > end - position:
+    if count < 0 or count * 3 > end - position or count > REQUEST_ELEMENTS_MAX:
         raise WireError(f"an array of {count} elements in {end - position} bytes")
     return count, position
 

@@ -12,6 +12,11 @@ from ottla.wire.codec import STRING_BYTES_MAX, WireError
 
 Buffer = bytes | bytearray | memoryview
 
+#: tagged fields that newer clients may add to one structure of a request
+TAGS_MAX = 16
+#: and to the header of a request
+HEADER_TAGS_MAX = 10_000
+
 REQUEST_START = Struct(">hhi")
 _INT16 = Struct(">h")
 _REPLY_V0 = Struct(">ii")
@@ -64,9 +69,10 @@ def write_uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def skip_tags(buffer: Buffer, position: int, end: int) -> int:
+def skip_tags(buffer: Buffer, position: int, end: int, count_max: int = TAGS_MAX) -> int:
     """The position behind a section of tagged fields, none of which matters here.
 
+    Raise WireError if there are more than ``count_max``: there may be a section for each partition of a request.
     What lies behind ``end`` in the buffer is another request's: a section that begins there does not exist.
     """
     if position >= end:
@@ -75,8 +81,8 @@ def skip_tags(buffer: Buffer, position: int, end: int) -> int:
     if not count:
         return position + 1
     count, position = read_uvarint(buffer, position)
-    if count > end - position:
-        raise WireError("more tagged fields than bytes")
+    if count > count_max:
+        raise WireError(f"{count} tagged fields")
     for _ in range(count):
         _, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)

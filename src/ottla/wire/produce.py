@@ -11,12 +11,20 @@ from struct import Struct
 from typing import NamedTuple
 
 from ottla.wire.codec import WireError
-from ottla.wire.frame import Buffer, read_compact_length, read_uvarint, skip_client_id, skip_tags, write_uvarint
+from ottla.wire.frame import (
+    HEADER_TAGS_MAX,
+    Buffer,
+    read_compact_length,
+    read_uvarint,
+    skip_client_id,
+    skip_tags,
+    write_uvarint,
+)
 
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
-#: a request may be large, but not made of nothing but partitions: each costs time that all clients wait for
-PARTITIONS_MAX = 100_000
+#: topics and partitions of one request; a request of 1 MB, the default of producers, has room for 14,000 batches
+PARTITIONS_MAX = 20_000
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -61,7 +69,7 @@ def parse_produce(buffer: Buffer, start: int, end: int, version: int) -> Produce
     """Parse the frame ``buffer[start:end]``, header included. Raises WireError, IndexError or struct.error."""
     position = skip_client_id(buffer, start + 8, end)
     if version >= FLEXIBLE_FROM:
-        return _parse_flexible(buffer, skip_tags(buffer, position, end), end, version)
+        return _parse_flexible(buffer, skip_tags(buffer, position, end, HEADER_TAGS_MAX), end, version)
     (length,) = _INT16.unpack_from(buffer, position)
     transactional_id = _text(buffer, position + 2, length, end)
     position += 2 + (length if length > 0 else 0)

@@ -21,6 +21,11 @@ class Loop:
         self.callbacks.append(callback)
 
     def iterate(self) -> None:
+        """Two iterations of the loop: jobs let others go first once."""
+        self.run_callbacks()
+        self.run_callbacks()
+
+    def run_callbacks(self) -> None:
         callbacks, self.callbacks = self.callbacks, []
         for callback in callbacks:
             callback()
@@ -68,6 +73,14 @@ def test_jobs_run_in_order_a_slice_per_iteration(loop: Loop, deferred: Deferred)
         assert done == so_far
     assert not loop.callbacks
     assert len(deferred) == 0
+
+
+def test_callback_that_was_added_after_a_job_runs_before_it(loop: Loop, deferred: Deferred) -> None:
+    done: list[str] = []
+    deferred.add(lambda: done.append("job"))
+    loop.call_soon(lambda: done.append("reply"))
+    loop.iterate()
+    assert done == ["reply", "job"]
 
 
 def test_job_that_is_added_by_a_job_runs_in_the_next_iteration(loop: Loop, deferred: Deferred) -> None:

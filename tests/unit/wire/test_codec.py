@@ -17,14 +17,21 @@ from ottla.wire import (
     response_class,
     response_header_version,
 )
+from ottla.wire.codec import _varint
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsRequestCursor,
 )
 from ottla.wire.messages.fetch import FetchRequest, ReplicaState
-from ottla.wire.messages.heartbeat import HeartbeatResponse
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.list_transactions import ListTransactionsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ottla.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.wire.messages.sync_group import SyncGroupResponse
 from ottla.wire.schema import Array, Field, Message, Struct
@@ -314,3 +321,35 @@ def test_header_of_an_unknown_api_is_a_wire_error() -> None:
 
 def test_classes_are_found_by_key() -> None:
     assert (request_class(3), response_class(3)) == (MetadataRequest, MetadataResponse)
+
+
+def test_elements_of_all_arrays_are_limited_together() -> None:
+    topics = [MetadataRequestTopic(name=f"topic-{number}") for number in range(10)]
+    body = encode(MetadataRequest(topics=topics), 9)
+    assert len(decode(MetadataRequest, 9, body, 0, 10)[0].topics or ()) == 10
+    with pytest.raises(WireError, match="more elements"):
+        decode(MetadataRequest, 9, body, 0, 9)
+
+
+def test_elements_of_nested_arrays_count() -> None:
+    rows = [OffsetCommitRequestPartition(partition_index=number, committed_offset=1) for number in range(5)]
+    nested = [OffsetCommitRequestTopic(name=f"topic-{number}", partitions=rows) for number in range(4)]
+    body = encode(OffsetCommitRequest(group_id="group", topics=nested), 8)
+    assert len(decode(OffsetCommitRequest, 8, body, 0, 24)[0].topics) == 4
+    with pytest.raises(WireError, match="more elements"):
+        decode(OffsetCommitRequest, 8, body, 0, 23)
+
+
+def test_elements_of_integer_arrays_count() -> None:
+    body = encode(ListTransactionsRequest(producer_id_filters=[1] * 10), 0)
+    decode(ListTransactionsRequest, 0, body, 0, 10)
+    with pytest.raises(WireError, match="more elements"):
+        decode(ListTransactionsRequest, 0, body, 0, 9)
+
+
+@pytest.mark.parametrize("count", [100, 1_000])
+def test_unknown_tagged_fields_count_as_elements(count: int) -> None:
+    body = encode(HeartbeatRequest(), 4)[:-1] + _varint(count) + b"\x09\0" * count
+    decode(HeartbeatRequest, 4, body, 0, count)
+    with pytest.raises(WireError, match="more elements"):
+        decode(HeartbeatRequest, 4, body, 0, count - 1)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.testing.raw import random_message, read_answer, request_bytes
-from ottla.wire import WireError
+from ottla.wire import REQUEST_ELEMENTS_MAX, WireError
 from ottla.wire.fetch import frame_start, parse_fetch, reply_shape
 from ottla.wire.frame import write_uvarint
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -98,6 +98,27 @@ def test_noise_is_a_request_or_refused(noise: bytes, version: int) -> None:
         parse_fetch(b"\0\1\0\0\0\0\0\1" + noise + b"behind", 0, 8 + len(noise), version)
     except REFUSALS:
         pass
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("topics", [1, 10, REQUEST_ELEMENTS_MAX // 2])
+def test_topics_and_partitions_are_limited_in_all(topics: int, forgets: bool) -> None:
+    each = (REQUEST_ELEMENTS_MAX - topics) // topics
+    for extra in (0, 1):
+        numbers = [range(each + extra), *([range(each)] * (topics - 1))]
+        if forgets:
+            gone = [ForgottenTopic(topic="t", partitions=list(rows)) for rows in numbers]
+            request = FetchRequest(forgotten_topics_data=gone)
+        else:
+            rows = [FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in part]) for part in numbers]
+            request = FetchRequest(topics=rows)
+        frame = bytearray(request_bytes(request, 12, 1))
+        if extra:
+            with pytest.raises(WireError):
+                parse_fetch(frame, 0, len(frame), 12)
+        else:
+            parsed = parse_fetch(frame, 0, len(frame), 12)
+            assert len(parsed.forgotten if forgets else parsed.topics) == topics
 
 
 @every_version

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from ottla.wire import WireError
 from ottla.wire.codec import STRING_BYTES_MAX
 from ottla.wire.frame import (
+    HEADER_TAGS_MAX,
+    TAGS_MAX,
     frame_reply,
     read_client_id,
     read_compact_length,
@@ -64,7 +66,7 @@ def test_tags_are_passed_over_whatever_they_hold(tags: dict[int, bytes], behind:
     raw = write_uvarint(len(tags)) + b"".join(
         write_uvarint(tag) + write_uvarint(len(value)) + value for tag, value in tags.items()
     )
-    assert skip_tags(b"before" + raw + behind, 6, 6 + len(raw) + len(behind)) == 6 + len(raw)
+    assert skip_tags(b"before" + raw + behind, 6, 6 + len(raw) + len(behind), len(tags)) == 6 + len(raw)
 
 
 @given(st.binary(max_size=60), st.integers(0, 60), st.binary(max_size=30))
@@ -82,11 +84,14 @@ def test_tags_that_begin_behind_the_frame_are_refused() -> None:
         skip_tags(b"\0\0\0\0", 2, 2)
 
 
-def test_ten_thousand_tags_are_no_trouble_and_a_billion_claimed_ones_are_refused_at_once() -> None:
-    many = write_uvarint(10_000) + b"\1\0" * 10_000
-    assert skip_tags(many, 0, len(many)) == len(many)
-    with pytest.raises(WireError):
-        skip_tags(write_uvarint(10**9) + b"\1\0" * 10_000, 0, 20_005)
+@pytest.mark.parametrize(("limit", "given"), [(TAGS_MAX, ()), (HEADER_TAGS_MAX, (HEADER_TAGS_MAX,))])
+def test_tags_are_limited_in_number(limit: int, given: tuple[int, ...]) -> None:
+    many = write_uvarint(limit) + b"\1\0" * limit
+    assert skip_tags(many, 0, len(many), *given) == len(many)
+    for claimed in (limit + 1, 10**9):
+        many = write_uvarint(claimed) + b"\1\0" * (limit + 1)
+        with pytest.raises(WireError):
+            skip_tags(many, 0, len(many), *given)
 
 
 def test_reply_frame_counts_what_follows_its_size() -> None:
