@@ -6,7 +6,8 @@
 An offset entry is one unsigned 64-bit number, relative offset in the high half, position in the low half. Read as
 big-endian bytes that number *is* Kafka's entry, and numbers in that form sort by offset, so ``bisect`` searches them.
 An index is a hint that saves scanning. It can always be rebuilt: after a crash it is, for every segment that is read
-again, and the index of a segment that is not was on disk before the recovery point passed it.
+again, and the index of a segment that is not was on disk before the recovery point passed it. It has no checksum, so a
+reader compares the entry that it uses with the batch at that position, and rebuilds the index if they differ.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY = Struct(">qI")
 TIME_ENTRY_BYTES = TIME_ENTRY.size
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
-_POSITION_MASK = (1 << 32) - 1
+#: the part of an offset entry that is the position; the rest is the relative offset
+POSITION_MASK = (1 << 32) - 1
 _SWAP = sys.byteorder == "little"
 
 
@@ -36,27 +38,27 @@ class OffsetIndex:
     def append(self, relative_offset: int, position: int) -> None:
         self.entries.append(relative_offset << 32 | position)
 
-    def position_before(self, relative_offset: int) -> int:
-        """Position of a batch at or before the one that holds ``relative_offset``."""
+    def entry_before(self, relative_offset: int) -> int:
+        """Return the entry of a batch at or before the one that holds ``relative_offset``; 0 if there is none."""
         # An entry carries its batch's *last* offset: the batch found ends at or before the wanted offset.
-        found = bisect_right(self.entries, relative_offset << 32 | _POSITION_MASK) - 1
-        return self.entries[found] & _POSITION_MASK if found >= 0 else 0
+        found = bisect_right(self.entries, relative_offset << 32 | POSITION_MASK) - 1
+        return self.entries[found] if found >= 0 else 0
 
-    def position_at_most(self, position: int) -> int:
-        """Position of the last indexed batch that starts at or before ``position``."""
+    def entry_at_most(self, position: int) -> int:
+        """Return the entry of the last indexed batch that starts at or before ``position``; 0 if there is none."""
         low, high = 0, len(self.entries)
         while low < high:
             middle = (low + high) // 2
-            if self.entries[middle] & _POSITION_MASK <= position:
+            if self.entries[middle] & POSITION_MASK <= position:
                 low = middle + 1
             else:
                 high = middle
-        return self.entries[low - 1] & _POSITION_MASK if low else 0
+        return self.entries[low - 1] if low else 0
 
-    def offset_behind(self, position: int) -> int | None:
-        """A relative offset that is beyond every batch before ``position``; None when the index ends before that."""
+    def entry_at_least(self, position: int) -> int | None:
+        """Return the entry of the first indexed batch that starts at or after ``position``; None if there is none."""
         found = bisect_left(self.entries, position, key=_position)
-        return self.entries[found] >> 32 if found < len(self.entries) else None
+        return self.entries[found] if found < len(self.entries) else None
 
     def truncate(self, relative_offset: int) -> None:
         """Drop the entries of batches that end at or behind ``relative_offset``."""
@@ -72,7 +74,7 @@ class OffsetIndex:
         """Whether this can be the index of a segment of that size: offsets and positions grow, and stay inside."""
         entries = self.entries
         offsets = array("I", [entry >> 32 for entry in entries])
-        positions = array("I", [entry & _POSITION_MASK for entry in entries])
+        positions = array("I", [entry & POSITION_MASK for entry in entries])
         return (
             all(map(lt, offsets, offsets[1:]))
             and all(map(lt, positions, positions[1:]))
@@ -112,6 +114,10 @@ class TimeIndex:
         found = bisect_left(self.timestamps, timestamp) - 1
         return self.offsets[found] if found >= 0 else -1
 
+    def timestamp_of(self, relative_offset: int) -> int:
+        """Return the timestamp in the entry with this offset."""
+        return self.timestamps[bisect_left(self.offsets, relative_offset)]
+
     def truncate(self, relative_offset: int) -> None:
         keep = bisect_left(self.offsets, relative_offset)
         del self.offsets[keep:]
@@ -137,4 +143,4 @@ class TimeIndex:
 
 
 def _position(entry: int) -> int:
-    return entry & _POSITION_MASK
+    return entry & POSITION_MASK

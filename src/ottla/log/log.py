@@ -29,7 +29,7 @@ from crc32c import crc32c
 
 from ottla.env.disk import Disk
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
+from ottla.log.index import OFFSET_ENTRY_BYTES, POSITION_MASK, RELATIVE_OFFSET_MAX
 from ottla.log.opening import InlineBudget, limits_past, open_inline, rules_for
 from ottla.log.producers import ProducerEntry, Producers, load_snapshot, remove_snapshots, snapshot_path
 from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment
@@ -554,9 +554,9 @@ class Log:
             return []
         for segment in segments:
             if segment.is_open and segment.file is region.file:
-                behind = segment.offset_index.offset_behind(region.position + region.size_bytes)
+                behind = segment.offset_behind(region.position + region.size_bytes)
                 if behind is not None:
-                    end_offset = min(end_offset, segment.base_offset + behind)
+                    end_offset = min(end_offset, behind)
                 break
         return self.aborted_transactions(offset, end_offset)
 
@@ -734,7 +734,7 @@ class Log:
 
     def _end_of(self, segment: Segment) -> int:
         end = segment.base_offset
-        for _, header in segment.headers(segment.offset_index.position_at_most(segment.size_bytes - 1)):
+        for _, header in segment.headers(segment.offset_index.entry_at_most(segment.size_bytes - 1) & POSITION_MASK):
             end = header.next_offset
         return end
 

@@ -29,19 +29,22 @@ def retention_start_offset(of: Log, high_watermark: int, now_ms: int) -> int:
             break
         oversized = surplus_bytes >= segment.size_bytes
         if not oversized and end > of.log_start_offset:
-            if not _load_times(segment):
+            oldest_ms = now_ms - retention_ms if retention_ms >= 0 else NO_TIMESTAMP
+            if not _load_times(segment, oldest_ms):
                 continue
-            if retention_ms < 0 or not NO_TIMESTAMP < segment.max_timestamp < now_ms - retention_ms:
+            if not NO_TIMESTAMP < segment.max_timestamp < oldest_ms:
                 break
         surplus_bytes -= segment.size_bytes
         start = max(start, end)
     return start
 
 
-def _load_times(segment: Segment) -> bool:
-    """Return whether the segment's newest timestamp is known."""
+def _load_times(segment: Segment, oldest_ms: int) -> bool:
+    """Return whether the segment's newest timestamp is known; one that means deletion is compared with the batches."""
     try:
         segment.load_times()
+        if NO_TIMESTAMP < segment.max_timestamp < oldest_ms:
+            segment.check_newest_timestamp()
     except OSError as error:
         if error.errno in NO_DESCRIPTORS:
             raise

@@ -16,9 +16,9 @@ from contextlib import suppress
 from struct import Struct
 
 from ottla.env.disk import Disk, WriteFailed, read_derived_file
-from ottla.log.index import OffsetIndex, TimeIndex
+from ottla.log.index import POSITION_MASK, OffsetIndex, TimeIndex
 from ottla.log.transactions import EndedTransaction, index_checksum, index_from_bytes, index_to_bytes
-from ottla.model.batch import HEADER_BYTES, LENGTH_END, LENGTH_MIN, BatchHeader, read_header
+from ottla.model.batch import HEADER_BYTES, LENGTH_END, LENGTH_MIN, MAGIC, BatchHeader, read_header
 from ottla.model.errors import CorruptMessage
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ INDEX_INTERVAL_BYTES = 4096
 _SCAN_BYTES = 16384
 _LENGTHS = Struct(">qi")
 _OFFSETS = Struct(">qi11xi")
+_CHECKED = Struct(">qi4xb6xi")
 
 
 class SegmentFile:
@@ -72,9 +73,9 @@ class Segment:
     """The batches from ``base_offset`` up to the next segment's."""
 
     __slots__ = (
-        "_aborted", "_disk", "_file", "_offset_index", "_time_index", "base_offset", "bytes_since_index", "directory",
-        "dropped", "first_timestamp", "indexed_bytes", "indexes_suspect", "max_timestamp", "max_timestamp_offset",
-        "size_bytes", "synced_bytes",
+        "_aborted", "_disk", "_file", "_offset_index", "_time_index", "_times_unchecked", "base_offset",
+        "bytes_since_index", "directory", "dropped", "first_timestamp", "indexed_bytes", "indexes_suspect",
+        "max_timestamp", "max_timestamp_offset", "size_bytes", "synced_bytes",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size_bytes: int = 0) -> None:
@@ -91,6 +92,8 @@ class Segment:
         self.synced_bytes = -1
         #: the size that the index files on disk describe; while it is the segment's, there is nothing to write
         self.indexed_bytes = -1
+        #: ``max_timestamp`` was read from the time index, and nobody compared it with the batches yet
+        self._times_unchecked = False
         #: no longer part of its log; a thread unlinks the files, and nobody may bring them back
         self.dropped = False
         #: the last stop was not clean: look at the index files before they are believed
@@ -163,7 +166,11 @@ class Segment:
         time_data = read_derived_file(self._disk, self.path(".timeindex"))
         if offset_data is not None and time_data is not None:
             offset_index, time_index = OffsetIndex.from_bytes(offset_data), TimeIndex.from_bytes(time_data)
-            if not self.indexes_suspect or (offset_index.is_sound(self.size_bytes) and time_index.is_sound(time_data)):
+            # Only batches without timestamps have no entry. They are few enough to look at them once more.
+            has_times = bool(time_index.timestamps)
+            if has_times and (
+                not self.indexes_suspect or (offset_index.is_sound(self.size_bytes) and time_index.is_sound(time_data))
+            ):
                 self._offset_index, self._time_index = offset_index, time_index
                 return
         log.warning("index is missing or damaged and rebuilt path=%s", self.path(".index"))
@@ -184,6 +191,35 @@ class Segment:
         if self.max_timestamp == NO_TIMESTAMP and self.size_bytes and self.time_index.timestamps:
             self.max_timestamp = self.time_index.timestamps[-1]
             self.max_timestamp_offset = self.base_offset + self.time_index.offsets[-1]
+            self._times_unchecked = True
+
+    def check_newest_timestamp(self) -> None:
+        """Make sure that ``max_timestamp`` is right before the segment is deleted for its age.
+
+        It may come from the time index, which has no checksum: look at the batch that it is of and at all behind it.
+        """
+        if not self._times_unchecked:
+            return
+        self._times_unchecked = False
+        headers = self.headers(self.position_of(self.max_timestamp_offset))
+        timestamps = [header.max_timestamp for _, header in headers]
+        if not timestamps or timestamps[0] != self.max_timestamp or max(timestamps) > self.max_timestamp:
+            self._rebuild_wrong_index()
+            self.max_timestamp = NO_TIMESTAMP
+            self.load_times()
+            self._times_unchecked = False
+
+    def first_offset_at_time(self, timestamp: int) -> int:
+        """Return the offset from which on a record can be as new as ``timestamp``."""
+        before = self.time_index.offset_before(timestamp)
+        if before < 0:
+            return self.base_offset
+        offset, known = self.base_offset + before, self.time_index.timestamp_of(before)
+        header = next((header for _, header in self.headers(self.position_of(offset))), None)
+        if header is None or header.max_timestamp != known or not header.base_offset <= offset <= header.last_offset:
+            self._rebuild_wrong_index()
+            before = self.time_index.offset_before(timestamp)
+        return self.base_offset + before + 1
 
     def load_first_timestamp(self) -> int:
         if self.first_timestamp == NO_TIMESTAMP and self.size_bytes:
@@ -313,10 +349,15 @@ class Segment:
 
     def position_of(self, offset: int) -> int:
         """Position of the first batch that ends at or behind ``offset``, or where it would stand."""
-        position = self.offset_index.position_before(offset - self.base_offset)
+        entry = self.offset_index.entry_before(offset - self.base_offset)
+        indexed = position = entry & POSITION_MASK
         pread, file, size = self._disk.pread, self.file, self.size_bytes
+        if position >= size > 0:
+            return self._rebuilt_position_of(offset)
         while position < size:
             chunk = pread(file.fd, _SCAN_BYTES, position)
+            if position == indexed and position and not self._is_entry_of(entry, chunk):
+                return self._rebuilt_position_of(offset)
             at, usable = 0, len(chunk) - HEADER_BYTES
             while at <= usable:
                 base, length, delta = _OFFSETS.unpack_from(chunk, at)
@@ -330,6 +371,36 @@ class Segment:
             position += at
         return position
 
+    def _rebuilt_position_of(self, offset: int) -> int:
+        self._rebuild_wrong_index()
+        return self.position_of(offset)
+
+    def _rebuild_wrong_index(self) -> None:
+        log.error("index does not fit its log and is rebuilt path=%s", self.path(".index"))
+        self.rebuild_indexes()
+
+    def _is_entry_of(self, entry: int, data: bytes) -> bool:
+        """Return whether ``data``, read at the entry's position, begins with a batch that the entry can be of.
+
+        The entry carries the batch's last offset, or, if Kafka wrote it, that of a batch appended together with it.
+        """
+        if len(data) < HEADER_BYTES:
+            return False
+        base, length, magic, delta = _CHECKED.unpack_from(data)
+        last_offset: int = self.base_offset + (entry >> 32)
+        is_complete: bool = LENGTH_MIN <= length <= self.size_bytes - LENGTH_END - (entry & POSITION_MASK)
+        return is_complete and magic == MAGIC and self.base_offset <= base <= base + delta <= last_offset
+
+    def offset_behind(self, position: int) -> int | None:
+        """Return an offset that is beyond every batch before ``position``; None if the index does not say."""
+        entry = self.offset_index.entry_at_least(position)
+        if entry is None:
+            return None
+        if not self._is_entry_of(entry, self._disk.pread(self.file.fd, HEADER_BYTES, entry & POSITION_MASK)):
+            self._rebuild_wrong_index()
+            return None
+        return self.base_offset + (entry >> 32)
+
     def whole_batches(
         self, position: int, end: int, size_bytes_max: int, *, at_least_one: bool
     ) -> tuple[int, int | None]:
@@ -340,10 +411,15 @@ class Segment:
         if end - position <= size_bytes_max:
             return end - position, None
         limit = position + size_bytes_max
-        at = max(self.offset_index.position_at_most(limit), position)
+        entry = self.offset_index.entry_at_most(limit)
+        indexed = entry & POSITION_MASK
+        at = max(indexed, position)
         pread, file = self._disk.pread, self.file
         while at < end:
             chunk = pread(file.fd, _SCAN_BYTES, at)
+            if at == indexed and at != position and not self._is_entry_of(entry, chunk):
+                self._rebuild_wrong_index()
+                return self.whole_batches(position, end, size_bytes_max, at_least_one=at_least_one)
             inner, usable = 0, len(chunk) - LENGTH_END
             while inner <= usable:
                 base, length = _LENGTHS.unpack_from(chunk, inner)

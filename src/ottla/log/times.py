@@ -25,7 +25,7 @@ def find_offset(
         segment.load_times()
         if segment.max_timestamp < timestamp:
             continue
-        start = segment.time_index.offset_before(timestamp) + 1 + segment.base_offset
+        start = segment.first_offset_at_time(timestamp)
         for position, header in segment.headers(segment.position_of(max(start, log_start_offset))):
             if header.base_offset >= end_offset:
                 return None

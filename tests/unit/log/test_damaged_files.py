@@ -6,10 +6,23 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from tests.unit.log.log_room import FOLDER, clean_stop, new_disk, new_log, open_at, topic
+from tests.unit.log.log_room import (
+    FOLDER,
+    NOW,
+    batch,
+    clean_stop,
+    contents,
+    new_disk,
+    new_log,
+    open_at,
+    split,
+    topic,
+    write,
+)
 from tests.unit.log.txn_room import Client, end_txn, values
 
 from ottla.log.recovery import CleanStop
+from ottla.log.retention import retention_start_offset
 from ottla.log.segment import TXN_CHECKSUM
 from ottla.model.settings import TopicSettings
 from ottla.testing.disk import MemoryDisk
@@ -37,6 +50,47 @@ def damages(size: int) -> list[Change]:
     """Return a flip of every fifth bit, every third end that is lost, and zeros in place of or behind the content."""
     zeros: list[Change] = [lambda data: bytes(len(data)), lambda data: data + bytes(34)]
     return [*map(flip, range(0, size * 8, 5)), *map(cut, range(0, size, 3)), *zeros]
+
+
+# -- offset and time index -------------------------------------------------------------------------------------------
+
+
+INDEXED = topic(segment_bytes=3000, index_interval_bytes=60, retention_ms=5000)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_no_damage_of_an_index_changes_what_readers_get(suffix: str) -> None:
+    original = new_disk()
+    log = open_at(original, INDEXED)
+    write(log, *(batch(2, size=30, timestamp=NOW + number) for number in range(40)))
+    note, expected = clean_stop(log), contents(log)
+    assert len(log.segments) > 1
+    path = f"{FOLDER}/{0:020d}{suffix}"
+    for number, change in enumerate(damages(original.file_size(path) or 0)):
+        disk = original.crash(Random(0), keep="process")
+        disk.damage(path, change)
+        opened = open_at(disk, INDEXED, clean=note)
+        for at in range(number % 3, 40, 3):
+            region = opened.read(2 * at, 10 + 150 * (number % 4), opened.log_end_offset, at_least_one=True)
+            assert region is not None
+            batches = split(region.read())
+            assert batches == expected[at : at + len(batches)]
+        assert retention_start_offset(opened, opened.log_end_offset, NOW + 4900) == 0, "nothing is old enough"
+
+
+@pytest.mark.parametrize("lost", [1, 12, 24, 120])
+def test_segment_is_not_deleted_because_the_end_of_its_time_index_is_lost(lost: int) -> None:
+    disk = new_disk()
+    log = open_at(disk, INDEXED)
+    write(log, *(batch(2, size=30, timestamp=NOW + 1000 * number) for number in range(40)))
+    note = clean_stop(log)
+    first = log.segments[0]
+    path = first.path(".timeindex")
+    disk.damage(path, lambda data: data[:-lost])
+    opened = open_at(disk, INDEXED, clean=note)
+    newest = first.max_timestamp
+    assert retention_start_offset(opened, opened.log_end_offset, newest + 5000) == 0
+    assert retention_start_offset(opened, opened.log_end_offset, newest + 5001) == log.segments[1].base_offset
 
 
 # -- transaction index -----------------------------------------------------------------------------------------------
