@@ -350,6 +350,20 @@ def test_client_that_closed_its_side_and_waits_for_nothing_is_closed(target: Bro
 
 
 @pytest.mark.parametrize("ending", ["closed", "reset"])
+def test_client_that_dies_with_several_fetches_behind_one_another_leaves_nothing_behind(
+    target: BrokerProcess, ending: str
+) -> None:
+    with RawClient(target.bootstrap) as client:
+        request = fetch_request({"good": [fetch_from(0, end_offset(client))]}, max_wait=FOREVER_MS)
+        for _ in range(5):
+            client.send(request, 11)
+        eventually(lambda: metric(target, "ottla_fetches_parked") == 1)
+        if ending == "reset":
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    eventually(lambda: metric(target, "ottla_fetches_parked") == 0)
+
+
+@pytest.mark.parametrize("ending", ["closed", "reset"])
 def test_clients_that_die_while_parked_leave_nothing_behind(target: BrokerProcess, ending: str) -> None:
     clients = [RawClient(target.bootstrap) for _ in range(100)]
     for client in clients:

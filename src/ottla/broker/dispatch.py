@@ -151,6 +151,7 @@ class Dispatcher:
                     # Kafka, too, handles one request of a connection at a time.
                     handle = self._postpone(connection, bytearray(view[start:end]))
                     self._waiting_fetches[connection].on_done = partial(self._deferred.add, handle)
+                    connection.watch_peer()
                 else:
                     self._fetch(connection, buffer, view, start, end, version, correlation_id)
             else:

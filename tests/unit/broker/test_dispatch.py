@@ -48,6 +48,9 @@ class Connection:
     def touch(self) -> None:
         self.touched = True
 
+    def watch_peer(self) -> None:
+        self.watched = True
+
     def mute(self) -> None:
         self.muted += 1
 
@@ -264,6 +267,7 @@ def test_fetch_behind_one_that_waits_is_handled_when_that_is_answered(frame: byt
         job()
     desk.deferred.jobs.clear()
     assert (desk.data_frames, desk.connection.muted) == ([], 1)
+    assert desk.connection.watched
     del desk.waiting_fetches[desk.connection]
     waiting.on_done()
     assert desk.data_frames == []
