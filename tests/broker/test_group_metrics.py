@@ -12,6 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -104,3 +109,36 @@ def test_commit_beyond_the_end_is_no_negative_lag(broker: BrokerProcess) -> None
     found = scrape(broker)
     assert found["kafka_consumergroup_group_lag", "ahead", "short"] == 0
     assert found["kafka_consumergroup_group_lag_seconds", "ahead", "short"] == 0
+
+
+@pytest.mark.parametrize(
+    ("granularity", "shown"),
+    [
+        ("none", set()),
+        ("group", {"max_lag", "max_lag_seconds", "sum_lag"}),
+        ("topic", {"max_lag", "max_lag_seconds", "sum_lag", "topic_sum_lag"}),
+        ("partition", {"max_lag", "max_lag_seconds", "sum_lag", "topic_sum_lag", "offset", "lag", "lag_seconds"}),
+    ],
+)
+def test_operator_chooses_what_is_shown_of_each_group(
+    broker: BrokerProcess, granularity: str, shown: set[str]
+) -> None:  # fmt: skip
+    produce(broker, "chosen", 1)
+    commit(broker, "granular", "chosen", 0)
+    set_broker_config(broker, "metrics.group.granularity", granularity)
+    try:
+        found = scrape(broker)
+    finally:
+        set_broker_config(broker, "metrics.group.granularity", None)
+    prefix = "kafka_consumergroup_group_"
+    names = {name.removeprefix(prefix) for name, group, _ in found if group == "granular"}
+    assert names == shown
+    assert found["ottla_groups", "", ""] >= 1
+
+
+def set_broker_config(broker: BrokerProcess, name: str, value: str | None) -> None:
+    setting = AlterableConfig(name=name, config_operation=0 if value is not None else 1, value=value)
+    resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[setting])
+    with RawClient(broker.bootstrap) as client:
+        (answer,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+    assert answer.error_code == 0, answer

@@ -21,6 +21,8 @@ from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.coordination import Coordination
 from ottla.broker.dispatch import Dispatcher, served_apis
+from ottla.broker.group_metrics import GroupMetrics
+from ottla.broker.metrics import BrokerMetrics
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
 from ottla.cluster.controller import bump_leader_epochs
@@ -41,7 +43,8 @@ from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
 from ottla.env.deferred import Deferred
 from ottla.env.disk import Disk, RealDisk
-from ottla.env.metrics import Histogram, MetricsServer, Sample
+from ottla.env.metrics import Histogram
+from ottla.env.metrics_server import MetricsServer
 from ottla.env.tasks import Tasks, ThreadPool
 from ottla.env.timers import TimerWheel
 from ottla.log.store import LogStore, PartitionSpec, check_owner, read_meta
@@ -102,14 +105,16 @@ class Broker:
         self._produce: ProduceApi | None = None
         self._fetch: FetchApi | None = None
         self._dispatchers: list[Dispatcher] = []
-        self._metrics: MetricsServer | None = None
+        self._metrics = BrokerMetrics(
+            replicas=self.replicas, server=self.server, latency=self._latency, dispatchers=self._dispatchers,
+            settings=lambda: self._services.settings if self._services is not None else settings,
+        )  # fmt: skip
 
         # State
         self.endpoints: list[Endpoint] = []
         self.metrics_port: int | None = None
         #: set when the broker must end: with None for a clean stop, with a reason when it cannot go on
         self.ended: asyncio.Future[str | None] = loop.create_future()
-        self._loop_lag_s = 0.0
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -126,8 +131,9 @@ class Broker:
         ]  # fmt: skip
         try:
             if (endpoint := settings.metrics_endpoint) is not None:
-                self._metrics = MetricsServer(endpoint, self._samples)
-                self.metrics_port = self._metrics.port
+                self._metrics.http = http = MetricsServer(endpoint, self._metrics.fill)
+                await http.start()
+                self.metrics_port = http.port
             cluster_id = await self._open_data()
             await self._open_logs(cluster_id)
         except BaseException as error:
@@ -222,6 +228,7 @@ class Broker:
         self._coordination = Coordination(
             services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes
         )  # fmt: skip
+        self._metrics.groups = GroupMetrics(services, self._coordination)
         services.groups, services.transactions = self._coordination.runtime, self._coordination.transactions
         services.markers = self._coordination.markers
         services.producer_ids = ProducerIds(self._store, settings.broker_id)
@@ -266,6 +273,7 @@ class Broker:
         assert self._services is not None and self._store is not None
         apis = served_apis()
         self._produce, self._fetch = ProduceApi(self._services), FetchApi(self._services)
+        self._metrics.fetch = self._fetch
         for endpoint, sock in sockets:
             dispatcher = Dispatcher(self._services, endpoint.name, apis, self._produce, self._fetch)
             self._dispatchers.append(dispatcher)
@@ -345,7 +353,7 @@ class Broker:
             wanted = self._loop.time() + _TICK_S
             await asyncio.sleep(_TICK_S)
             now = self._loop.time()
-            self._loop_lag_s = max(now - wanted, 0.0)
+            self._metrics.loop_lag_s = max(now - wanted, 0.0)
             self.replicas.expire_writers()
             self.replicas.check_free_space()
             self.replicas.apply_flush_interval()
@@ -421,8 +429,8 @@ class Broker:
         self._threads.close()
         if self._store is not None:
             await self._store.close()
-        if self._metrics is not None:
-            self._metrics.close()
+        if self._metrics.http is not None:
+            await self._metrics.http.close()
 
     async def abandon(self) -> None:
         """Give up a start that failed half way: let go of what was taken, change nothing."""
@@ -430,52 +438,8 @@ class Broker:
         self._threads.close()
         if self._store is not None:
             await self._store.close()
-        if self._metrics is not None:
-            self._metrics.close()
-
-    # -- metrics --------------------------------------------------------------------------------------------------
-
-    def _samples(self) -> Iterator[Sample]:
-        """Called in the metrics server's thread: reads numbers, changes nothing."""
-        for key, histogram in self._latency.items():
-            if histogram.count:
-                labels = (("api", APIS[key].name),)
-                yield Sample("counter", "ottla_requests", "Requests answered.", labels, histogram.count)
-                yield Sample("histogram", "ottla_request_seconds", "Time from request to reply.", labels, histogram)
-        partitions = self.replicas.all()
-        fetch = self._fetch
-        counters = (
-            ("ottla_bytes_in", "Bytes of batches appended.", self.replicas.bytes_in),
-            ("ottla_bytes_out", "Bytes of batches sent to readers.", fetch.bytes_out if fetch else 0),
-            ("ottla_log_syncs", "fdatasync calls for acknowledgements.", self.replicas.syncs),
-            ("ottla_acks_zero", "Produces that asked for no acknowledgement.", self.replicas.acks_zero),
-            ("ottla_read_errors", "Reads of a log's files that failed.", self.replicas.read_errors),
-            ("ottla_connections_refused", "Connections over a limit.", self.server.refused_connections),
-            ("ottla_frames_refused", "Frames that could not be understood.",
-             self.server.refused_frames + sum(d.refused for d in self._dispatchers)),
-        )  # fmt: skip
-        for name, text, value in counters:
-            yield Sample("counter", name, text, (), value)
-        gauges: tuple[tuple[str, str, float], ...] = (
-            ("ottla_connections", "Open connections.", len(self.server.connections)),
-            ("ottla_fetches_parked", "Long polls that wait.", fetch.parked if fetch else 0),
-            ("ottla_fetch_sessions", "Fetch sessions.", len(fetch.sessions) if fetch else 0),
-            ("ottla_partitions", "Partitions on this broker.", len(partitions)),
-            ("ottla_under_replicated_partitions", "Partitions with fewer in-sync replicas than replicas.",
-             sum(len(p.isr) < len(p.replicas) for p in partitions)),
-            ("ottla_offline_partitions", "Partitions whose log, or log directory, failed.",
-             sum(p.offline for p in partitions)),
-            ("ottla_loop_lag_seconds", "How late the event loop's last tick was.", self._loop_lag_s),
-        )  # fmt: skip
-        for name, text, number in gauges:
-            yield Sample("gauge", name, text, (), number)
-        for partition in partitions:
-            where = (("topic", partition.name.topic), ("partition", str(partition.name.partition)))
-            yield Sample("gauge", "ottla_log_size_bytes", "Size of a log.", where, partition.log.size_bytes)
-            yield Sample("gauge", "ottla_log_start_offset", "First offset.", where, partition.log.log_start_offset)
-            yield Sample("gauge", "ottla_high_watermark", "Offset readers see up to.", where, partition.high_watermark)
-        if self._coordination is not None and self._services is not None:
-            yield from self._coordination.samples(self._services.cluster_id)
+        if self._metrics.http is not None:
+            await self._metrics.http.close()
 
 
 def _data_dir_of(path: str | None, data_dirs: Sequence[str]) -> str:

@@ -1,16 +1,14 @@
-"""What ties the coordinators to this broker: topics as groups see them, the journal, upkeep, figures for Prometheus.
+"""What ties the coordinators to this broker: topics as groups see them, the journal of rebalances, upkeep.
 
-A coordinator knows no metadata store and no metrics page; the broker knows no group. This file knows both.
+A coordinator knows no metadata store; the broker knows no group. This file knows both.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.services import Services
@@ -20,11 +18,9 @@ from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.coordinator.journal import JOURNAL_TOPIC, Rebalance, journal_key
 from ottla.coordinator.outcome import World
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
-from ottla.env.metrics import Sample
 from ottla.env.tasks import Tasks
-from ottla.log.segment import FileRegion
-from ottla.model.errors import InvalidRecord, KafkaError
-from ottla.model.records import Record, build_batch, iterate_records
+from ottla.model.errors import KafkaError
+from ottla.model.records import Record, build_batch
 from ottla.replica.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -37,10 +33,6 @@ _JOURNAL_CONFIG = {
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-#: a scrape that the loop does not get to in this time goes without lag
-_COLLECT_S = 5.0
-#: the first batch at an offset is wanted, however large it is
-_ONE_BATCH = 1
 
 
 class ViewTopics:
@@ -71,32 +63,6 @@ class ViewTopics:
     def end_offset(self, topic: str, partition: int) -> int | None:
         found = self._services.replicas.find(topic, partition)
         return found.high_watermark if found is not None else None
-
-
-class Lag(NamedTuple):
-    """One partition of one group at the time of a scrape."""
-
-    group: str
-    state: str
-    is_simple: bool
-    topic: str
-    partition: int
-    committed: int
-    end_offset: int
-    #: where the record at the committed offset is; None when there is none, and so no lag
-    region: FileRegion | None
-
-
-class Collected(NamedTuple):
-    """What the loop owns, at the time of a scrape."""
-
-    lags: list[Lag]
-    #: by state and type
-    groups: Counter[tuple[str, str]]
-    #: by state
-    transactional_ids: Counter[str]
-    #: of the oldest transaction that is under way, 0 when none is
-    oldest_transaction_ms: int
 
 
 class Coordination:
@@ -130,8 +96,6 @@ class Coordination:
         self._expiry_due = now + services.settings.offsets_retention_check_interval_ms / 1000
         self._verify_due = now
         self._verifying = False
-        #: (group, topic, partition) -> (offset, timestamp of its record); an offset's record does not change
-        self._timestamps: dict[tuple[str, str, int], tuple[int, int]] = {}
 
     # -- changes --------------------------------------------------------------------------------------------------
 
@@ -230,146 +194,3 @@ class Coordination:
                     replicas.append(partition, batch, memoryview(batch), 0, len(batch), now_ms, opened=settings)
             except KafkaError as error:
                 log.warning("a rebalance was not noted group=%r error=%s", entry.group_id, error)
-
-    # -- metrics --------------------------------------------------------------------------------------------------
-
-    def samples(self, cluster: str) -> Iterator[Sample]:
-        """Called in the metrics server's thread, which reads records; what the loop owns is asked for there."""
-        started = self._services.clock.monotonic()
-        future = asyncio.run_coroutine_threadsafe(self._collect(), self._services.loop)
-        try:
-            collected = future.result(_COLLECT_S)
-        except (TimeoutError, asyncio.CancelledError):
-            future.cancel()
-            return
-        for (state, kind), count in collected.groups.items():
-            labels = (("state", state), ("type", kind))
-            yield Sample("gauge", "ottla_groups", "Groups by state and type.", labels, count)
-        yield Sample("counter", "ottla_group_rebalances", "Rebalances that were finished.", (), self.rebalances)
-        yield Sample(
-            "counter", "ottla_group_replay_mismatches", "Shards found to differ from a replay of their log.", (),
-            self.runtime.mismatches + self.transactions.mismatches,
-        )  # fmt: skip
-        yield from self._transaction_samples(collected)
-        yield from self._lag_samples(collected.lags, cluster)
-        took_ms = (self._services.clock.monotonic() - started) * 1000
-        where = (("cluster_name", cluster),)
-        yield Sample("gauge", "kafka_consumergroup_poll_time_ms", "Time to collect the lag.", where, took_ms)
-
-    async def _collect(self) -> Collected:
-        """Commits first, heads second: a lag is never negative."""
-        groups: Counter[tuple[str, str]] = Counter()
-        rows: list[tuple[str, str, bool, str, int, int]] = []
-        for shard in list(self.runtime.shards()):
-            for group_id, group in shard.groups.items():
-                state = group.state, group.group_type
-                groups[state] += 1
-                committed = shard.offsets.by_group.get(group_id, {})
-                simple = group.protocol_type is None
-                rows.extend((group_id, state[0], simple, *place, value.offset) for place, value in committed.items())
-            await asyncio.sleep(0)
-        lags = []
-        for number, row in enumerate(rows):
-            lag = self._lag(*row)
-            if lag is not None:
-                lags.append(lag)
-            if number % 100 == 99:
-                await asyncio.sleep(0)
-        return Collected(lags, groups, *await self._collect_transactions())
-
-    async def _collect_transactions(self) -> tuple[Counter[str], int]:
-        ids: Counter[str] = Counter()
-        now_ms = self._services.clock.wall_ms()
-        began_ms = now_ms
-        for shard in list(self.transactions.shards()):
-            counts, oldest_ms = shard.census()
-            ids += counts
-            if oldest_ms is not None:
-                began_ms = min(began_ms, oldest_ms)
-            await asyncio.sleep(0)
-        return ids, now_ms - began_ms
-
-    def _transaction_samples(self, collected: Collected) -> Iterator[Sample]:
-        for state, count in collected.transactional_ids.items():
-            labels = (("state", state),)
-            yield Sample("gauge", "ottla_transactional_ids", "Transactional ids by state.", labels, count)
-        age_s = collected.oldest_transaction_ms / 1000
-        yield Sample("gauge", "ottla_oldest_transaction_seconds", "Age of the oldest one under way.", (), age_s)
-        for ending, count in self.transactions.ended.items():
-            labels = (("outcome", ending.value),)
-            yield Sample("counter", "ottla_transactions", "Transactions whose outcome was settled.", labels, count)
-        yield Sample("counter", "ottla_transaction_markers", "Markers written.", (), self.markers.written)
-
-    def _lag(self, group: str, state: str, simple: bool, topic: str, number: int, committed: int) -> Lag | None:
-        partition = self._services.replicas.find(topic, number)
-        if partition is None or partition.offline:
-            return None
-        end, region = partition.high_watermark, None
-        known = self._timestamps.get((group, topic, number))
-        if committed < end and (known is None or known[0] != committed):
-            try:
-                start = max(committed, partition.log.log_start_offset)
-                region = partition.log.read(start, _ONE_BATCH, end, at_least_one=True)
-            except (OSError, KafkaError) as error:
-                log.warning("time lag cannot be read partition=%s error=%s", partition.name, error)
-        return Lag(group, state, simple, topic, number, committed, max(end, committed), region)
-
-    def _lag_samples(self, lags: list[Lag], cluster: str) -> Iterator[Sample]:
-        now_ms = self._services.clock.wall_ms()
-        by_group: dict[tuple[str, str, str], list[tuple[str, int, float]]] = {}
-        for lag in lags:
-            simple = str(lag.is_simple).lower()
-            labels = (
-                ("cluster_name", cluster), ("group", lag.group), ("topic", lag.topic),
-                ("partition", str(lag.partition)), ("state", lag.state), ("is_simple_consumer", simple),
-            )  # fmt: skip
-            behind, seconds = lag.end_offset - lag.committed, self._lag_seconds(lag, now_ms)
-            by_group.setdefault((lag.group, lag.state, simple), []).append((lag.topic, behind, seconds))
-            prefix = "kafka_consumergroup_group"
-            yield Sample("gauge", f"{prefix}_offset", "Last committed offset.", labels, lag.committed)
-            yield Sample("gauge", f"{prefix}_lag", "Records that are not consumed yet.", labels, behind)
-            yield Sample("gauge", f"{prefix}_lag_seconds", "Age of the first of them.", labels, seconds)
-        for (group, state, simple), rows in by_group.items():
-            yield from _group_totals(cluster, group, state, simple, rows)
-        for partition in self._services.replicas.all():
-            where = (
-                ("cluster_name", cluster), ("topic", partition.name.topic),
-                ("partition", str(partition.name.partition)),
-            )  # fmt: skip
-            yield Sample("gauge", "kafka_partition_latest_offset", "End offset.", where, partition.high_watermark)
-            start = partition.log.log_start_offset
-            yield Sample("gauge", "kafka_partition_earliest_offset", "First offset.", where, start)
-
-    def _lag_seconds(self, lag: Lag, now_ms: int) -> float:
-        """Now minus the timestamp of the record at the committed offset, read from the log."""
-        if lag.committed >= lag.end_offset:
-            return 0.0
-        place = lag.group, lag.topic, lag.partition
-        if lag.region is not None:
-            try:
-                timestamp = next(
-                    (each.timestamp for each in iterate_records(lag.region.read()) if each.offset >= lag.committed), -1
-                )
-            except (OSError, InvalidRecord):
-                timestamp = -1
-            self._timestamps[place] = lag.committed, timestamp
-        timestamp = self._timestamps.get(place, (0, -1))[1]
-        return max(now_ms - timestamp, 0) / 1000 if timestamp >= 0 else float("nan")
-
-
-def _group_totals(
-    cluster: str, group: str, state: str, simple: str, rows: list[tuple[str, int, float]]
-) -> Iterator[Sample]:
-    labels = (("cluster_name", cluster), ("group", group), ("state", state), ("is_simple_consumer", simple))
-    prefix = "kafka_consumergroup_group"
-    # A partition whose record has no time says nothing about the others.
-    seconds = [each for _, _, each in rows if each == each] or [float("nan")]
-    yield Sample("gauge", f"{prefix}_max_lag", "Largest lag of a partition.", labels, max(row[1] for row in rows))
-    yield Sample("gauge", f"{prefix}_max_lag_seconds", "Largest age of a partition.", labels, max(seconds))
-    yield Sample("gauge", f"{prefix}_sum_lag", "Lag of all partitions.", labels, sum(row[1] for row in rows))
-    by_topic: dict[str, int] = {}
-    for topic, behind, _ in rows:
-        by_topic[topic] = by_topic.get(topic, 0) + behind
-    for topic, behind in by_topic.items():
-        of_topic = (*labels, ("topic", topic))
-        yield Sample("gauge", f"{prefix}_topic_sum_lag", "Lag of a topic's partitions.", of_topic, behind)

@@ -1,27 +1,30 @@
-"""Counting that costs next to nothing, and the page that Prometheus reads.
+"""Counters that cost next to nothing, and the page in Prometheus' text format that shows them.
 
-The broker counts in plain integers on its own loop; nothing is locked or looked up per request. Only when somebody
-reads ``/metrics`` are the numbers put into Prometheus' form, in the HTTP server's thread. This file is the only one
-that imports prometheus_client, and only when metrics are switched on.
+The broker counts in plain integers on its event loop; nothing is locked or looked up per request. A page is filled on
+the same loop when a client asks for ``/metrics`` (`metrics_server.py`), in slices of a few milliseconds, so that other
+requests are served in between. A page holds at most ``series_max`` series. The rest is counted, and the page says how
+many were left out.
 """
 
 from __future__ import annotations
 
-import threading
+import asyncio
+import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
-
-from ottla.env.advice import listen_advice
-from ottla.model.errors import StartError
-from ottla.model.types import Endpoint
-
-if TYPE_CHECKING:
-    from wsgiref.simple_server import WSGIServer
+from collections.abc import Iterator
+from typing import Final, Literal
 
 LATENCY_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
+_BOUND_LABELS: Final = (*map(str, LATENCY_BOUNDS_S), "+Inf")
+
+#: how long a page may be filled before other work gets its turn
+SLICE_S: Final = 0.002
+#: lines that are joined to one piece of a page
+_PIECE_LINES: Final = 1000
+
+Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Histogram:
@@ -42,72 +45,107 @@ class Histogram:
         return sum(self.counts)
 
 
-class Sample(NamedTuple):
-    """One line or one histogram of the page."""
+class Page:
+    """The text of one answer to ``/metrics``. Series of one name stand together, in the order of the first ones."""
 
-    kind: str  # counter, gauge or histogram
-    name: str
-    help: str
-    labels: tuple[tuple[str, str], ...]
-    value: float | Histogram
+    def __init__(self, series_max: int) -> None:
+        self._series_max = series_max
+        self._series = 0
+        #: series that the page has no room for
+        self.left_out = 0
+        self._families: dict[str, _Family] = {}
 
+    @property
+    def is_full(self) -> bool:
+        """Whether further series are only counted; a caller that knows their number may add it to ``left_out``."""
+        return self._series >= self._series_max
 
-class MetricsServer:
-    """Serves ``/metrics`` in a thread of its own."""
+    def counter(self, name: str, text: str, value: float, labels: str = "") -> None:
+        self._add("counter", f"{name}_total", text, labels, value)
 
-    def __init__(self, endpoint: Endpoint, samples: Callable[[], Iterator[Sample]]) -> None:
-        from prometheus_client import CollectorRegistry, start_http_server
+    def gauge(self, name: str, text: str, value: float, labels: str = "") -> None:
+        self._add("gauge", name, text, labels, value)
 
-        registry = CollectorRegistry()
-        registry.register(_Collector(samples))  # type: ignore[arg-type]
-        self._server: WSGIServer
-        self._thread: threading.Thread
-        try:
-            self._server, self._thread = start_http_server(endpoint.port, endpoint.host or "0.0.0.0", registry)
-        except OSError as error:
-            raise StartError(
-                f"cannot serve metrics on {endpoint}: "
-                f"{listen_advice(error, host=endpoint.host, port=endpoint.port, option='--metrics')}"
-            ) from None
-        self.port = self._server.server_port
+    def histogram(self, name: str, text: str, value: Histogram, labels: str = "") -> None:
+        counts = list(value.counts)
+        series = len(counts) + 2
+        if self._series + series > self._series_max:
+            self.left_out += series
+            return
+        self._series += series
+        family = self._family("histogram", name, text)
+        comma = "," if labels else ""
+        total = 0
+        for bound, count in zip(_BOUND_LABELS, counts, strict=True):
+            total += count
+            family.add(f'{name}_bucket{{{labels}{comma}le="{bound}"}} {total}\n')
+        braces = f"{{{labels}}}" if labels else ""
+        family.add(f"{name}_count{braces} {total}\n")
+        family.add(f"{name}_sum{braces} {value.sum_s}\n")
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def pieces(self) -> list[bytes]:
+        """Return the text, in pieces of at most a few hundred kilobytes."""
+        left_out = _Family("gauge", "ottla_metrics_series_left_out", "Series that this page has no room for.")
+        left_out.add(f"ottla_metrics_series_left_out {self.left_out}\n")
+        return [piece for family in (*self._families.values(), left_out) for piece in family.pieces()]
 
+    def _add(self, kind: Kind, name: str, text: str, labels: str, value: float) -> None:
+        if self._series >= self._series_max:
+            self.left_out += 1
+            return
+        self._series += 1
+        number = str(value) if value == value else "NaN"
+        self._family(kind, name, text).add(f"{name}{{{labels}}} {number}\n" if labels else f"{name} {number}\n")
 
-class _Collector:
-    def __init__(self, samples: Callable[[], Iterator[Sample]]) -> None:
-        self._samples = samples
-
-    def describe(self) -> list[object]:
-        return []  # so that registering does not collect
-
-    def collect(self) -> Iterator[object]:
-        # A module that the server's own import has loaded: by now there may be no file descriptor left to read another.
-        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily] = {}
-        for kind, name, text, labels, value in self._samples():
-            family = families.get(name)
-            if family is None:
-                names = [label for label, _ in labels]
-                shape = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
-                family = families[name] = shape[kind](name, text, labels=names)
-            values = [text for _, text in labels]
-            if isinstance(value, Histogram):
-                assert isinstance(family, HistogramMetricFamily)
-                family.add_metric(values, _cumulative(value.counts), value.sum_s)
-            else:
-                assert not isinstance(family, HistogramMetricFamily)
-                family.add_metric(values, value)
-        yield from families.values()
+    def _family(self, kind: Kind, name: str, text: str) -> _Family:
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = _Family(kind, name, text)
+        return family
 
 
-def _cumulative(counts: list[int]) -> list[tuple[str, float]]:
-    buckets, total = [], 0
-    for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), counts, strict=True):
-        total += count
-        buckets.append((bound, float(total)))
-    return buckets
+class _Family:
+    """All series of one name."""
+
+    __slots__ = ("_joined", "_lines")
+
+    def __init__(self, kind: Kind, name: str, text: str) -> None:
+        self._lines = [f"# HELP {name} {text}\n# TYPE {name} {kind}\n"]
+        self._joined: list[bytes] = []
+
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+        if len(self._lines) >= _PIECE_LINES:
+            self._join()
+
+    def pieces(self) -> list[bytes]:
+        self._join()
+        return self._joined
+
+    def _join(self) -> None:
+        if self._lines:
+            self._joined.append("".join(self._lines).encode())
+            self._lines.clear()
+
+
+def label_text(**labels: str | int) -> str:
+    """Return labels as they stand between the braces of a series."""
+    return ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
+
+
+def _escaped(text: str) -> str:
+    if "\\" in text or '"' in text or "\n" in text:
+        return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return text
+
+
+async def in_slices(steps: Iterator[None]) -> None:
+    """Run an iterator to its end and let the event loop do other work every ``SLICE_S``.
+
+    Each step must be short. State that the steps read may change between two of them.
+    """
+    until = time.monotonic() + SLICE_S
+    for _ in steps:
+        if time.monotonic() >= until:
+            await asyncio.sleep(0)
+            until = time.monotonic() + SLICE_S

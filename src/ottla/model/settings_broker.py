@@ -261,6 +261,23 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         HTTP_ENDPOINT,
         "Ottla only. Address of the metrics page, such as HTTP://127.0.0.1:9464. Empty: off.",
     )
+    metrics_series_max = Setting(
+        "metrics.series.max",
+        INT,
+        100_000,
+        at_least(1000),
+        "Ottla's own. Most series of the metrics page; `ottla_metrics_series_left_out` counts the others.",
+        dynamic=True,
+    )
+    metrics_group_granularity = Setting(
+        "metrics.group.granularity",
+        STRING,
+        "partition",
+        one_of("partition", "topic", "group", "none"),
+        "Ottla's own. What the metrics page shows of the lag of each group: up to a series per partition, per topic, "
+        "per group, or nothing but the number of groups by state.",
+        dynamic=True,
+    )
     log_level = Setting(
         "log.level",
         STRING,

@@ -1,0 +1,111 @@
+"""The broker's metrics page: its own figures, those of partitions, and those of groups and transactions.
+
+Names and meanings are in docs/reference/metrics.md. A page that is full leaves out the series that come last. So the
+figures of the broker as a whole come first, then those of partitions, then those of groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ottla.broker.apis.fetch import FetchApi
+from ottla.broker.dispatch import Dispatcher
+from ottla.broker.group_metrics import GroupMetrics
+from ottla.env.metrics import Histogram, Page, in_slices, label_text
+from ottla.env.metrics_server import MetricsServer
+from ottla.model.settings import BrokerSettings
+from ottla.net.server import Server
+from ottla.replica.manager import ReplicaManager
+from ottla.wire import APIS
+
+Rows = tuple[tuple[str, str, float], ...]
+
+
+class BrokerMetrics:
+    """Reads the figures of one broker. Runs on the event loop."""
+
+    def __init__(
+        self, *, replicas: ReplicaManager, server: Server, latency: dict[int, Histogram],
+        dispatchers: Sequence[Dispatcher], settings: Callable[[], BrokerSettings],
+    ) -> None:  # fmt: skip
+        self._replicas = replicas
+        self._server = server
+        self._latency = latency
+        self._dispatchers = dispatchers
+        self._settings = settings
+        #: how late the event loop's last tick was
+        self.loop_lag_s = 0.0
+
+        # Parts that a broker does not have until it is started
+        self.http: MetricsServer | None = None
+        self.fetch: FetchApi | None = None
+        self.groups: GroupMetrics | None = None
+
+    async def fill(self) -> list[bytes]:
+        """Return the page, in pieces."""
+        page = Page(self._settings().metrics_series_max)
+        groups = await self.groups.collect() if self.groups is not None else None
+        await in_slices(self._broker_steps(page))
+        if self.groups is not None and groups is not None:
+            self.groups.totals(page, groups)
+        await in_slices(self._partition_steps(page))
+        if self.groups is not None and groups is not None:
+            await in_slices(self.groups.steps(page))
+        return page.pieces()
+
+    def _broker_steps(self, page: Page) -> Iterator[None]:
+        for key, histogram in self._latency.items():
+            if histogram.count:
+                labels = label_text(api=APIS[key].name)
+                page.counter("ottla_requests", "Requests answered.", histogram.count, labels)
+                page.histogram("ottla_request_seconds", "Time from request to reply.", histogram, labels)
+                yield
+        for name, text, value in self._counters():
+            page.counter(name, text, value)
+        for name, text, value in self._gauges():
+            page.gauge(name, text, value)
+        under_replicated = offline = 0
+        for partition in self._replicas.all():
+            under_replicated += len(partition.isr) < len(partition.replicas)
+            offline += partition.offline
+            yield
+        text = "Partitions with fewer in-sync replicas than replicas."
+        page.gauge("ottla_under_replicated_partitions", text, under_replicated)
+        page.gauge("ottla_offline_partitions", "Partitions whose log, or log directory, failed.", offline)
+
+    def _partition_steps(self, page: Page) -> Iterator[None]:
+        for partition in self._replicas.all():
+            where = label_text(topic=partition.name.topic, partition=partition.name.partition)
+            page.gauge("ottla_log_size_bytes", "Size of a log.", partition.log.size_bytes, where)
+            page.gauge("ottla_log_start_offset", "First offset.", partition.log.log_start_offset, where)
+            page.gauge("ottla_high_watermark", "Offset readers see up to.", partition.high_watermark, where)
+            yield
+
+    def _counters(self) -> Rows:
+        replicas, server, fetch, http = self._replicas, self._server, self.fetch, self.http
+        refused_frames = server.refused_frames + sum(each.refused for each in self._dispatchers)
+        refused_scrapes = http.refused if http is not None else 0
+        return (
+            ("ottla_bytes_in", "Bytes of batches appended.", replicas.bytes_in),
+            ("ottla_bytes_out", "Bytes of batches sent to readers.", fetch.bytes_out if fetch else 0),
+            ("ottla_log_syncs", "fdatasync calls for acknowledgements.", replicas.syncs),
+            ("ottla_acks_zero", "Produces that asked for no acknowledgement.", replicas.acks_zero),
+            ("ottla_read_errors", "Reads of a log's files that failed.", replicas.read_errors),
+            ("ottla_connections_refused", "Connections over a limit.", server.refused_connections),
+            ("ottla_frames_refused", "Frames that could not be understood.", refused_frames),
+            (
+                "ottla_metrics_connections_refused",
+                "Connections to this page over a limit.",
+                refused_scrapes,
+            ),
+        )
+
+    def _gauges(self) -> Rows:
+        fetch = self.fetch
+        return (
+            ("ottla_connections", "Open connections.", len(self._server.connections)),
+            ("ottla_fetches_parked", "Long polls that wait.", fetch.parked if fetch else 0),
+            ("ottla_fetch_sessions", "Fetch sessions.", len(fetch.sessions) if fetch else 0),
+            ("ottla_partitions", "Partitions on this broker.", len(self._replicas.all())),
+            ("ottla_loop_lag_seconds", "How late the event loop's last tick was.", self.loop_lag_s),
+        )
