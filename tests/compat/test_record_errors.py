@@ -32,7 +32,8 @@ def test_delivery_reports_name_the_records_without_a_key(
     def note(number: int, error: KafkaError | None) -> None:
         reports[number] = error
 
-    invalid = {1, 3, count - 1}
+    # The first and the last are among them, because librdkafka now and then sends the first record on its own.
+    invalid = {0, 1, 3, count - 1}
     for number in range(count):
         key = None if number in invalid else b"key"
         producer.produce(topic, b"value", key, 0, lambda error, _, n=number: note(n, error))
