@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ottla.model.setting_types import format_value
-from ottla.model.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
+from ottla.model.settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, Setting
 from ottla.model.settings_foreign import foreign_rows
+from ottla.model.settings_group import bound_names, broker_name
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,6 +42,14 @@ first of the broker settings named here that is set, then the default.
 """
 
 
+SETTINGS_GROUP_HEAD = """
+## Group
+
+Settings of a consumer group of the consumer protocol (KIP-848), changed with IncrementalAlterConfigs for the resource
+type GROUP (`kafka-configs.sh --entity-type groups`). They hold from the next heartbeat of each member on. Without a
+value of its own a group has the value of the broker setting. Settings of share groups and streams groups are refused.
+"""
+
 SETTINGS_FOREIGN_HEAD = """
 ## Settings of Kafka that Ottla ignores or refuses
 
@@ -58,6 +67,8 @@ def settings_page() -> str:
             *table(("Name", "Type", "Default", "Allowed", "Dynamic", "Meaning"), broker_rows()),
             SETTINGS_TOPIC_HEAD,
             *table(("Name", "Type", "Default", "Allowed", "Broker settings", "Meaning"), topic_rows()),
+            SETTINGS_GROUP_HEAD,
+            *table(("Name", "Type", "Broker setting", "Bounds", "Meaning"), group_rows()),
             SETTINGS_FOREIGN_HEAD,
             *table(("Name", "File", "Run time"), ((f"`{name}`", *cells) for name, *cells in foreign_rows())),
             "",
@@ -77,6 +88,12 @@ def topic_rows() -> Iterator[tuple[str, ...]]:
     for row in sorted(TOPIC_SETTINGS.values(), key=lambda row: row.name):
         synonyms = ", ".join(f"`{synonym.name}`" for synonym in row.synonyms)
         yield (*setting_cells(row), synonyms, row.documentation)
+
+
+def group_rows() -> Iterator[tuple[str, ...]]:
+    for row in sorted(GROUP_SETTINGS.values(), key=lambda row: row.name):
+        bounds = " to ".join(f"`{bound}`" for bound in bound_names(row.name))
+        yield f"`{row.name}`", row.type.name, f"`{broker_name(row.name)}`", bounds, row.documentation
 
 
 def setting_cells(row: Setting[Any]) -> tuple[str, ...]:

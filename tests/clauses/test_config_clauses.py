@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient
 from ottla.wire.messages import alter_configs, incremental_alter_configs
+from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from ottla.wire.messages.list_config_resources import ListConfigResourcesRequest
 from ottla.wire.messages.metadata import MetadataRequest
 
@@ -233,6 +236,79 @@ def test_setting_of_the_broker_changes_at_run_time(client: RawClient, here: str,
         (found,) = describe(client, 4, (BROKER, here), keys=["max.connections"])
         assert (found.configs[0].value, found.configs[0].config_source) == ("100000", source)
         assert increment(client, version, ((BROKER, name), [("max.connections", DELETE, None)])) == [0]
+
+
+@every_increment
+def test_settings_of_a_group_are_changed_described_and_listed(client: RawClient, version: int) -> None:
+    group, session = (GROUP, f"clause group/{version}"), "consumer.session.timeout.ms"
+    assert increment(client, version, (group, [(session, SET, "50000")])) == [0]
+    (found,) = describe(client, 4, group, keys=[session], include_synonyms=True)
+    (config,) = found.configs
+    assert (config.value, config.config_source, config.read_only) == ("50000", 8, False)
+    assert [(s.name, s.source) for s in config.synonyms] == [(session, 8), (f"group.{session}", 5)]
+    assert group in list_resources(client, 1, [GROUP])[1]
+    assert group in list_resources(client, 1, ())[1]
+    assert increment(client, version, (group, [(session, DELETE, None)])) == [0]
+    assert group not in list_resources(client, 1, [GROUP])[1]
+    assert replace(client, 2, (group, {session: "46000"})) == [0]
+    assert replace(client, 2, (group, {})) == [0]
+    assert group not in list_resources(client, 1, [GROUP])[1]
+
+
+@every_increment
+def test_settings_that_a_group_cannot_have_are_refused(client: RawClient, version: int) -> None:
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    for group, changes, code in (
+        ("g", [(session, SET, "1000")], 40), ("g", [(session, SET, "100000")], 40), ("g", [(heartbeat, SET, "1")], 40),
+        ("g", [(session, SET, "abc")], 40), ("g", [(session, SET, None)], 42), ("g", [("nope", SET, "1")], 40),
+        ("g", [(session, APPEND, "50000")], 40), ("g", [(session, SET, "50000")] * 2, 42), ("", [], 42),
+        ("g", [("share.session.timeout.ms", SET, "50000")], 40), ("x" * 5000, [(session, SET, "50000")], 42),
+        ("g", [("nope", DELETE, None)], 0),
+    ):  # fmt: skip
+        assert increment(client, version, ((GROUP, group), changes)) == [code], changes
+    assert (GROUP, "g") not in list_resources(client, 1, [GROUP])[1]
+
+
+def test_settings_of_a_group_reach_its_members_and_survive_a_restart(fresh_ottla_broker: BrokerProcess) -> None:
+    def heartbeat() -> Any:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="timed", member_id="m", member_epoch=0, rebalance_timeout=1000, subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )  # fmt: skip
+        while (answer := client.ask(request, 1)).error_code in (14, 15, 16):  # the coordinator is starting
+            client.ask(FindCoordinatorRequest(key="timed"), 0)
+        return answer.error_code, answer.heartbeat_interval
+
+    with RawClient(fresh_ottla_broker.bootstrap) as client:
+        assert heartbeat() == (0, 5000)
+        assert increment(client, 1, ((GROUP, "timed"), [("consumer.heartbeat.interval.ms", SET, "7000")])) == [0]
+        assert heartbeat() == (0, 7000)
+    fresh_ottla_broker.kill()
+    fresh_ottla_broker.launch()
+    with RawClient(fresh_ottla_broker.bootstrap) as client:
+        assert heartbeat() == (0, 7000)
+
+
+def test_many_requests_change_settings_of_one_group_at_once(client: RawClient) -> None:
+    """Each creates or deletes the same node of the store, and none may fail because of the others."""
+    group, session = (GROUP, "clause-busy"), "consumer.session.timeout.ms"
+    others = [RawClient("{}:{}".format(*client.socket.getpeername())) for _ in range(8)]
+    requests = [
+        incremental_alter_configs.IncrementalAlterConfigsRequest(
+            resources=[
+                incremental_alter_configs.AlterConfigsResource(
+                    resource_type=group[0], resource_name=group[1],
+                    configs=[incremental_alter_configs.AlterableConfig(name=session, config_operation=op, value=value)],
+                )
+            ]
+        )
+        for op, value in [(SET, "50000"), (DELETE, None)] * 4
+    ]  # fmt: skip
+    sent = [other.send(request, 1) for other, request in zip(others, requests, strict=True)]
+    answers = [other.receive(44, 1, number) for other, number in zip(others, sent, strict=True)]
+    for other in others:
+        other.close()
+    assert [answer.responses[0].error_code for answer in answers] == [0] * 8
 
 
 def test_very_many_changes_are_refused_quickly(client: RawClient, topic: Any) -> None:

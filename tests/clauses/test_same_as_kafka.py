@@ -396,7 +396,8 @@ def grow(side: Side, count: int, lists: list[list[int]] | None) -> Message:
 
 
 def configs() -> Iterator[Case]:
-    for kind, name in ((2, "one"), (2, "nowhere"), (2, "a b"), (4, "77"), (4, "abc"), (0, "x"), (3, "x"), (64, "x")):
+    for kind, name in ((2, "one"), (2, "nowhere"), (2, "a b"), (4, "77"), (4, "abc"), (0, "x"), (3, "x"), (64, "x"),
+                       (32, "g"), (32, "")):  # fmt: skip
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         yield f"describe {kind} {name}", lambda _, r=resource: DescribeConfigsRequest(resources=[r]), (1, 4)
     one, null = [(2, "one")], None
@@ -407,6 +408,14 @@ def configs() -> Iterator[Case]:
         ([("retention.ms", 0, "abc")], one), ([("nope", 0, "1")], one), ([("nope", 1, null)], one),
         ([("retention.ms", 0, "1")] * 2, one), ([("retention.ms", 0, "1")], [(2, "nowhere")]),
         ([("retention.ms", 0, "1")], [(2, "a b")]), ([("retention.ms", 0, "1")], one * 2),
+        *(([(name, 0, value)], [(32, "g")]) for name, value in (
+            ("consumer.session.timeout.ms", "50000"), ("consumer.session.timeout.ms", "1"),
+            ("consumer.session.timeout.ms", "99999"), ("consumer.heartbeat.interval.ms", "1"),
+            ("consumer.heartbeat.interval.ms", null), ("consumer.assignment.interval.ms", "20000"),
+            ("consumer.session.timeout.ms", "abc"), ("nope", "1"),
+        )),
+        ([("consumer.session.timeout.ms", 0, "50000")], [(32, "")]), ([("nope", 1, null)], [(32, "g")]),
+        ([("consumer.session.timeout.ms", 2, "50000")], [(32, "g")]),
         ([("max.connections", 0, "1")], [(4, "77")]), ([("x", 0, "1")], [(0, "x")]), ([("x", 0, "1")], [(64, "x")]),
     ):  # fmt: skip
         yield f"alter {changes} {resources}", lambda _, c=changes, r=resources: increment(c, r), (0, 1)

@@ -56,6 +56,17 @@ def test_configs_are_altered_and_described(java_tools: JavaTools, confluent: Con
     assert (found["cleanup.policy"], found["retention.ms"]) == ("delete", "604800000")
 
 
+def test_group_configs_are_altered_and_described(java_tools: JavaTools) -> None:
+    entity = "--entity-type", "groups", "--entity-name", "java-timed"
+    java_tools.run(CONFIGS, "--alter", *entity, "--add-config", "consumer.session.timeout.ms=50000")
+    described, listed = java_tools.run_all((CONFIGS, "--describe", *entity), (CONFIGS, "--describe", *entity[:2]))
+    assert "consumer.session.timeout.ms=50000 sensitive=false synonyms={DYNAMIC_GROUP_CONFIG:" in described
+    assert "java-timed" in listed
+    java_tools.run(CONFIGS, "--alter", *entity, "--delete-config", "consumer.session.timeout.ms")
+    refused = java_tools.run(CONFIGS, "--alter", *entity, "--add-config", "consumer.session.timeout.ms=1", fails=True)
+    assert "InvalidConfigurationException" in refused
+
+
 def test_broker_configs_are_described(java_tools: JavaTools, confluent: Confluent) -> None:
     broker = "--entity-type", "brokers", "--entity-name", str(confluent.controller())
     assert "log.retention.hours=168" in java_tools.run(CONFIGS, "--describe", *broker, "--all")

@@ -246,6 +246,7 @@ class Broker:
             if ops:
                 await self._store.multi(ops)
         self._view = services.view = ClusterView()
+        self._coordination.settings_changed()
         await self._store.watch("/", self._changed)
 
     def _load_settings(self) -> dict[TopicPartition, PartitionSpec]:

@@ -100,7 +100,9 @@ class Coordination:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def settings_changed(self) -> None:
+        """Use the current settings of the broker, and the view's settings of groups, which follow their changes."""
         self.runtime.world.settings = self._services.settings
+        self.runtime.world.group_overrides = self._services.view.group_configs
 
     def topics_changed(self, pairs: Iterable[tuple[TopicView | None, TopicView | None]]) -> None:
         """Called when the partitions of these topics are served, or no longer are."""

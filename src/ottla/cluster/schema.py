@@ -5,6 +5,7 @@
     /brokers/topics/T/state        {"version": 1, "partitions": [[leader, leader_epoch, [isr...]], ...]}
     /config/topics/T               {"version": 1, "config": {"retention.ms": "1000"}}
     /config/brokers/N, <default>   the same
+    /config/groups/G               the same; G is the group's name, percent-encoded
     /admin/deleted_topics/T        {"version": 1, "deleted_ms": 1700000000000}
     /latest_producer_id_block      {"version": 1, "broker": 1, "block_start": "0", "block_end": "999"}
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 from ottla.cluster.store import Create, Op
 
@@ -25,6 +27,7 @@ TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 BROKER_DEFAULT = "<default>"
+GROUP_CONFIGS = "/config/groups"
 DELETED_TOPICS = "/admin/deleted_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
@@ -33,7 +36,7 @@ MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, Recurs
 
 #: the nodes that every tree has, parents before children
 SKELETON = (
-    "/cluster", "/brokers", TOPICS, "/config", TOPIC_CONFIGS, BROKER_CONFIGS, "/admin", DELETED_TOPICS,
+    "/cluster", "/brokers", TOPICS, "/config", TOPIC_CONFIGS, BROKER_CONFIGS, GROUP_CONFIGS, "/admin", DELETED_TOPICS,
 )  # fmt: skip
 
 
@@ -56,6 +59,16 @@ def topic_config_path(topic: str) -> str:
 
 def broker_config_path(broker: str) -> str:
     return f"{BROKER_CONFIGS}/{broker or BROKER_DEFAULT}"
+
+
+def group_config_path(group: str) -> str:
+    """Return the node of a group's settings. Group names may contain any character, paths may not."""
+    return f"{GROUP_CONFIGS}/{quote(group, safe='').replace('.', '%2E')}"
+
+
+def group_of(path: str) -> str:
+    """Return the group whose settings are at this path."""
+    return unquote(path.removeprefix(GROUP_CONFIGS + "/"))
 
 
 def deleted_topic_path(topic: str) -> str:

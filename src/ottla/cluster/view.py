@@ -14,12 +14,14 @@ from ottla.cluster.schema import (
     BROKER_CONFIGS,
     BROKER_DEFAULT,
     DELETED_TOPICS,
+    GROUP_CONFIGS,
     MALFORMED,
     PRODUCER_ID_BLOCK,
     TOPIC_CONFIGS,
     TOPICS,
     config_json,
     config_of,
+    group_of,
     to_json,
     topic_path,
 )
@@ -86,6 +88,8 @@ class ClusterView:
         self.topics_by_id: dict[bytes, TopicView] = {}
         #: overrides by broker id as text; the default for all brokers under "<default>"
         self.broker_configs: dict[str, dict[str, str]] = {}
+        #: group name -> its own settings; a group without any is absent
+        self.group_configs: dict[str, dict[str, str]] = {}
         #: topic name -> wall-clock time of its deletion in ms, oldest first; at most DELETIONS_MAX of the controller
         self.deletions: dict[str, int] = {}
         #: goes up with every change; what was computed from an older one is stale
@@ -127,6 +131,10 @@ class ClusterView:
             topic = path.removeprefix(TOPIC_CONFIGS + "/")
             self._configs.pop(topic, None) if value is None else self._configs.update({topic: config_of(value)})
             return topic, False
+        if path.startswith(GROUP_CONFIGS + "/"):
+            self.group_configs.pop(group_of(path), None)
+            if value is not None:
+                self.group_configs[group_of(path)] = config_of(value)
         if path.startswith(BROKER_CONFIGS + "/"):
             broker = path.removeprefix(BROKER_CONFIGS + "/")
             self.broker_configs[broker] = config_of(value) if value is not None else {}

@@ -219,7 +219,7 @@ class ConsumerGroup(GroupSteps):
         outcome: Outcome,
         now: Moment,
     ) -> wire_heartbeat.ConsumerGroupHeartbeatResponse:
-        stored, settings = self.stored, self._world.settings
+        stored = self.stored
         is_joining = request.member_epoch == 0
         owned = _owned(request)
         self._check_size(request.member_id)
@@ -252,13 +252,13 @@ class ConsumerGroup(GroupSteps):
         self._maybe_bump(changed, count, causes, draft, outcome, now)
         old = stored.current(member_id)
         current = self._reconcile(member_id, owned, changed, draft, now)
-        self._wait(Wait.SESSION, member_id, settings.group_consumer_session_timeout_ms, now)
+        self._wait(Wait.SESSION, member_id, self._world.session_timeout_ms(self.group_id), now)
         is_full = request.rebalance_timeout != -1 and (names is not None or regex is not None) and owned is not None
         is_told = is_joining or is_full or current.assigned_partitions != old.assigned_partitions
         return wire_heartbeat.ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=current.member_epoch,
-            heartbeat_interval=settings.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval=self._world.heartbeat_interval_ms(self.group_id),
             assignment=_assignment(current.assigned_partitions) if is_told else None,
         )
 

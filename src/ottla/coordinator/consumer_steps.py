@@ -146,7 +146,7 @@ class GroupSteps:
     def _session_timeout_ms(self, member: ConsumerGroupMemberMetadataValue) -> int:
         if member.classic_member_metadata is not None:
             return member.classic_member_metadata.session_timeout_ms
-        return self._world.settings.group_consumer_session_timeout_ms
+        return self._world.session_timeout_ms(self.group_id)
 
     # -- step 1: who is it -------------------------------------------------------------------------------------------
 

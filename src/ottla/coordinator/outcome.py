@@ -11,13 +11,13 @@ answers NOT_COORDINATOR instead and rebuilds the state from the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ottla.coordinator.journal import Rebalance
 from ottla.coordinator.records import CoordinatorRecord
-from ottla.model.settings import BrokerSettings
+from ottla.model.settings import BrokerSettings, GroupSettings
 from ottla.wire import Message
 
 #: whatever the runtime needs to find a parked request again; state machines keep it and give it back unseen
@@ -77,6 +77,20 @@ class World:
     topics: Topics
     #: a fresh UUID as text, for member ids
     new_uuid: Callable[[], str]
+    #: group -> settings of its own, changed at run time
+    group_overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """Return the session timeout of a group of the consumer protocol."""
+        if overrides := self.group_overrides.get(group_id):
+            return GroupSettings.resolve(overrides, self.settings).consumer_session_timeout_ms
+        return self.settings.group_consumer_session_timeout_ms
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """Return the heartbeat interval of a group of the consumer protocol."""
+        if overrides := self.group_overrides.get(group_id):
+            return GroupSettings.resolve(overrides, self.settings).consumer_heartbeat_interval_ms
+        return self.settings.group_consumer_heartbeat_interval_ms
 
 
 class Producer(NamedTuple):

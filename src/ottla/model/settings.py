@@ -17,22 +17,27 @@ from ottla.model.errors import InvalidRequest
 from ottla.model.setting_types import LIST, PROBLEMS_MAX, STRING, InvalidSettings, Setting, format_value, unknown_name
 from ottla.model.settings_broker import BROKER_SETTINGS, BrokerSettings
 from ottla.model.settings_foreign import dynamic_refusal_of, is_secret
+from ottla.model.settings_group import GROUP_SETTINGS, GroupSettings, broker_name, check_group_overrides
 from ottla.model.settings_topic import TOPIC_SETTINGS, TopicSettings, validate_topic_overrides
 
 __all__ = [
     "BROKER_SETTINGS",
+    "GROUP_SETTINGS",
     "TOPIC_SETTINGS",
     "AlterOp",
     "BrokerSettings",
     "ConfigEntry",
     "ConfigSource",
     "ConfigSynonym",
+    "GroupSettings",
     "InvalidSettings",
     "Setting",
     "TopicSettings",
     "apply_incremental",
+    "check_group_overrides",
     "describe_broker",
     "describe_broker_defaults",
+    "describe_group",
     "describe_topic",
     "parse_properties",
     "validate_topic_overrides",
@@ -98,6 +103,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 class ConfigSynonym(NamedTuple):
@@ -129,6 +135,19 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list
         synonyms = _broker_synonyms([synonym.name for synonym in row.synonyms], broker)
         if row.name in overrides:
             synonyms = (ConfigSynonym(row.name, value, ConfigSource.TOPIC), *synonyms)
+        entries.append(_entry(row, value, synonyms))
+    return entries
+
+
+def describe_group(overrides: Mapping[str, str], broker: BrokerSettings) -> list[ConfigEntry]:
+    """Return every setting of a group, whether the group exists or not."""
+    settings = GroupSettings.resolve(overrides, broker)
+    entries = []
+    for row in GROUP_SETTINGS.values():
+        value = format_value(settings.value_of(row.name))
+        synonyms = _broker_synonyms([broker_name(row.name)], broker)
+        if row.name in overrides:
+            synonyms = (ConfigSynonym(row.name, value, ConfigSource.GROUP), *synonyms)
         entries.append(_entry(row, value, synonyms))
     return entries
 

@@ -425,6 +425,11 @@ _ORDERED = (
         "group.consumer.heartbeat.interval.ms",
         "group.consumer.max.heartbeat.interval.ms",
     ),
+    (
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ),
 )
 
 

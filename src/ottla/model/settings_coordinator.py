@@ -90,6 +90,20 @@ class CoordinatorSettings(SettingsSnapshot):
         at_least(1),
         "Longest heartbeat interval of a group.",
     )
+    group_consumer_min_assignment_interval_ms = Setting(
+        "group.consumer.min.assignment.interval.ms",
+        INT,
+        0,
+        at_least(0),
+        "Shortest assignment interval of a group.",
+    )
+    group_consumer_max_assignment_interval_ms = Setting(
+        "group.consumer.max.assignment.interval.ms",
+        INT,
+        15_000,
+        at_least(0),
+        "Longest assignment interval of a group.",
+    )
     group_consumer_max_size = Setting(
         "group.consumer.max.size",
         INT,

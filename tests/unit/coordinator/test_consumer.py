@@ -253,6 +253,23 @@ def test_silent_member_is_thrown_out_after_its_session(room: ConsumerRoom) -> No
     assert one.error == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_group_with_its_own_timeouts_uses_them_from_the_next_heartbeat_on(room: ConsumerRoom) -> None:
+    room.world.group_overrides = {"other": {"consumer.session.timeout.ms": "60000"}}
+    assert room.join("one", "t").heartbeat_interval == 5000
+    assert room.group.wake_at == room.now + SESSION_S
+    room.world.group_overrides = {
+        "g": {"consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "7000"}
+    }
+    assert room.heartbeat(beat("one", 2)).heartbeat_interval == 7000
+    room.pass_time(SESSION_S + 1)
+    assert set(room.group.members) == {"one"}
+    room.restart()
+    room.pass_time(59)
+    assert set(room.group.members) == {"one"}
+    room.pass_time(2)
+    assert room.group.is_empty
+
+
 def test_heartbeat_moves_only_the_members_own_deadline(room: ConsumerRoom) -> None:
     room.join("one", "t")
     first = room.group.wake_at

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import check_topic_name
-from ottla.cluster.schema import BROKER_DEFAULT, broker_config_path, config_json, topic_config_path
-from ottla.cluster.store import Create, NoNode, Op, Put
-from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, UnknownTopicOrPartition
+from ottla.cluster.schema import (
+    BROKER_DEFAULT,
+    broker_config_path,
+    config_json,
+    group_config_path,
+    topic_config_path,
+)
+from ottla.cluster.store import Conflict as StoreConflict
+from ottla.cluster.store import Create, Delete, NodeExists, NoNode, Op, Put
+from ottla.model.errors import (
+    ErrorCode,
+    InvalidConfig,
+    InvalidRequest,
+    KafkaError,
+    PolicyViolation,
+    UnknownTopicOrPartition,
+)
 from ottla.model.settings import (
     BROKER_SETTINGS,
+    GROUP_SETTINGS,
     TOPIC_SETTINGS,
     AlterOp,
     ConfigEntry,
     InvalidSettings,
     TopicSettings,
     apply_incremental,
+    check_group_overrides,
     describe_broker,
     describe_broker_defaults,
+    describe_group,
     describe_topic,
 )
 from ottla.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -44,6 +61,11 @@ from ottla.wire.messages.list_config_resources import (
 )
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+#: groups that may have settings of their own, so that clients cannot fill the store
+GROUPS_WITH_SETTINGS_MAX = 10_000
+GROUP_NAME_LENGTH_MAX = 1000
+#: requests that change the same settings at the same time: each of them can conflict with each other one
+_STORE_ATTEMPTS = 20
 
 #: a change of one setting: name, operation, value
 Change = tuple[str, int, str | None]
@@ -84,7 +106,18 @@ def _entries(services: Services, resource: DescribeConfigsResource) -> list[Conf
             return describe_broker_defaults(services.settings)
         _check_broker(services, resource.resource_name)
         return describe_broker(services.settings)
+    if resource.resource_type == GROUP:
+        _check_group(resource.resource_name)
+        return describe_group(services.view.group_configs.get(resource.resource_name, {}), services.settings)
     raise InvalidRequest(f"resource type {resource.resource_type} has no settings here")
+
+
+def _check_group(name: str) -> None:
+    """Raise InvalidRequest if no group can have this name, or one so long that it is not stored."""
+    if not name:
+        raise InvalidRequest("the name of the group is empty; there are no defaults for all groups")
+    if len(name) > GROUP_NAME_LENGTH_MAX:
+        raise InvalidRequest(f"the name of the group is longer than {GROUP_NAME_LENGTH_MAX} characters")
 
 
 def _check_broker(services: Services, name: str) -> None:
@@ -152,22 +185,32 @@ async def _alter(
     try:
         if repeated:
             raise InvalidRequest("the request names this resource more than once")
-        if kind == TOPIC:
-            op = _alter_topic(services, name, changes, replace)
-        elif kind == BROKER:
-            op = _alter_broker(services, name, changes, replace)
-        else:
+        if kind not in _ALTERATIONS:
             raise InvalidRequest(f"settings of resource type {kind} cannot be changed here")
-        if not validate_only:
-            await services.store.multi([op])
-    except NoNode:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic is gone"
+        await _store(services, lambda: _ALTERATIONS[kind](services, name, changes, replace), validate_only)
+    except StoreConflict:
+        return ErrorCode.REQUEST_TIMED_OUT, "other requests change the same settings; try again"
     except InvalidSettings as error:
         # As Kafka answers: a bad value is an invalid request for a broker, an invalid config for anything else.
         return ErrorCode.INVALID_REQUEST if kind == BROKER else ErrorCode.INVALID_CONFIG, str(error)
     except KafkaError as error:
         return error.code, str(error)
     return 0, None
+
+
+async def _store(services: Services, plan: Callable[[], Op | None], validate_only: bool) -> None:
+    """Plan a change and store it. Plan again if another request has created or deleted the same node meanwhile."""
+    for attempt in range(_STORE_ATTEMPTS):
+        op = plan()
+        if op is None or validate_only:
+            return
+        try:
+            await services.store.multi([op])
+            return
+        except (NoNode, NodeExists):
+            # The view shows the other request's change by now.
+            if attempt == _STORE_ATTEMPTS - 1:
+                raise
 
 
 def _alter_topic(services: Services, name: str, changes: Sequence[Change], replace: bool) -> Op:
@@ -192,6 +235,30 @@ def _alter_broker(services: Services, name: str, changes: Sequence[Change], repl
     return Put(path, value) if exists else Create(path, value)
 
 
+def _alter_group(services: Services, name: str, changes: Sequence[Change], replace: bool) -> Op | None:
+    """Return the operation that stores the changed settings; None if the group had none and has none."""
+    _check_group(name)
+    for changed_name, operation, _ in changes:
+        if operation != AlterOp.DELETE and changed_name.startswith(("share.", "streams.")):
+            raise InvalidConfig(f"{changed_name} cannot be set: there are no share groups and no streams groups")
+    known = services.view.group_configs.get(name)
+    changed = apply_incremental({} if replace else known or {}, list(changes), GROUP_SETTINGS)
+    check_group_overrides(changed, services.settings)
+    path, value = group_config_path(name), config_json(changed)
+    if not changed:
+        return Delete(path) if known is not None else None
+    if known is None and len(services.view.group_configs) >= GROUPS_WITH_SETTINGS_MAX:
+        raise PolicyViolation(f"{GROUPS_WITH_SETTINGS_MAX} groups have settings; delete those of groups out of use")
+    return Create(path, value) if known is None else Put(path, value)
+
+
+_ALTERATIONS: dict[int, Callable[[Services, str, Sequence[Change], bool], Op | None]] = {
+    TOPIC: _alter_topic,
+    BROKER: _alter_broker,
+    GROUP: _alter_group,
+}
+
+
 def list_config_resources(
     services: Services, request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
@@ -210,4 +277,6 @@ def list_config_resources(
     for kind in (BROKER, BROKER_LOGGER):
         if kind in kinds:
             resources.append(ConfigResource(resource_name=str(services.broker_id), resource_type=kind))
+    if GROUP in kinds:
+        resources += [ConfigResource(resource_name=name, resource_type=GROUP) for name in services.view.group_configs]
     return ListConfigResourcesResponse(config_resources=resources)
