@@ -29,6 +29,7 @@ from ottla.cluster.store import StoreError
 from ottla.coordinator.runtime import PendingReply
 from ottla.env.tasks import Tasks
 from ottla.model.errors import ErrorCode, OttlaError
+from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Slot
 from ottla.wire import (
     APIS,
@@ -137,7 +138,13 @@ class Dispatcher:
         await self._tasks.stop()
 
     def handle(
-        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, postponed: bool = False
+        self,
+        connection: Connection,
+        buffer: FrameBuffer,
+        view: memoryview,
+        start: int,
+        end: int,
+        postponed: bool = False,
     ) -> None:
         """Handle the frame ``buffer[start:end]``; it has at least the eight bytes that every request starts with."""
         api_key, version, correlation_id = _unpack_start(buffer, start)
@@ -181,7 +188,7 @@ class Dispatcher:
             connection.unmute()
 
     def _handle_message(
-        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, api_key: int,
+        self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, api_key: int,
         version: int, correlation_id: int,
     ) -> None:  # fmt: skip
         api = self._apis.get(api_key)

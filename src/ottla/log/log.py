@@ -59,7 +59,7 @@ from ottla.model.errors import (
 )
 from ottla.model.records import find_timestamp, max_timestamp_record
 from ottla.model.settings import TopicSettings
-from ottla.model.types import TopicPartition
+from ottla.model.types import FrameBuffer, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class Log:
     # -- append ---------------------------------------------------------------------------------------------------
 
     def append(
-        self, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int, transactional: bool = False,
+        self, buffer: FrameBuffer, view: memoryview, start: int, end: int, now_ms: int, transactional: bool = False,
         sequenced: bool = True, opened: TopicSettings | None = None,
     ) -> tuple[int, int]:  # fmt: skip
         """Append the client's batch that fills ``buffer[start:end]``: its base offset and the offset behind it.
@@ -291,8 +291,8 @@ class Log:
         return base, base + 1
 
     def _transform(
-        self, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int, opened: TopicSettings | None
-    ) -> tuple[bytearray, memoryview, int, int, int]:
+        self, buffer: FrameBuffer, view: memoryview, start: int, end: int, now_ms: int, opened: TopicSettings | None
+    ) -> tuple[FrameBuffer, memoryview, int, int, int]:
         """Do what some topics ask for: check the records, change the codec, write the broker's time into the batch."""
         settings = self.settings
         header = BatchHeader._make(_unpack_header(buffer, start))

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from ottla.model.types import FrameBuffer
+
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 61
@@ -78,7 +80,7 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) % SEQUENCES
 
 
-def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+def read_header(buffer: bytes | memoryview | FrameBuffer, position: int = 0) -> BatchHeader:
     """Read the header at ``position``; raises ``struct.error`` when fewer than 61 bytes are there."""
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 

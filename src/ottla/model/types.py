@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+from mmap import mmap
 from typing import NamedTuple
+
+#: The bytes of a request frame. A frame larger than the receive buffer is read into anonymous memory.
+FrameBuffer = bytearray | mmap
 
 
 class TopicPartition(NamedTuple):

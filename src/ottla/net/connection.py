@@ -32,6 +32,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
+from ottla.model.types import FrameBuffer
+
 if TYPE_CHECKING:
     from ottla.net.server import Server
 
@@ -53,7 +55,7 @@ _SMALL_REPLY_BYTES = 1024
 
 _receive = bytearray(RECEIVE_BYTES)
 _receive_view = memoryview(_receive)
-_pool: list[bytearray] = []
+_pool: list[FrameBuffer] = []
 _unpack_size = Struct(">i").unpack_from
 
 
@@ -72,7 +74,7 @@ class OpenFile(Protocol):
 
 
 Part = bytes | Region
-Handler = Callable[["Connection", bytearray, memoryview, int, int], None]
+Handler = Callable[["Connection", FrameBuffer, memoryview, int, int], None]
 
 
 class Slot:
@@ -135,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
 
         # Intake
         self._leftover = b""  # a size prefix that is not whole yet
-        self._frame: bytearray | None = None  # a frame that is not whole yet
+        self._frame: FrameBuffer | None = None  # a frame that is not whole yet
         self._frame_view: memoryview | None = None
         self._frame_bytes = 0
         self._filled = 0
@@ -273,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
         for release in list(self.on_close):
             release()
 
-    def _intake(self, buffer: bytearray, view: memoryview, end: int) -> None:
+    def _intake(self, buffer: FrameBuffer, view: memoryview, end: int) -> None:
         """Handle every whole frame in ``buffer[:end]``; keep what follows the last one."""
         handle = self._handle
         frame_bytes_max = self._server.request_bytes_max
@@ -307,7 +309,7 @@ class Connection(asyncio.BufferedProtocol):
         """The rest of this frame is received straight into a buffer of its own."""
         total = size + 4
         if total <= _SMALL_FRAME_BYTES:
-            frame = bytearray(total)
+            frame: FrameBuffer = bytearray(total)
         elif total <= _POOLED_BYTES:
             frame = _pool.pop() if _pool else _lazy_buffer(_POOLED_BYTES)
         else:
@@ -516,12 +518,12 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
 
-def _lazy_buffer(size: int) -> bytearray:
+def _lazy_buffer(size: int) -> FrameBuffer:
     """A buffer whose pages cost nothing until they are written, unlike those of a bytearray, which are zeroed at once.
 
     For all that is done with it here, anonymous memory is a bytearray.
     """
-    return cast(bytearray, mmap.mmap(-1, size))
+    return mmap.mmap(-1, size)
 
 
 def _in_memory(data: bytes, parts: list[Part] | None) -> int:

@@ -29,7 +29,7 @@ from ottla.log.segment import Segment
 from ottla.log.store import LogDir, LogStore, PartitionSpec
 from ottla.model.errors import ErrorCode, OffsetOutOfRange, PolicyViolation, StorageError
 from ottla.model.settings import BrokerSettings, TopicSettings
-from ottla.model.types import TopicPartition
+from ottla.model.types import FrameBuffer, TopicPartition
 from ottla.replica.partition import Partition, Writer
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class ReplicaManager:
     # -- append ---------------------------------------------------------------------------------------------------
 
     def append(
-        self, partition: Partition, buffer: bytearray, view: memoryview, start: int, end: int, now_ms: int,
+        self, partition: Partition, buffer: FrameBuffer, view: memoryview, start: int, end: int, now_ms: int,
         *, transactional: bool = False, sequenced: bool = True, opened: TopicSettings | None = None,
     ) -> tuple[int, int]:  # fmt: skip
         """Append one batch: its base offset and the offset behind it. Raises KafkaError, with nothing changed.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from struct import Struct
 
+from ottla.model.types import FrameBuffer
 from ottla.wire.codec import STRING_BYTES_MAX, WireError
 
-Buffer = bytes | bytearray | memoryview
+Buffer = bytes | memoryview | FrameBuffer
 
 #: tagged fields that newer clients may add to one structure of a request
 TAGS_MAX = 16

@@ -26,6 +26,7 @@ from ottla.broker.sessions import FetchedPartition, FetchSession, FetchSessions,
 from ottla.env.timers import Expiring
 from ottla.log.segment import FileRegion
 from ottla.model.errors import ErrorCode, KafkaError, OffsetOutOfRange, Refused
+from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Part, Slot
 from ottla.replica.partition import Partition
 from ottla.wire.fetch import TOPIC_IDS_FROM, FetchRequest, ReplyShape, frame_start, parse_fetch, reply_shape
@@ -69,7 +70,7 @@ class FetchApi:
         return len(self.waiting)
 
     def handle(
-        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, version: int,
+        self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
         correlation_id: int,
     ) -> None:  # fmt: skip
         """Handle the frame ``buffer[start:end]``."""

@@ -32,7 +32,7 @@ from ottla.log.opening import NeedsOpening, Opening
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, InvalidRecord, InvalidTopic, KafkaError, Refused
 from ottla.model.settings import TopicSettings
-from ottla.model.types import TopicPartition
+from ottla.model.types import FrameBuffer, TopicPartition
 from ottla.net.connection import Connection, Slot
 from ottla.replica.partition import Partition
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
@@ -190,7 +190,7 @@ class ProduceApi:
         self._tasks = Tasks()
 
     def handle(
-        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, version: int,
+        self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
         correlation_id: int,
     ) -> None:  # fmt: skip
         """Handle the frame ``buffer[start:end]``."""
@@ -231,7 +231,7 @@ class ProduceApi:
         self._append_one(connection, shortcut, buffer, view, position, batch_end, correlation_id)
 
     def _append_one(
-        self, connection: Connection, shortcut: _Shortcut, buffer: bytearray, view: memoryview, start: int, end: int,
+        self, connection: Connection, shortcut: _Shortcut, buffer: FrameBuffer, view: memoryview, start: int, end: int,
         correlation_id: int,
     ) -> None:  # fmt: skip
         """One batch for one partition, which is known to be good."""
@@ -284,7 +284,7 @@ class ProduceApi:
     # -- the general way ------------------------------------------------------------------------------------------
 
     def _handle_general(
-        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int, version: int,
+        self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
         correlation_id: int, *, is_added: bool = False,
     ) -> None:  # fmt: skip
         request = parse_produce(buffer, start, end, version)
@@ -307,7 +307,7 @@ class ProduceApi:
         self._append_many(connection, buffer, view, request, version, correlation_id)
 
     def _append_many(
-        self, connection: Connection, buffer: bytearray, view: memoryview, request: ProduceRequest, version: int,
+        self, connection: Connection, buffer: FrameBuffer, view: memoryview, request: ProduceRequest, version: int,
         correlation_id: int,
     ) -> None:  # fmt: skip
         """Append the batches of a request; behind one that has to be opened elsewhere all others wait as well."""
@@ -425,7 +425,7 @@ class ProduceApi:
             return partition, result, end_offset
 
     def _learn(
-        self, connection: Connection, buffer: bytearray, start: int, request: ProduceRequest, version: int
+        self, connection: Connection, buffer: FrameBuffer, start: int, request: ProduceRequest, version: int
     ) -> _Shortcut | None:
         """A shortcut for requests like this one, when it goes to one partition that is fine."""
         if len(request.topics) != 1 or len(request.topics[0][1]) != 1:
@@ -465,7 +465,7 @@ class ProduceApi:
         return partition
 
     def _append(
-        self, partition: Partition, buffer: bytearray, view: memoryview, data: PartitionData, request: ProduceRequest,
+        self, partition: Partition, buffer: FrameBuffer, view: memoryview, data: PartitionData, request: ProduceRequest,
         version: int, opened: TopicSettings | None = None,
     ) -> tuple[PartitionResult, int]:  # fmt: skip
         now_ms = self._wall_ms()
@@ -482,7 +482,9 @@ class ProduceApi:
         append_time = now_ms if partition.log.settings.log_append_time else -1
         return PartitionResult(data.partition, 0, base, append_time, partition.log.log_start_offset), end_offset
 
-    def _to_add(self, request: ProduceRequest, buffer: bytearray, version: int) -> dict[Producer, list[TopicPartition]]:
+    def _to_add(
+        self, request: ProduceRequest, buffer: FrameBuffer, version: int
+    ) -> dict[Producer, list[TopicPartition]]:
         """Partitions in which a batch of this request would be the first of its transaction."""
         names: dict[Producer, list[TopicPartition]] = {}
         for key, partitions in request.topics:
@@ -530,7 +532,7 @@ class ProduceApi:
         await self._tasks.stop()
 
     def _check_transaction(
-        self, partition: Partition, transactional_id: str, buffer: bytearray, start: int, end: int, version: int
+        self, partition: Partition, transactional_id: str, buffer: FrameBuffer, start: int, end: int, version: int
     ) -> None:
         """A batch that begins a transaction in a partition must be expected there by the coordinator (KIP-890)."""
         if end - start < HEADER_BYTES:
@@ -552,7 +554,7 @@ class ProduceApi:
             raise Refused(told, "the transaction does not expect this batch")
 
 
-def _at_odds(request: ProduceRequest, buffer: bytearray) -> Refused | None:
+def _at_odds(request: ProduceRequest, buffer: FrameBuffer) -> Refused | None:
     """Why nothing of a request is written: one batch cannot belong to the transaction that the request is for."""
     producer_ids: set[int] = set()
     for _, partitions in request.topics:
@@ -570,7 +572,7 @@ def _at_odds(request: ProduceRequest, buffer: bytearray) -> Refused | None:
     return None
 
 
-def _is_in_transaction(partition: Partition, buffer: bytearray, start: int, end: int) -> bool:
+def _is_in_transaction(partition: Partition, buffer: FrameBuffer, start: int, end: int) -> bool:
     """Whether this batch goes on with a transaction that its partition knows; any other is looked at closely."""
     if end - start < HEADER_BYTES:
         return True
@@ -596,7 +598,7 @@ def _waits_for_disk(partition: Partition, acks: int) -> bool:
     return log.log_end_offset - log.synced_end_offset >= log.flush_messages
 
 
-def _check_codec(buffer: bytearray, start: int, end: int) -> None:
+def _check_codec(buffer: FrameBuffer, start: int, end: int) -> None:
     if end - start >= 23 and _unpack_attributes(buffer, start + 21)[0] & 7 == _ZSTD:
         raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
 
