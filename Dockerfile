@@ -5,6 +5,7 @@ FROM python:${PYTHON_VERSION}-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
+COPY tools ./tools
 # EXTRAS="[spark]" adds Spark and a Java runtime for `ottla pipeline`.
 ARG EXTRAS=""
 RUN python -m venv /opt/ottla && /opt/ottla/bin/pip install --no-cache-dir ".${EXTRAS}"

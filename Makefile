@@ -11,7 +11,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast check format docs bench crash groups transactions hostile spark-kills spark-cluster clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench crash groups transactions hostile spark-kills spark-cluster clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C.
 run: $(VENV)/.run
@@ -61,6 +61,12 @@ docs: $(VENV)/.dev
 # Compares Ottla with Apache Kafka on this machine; writes docs/performance.md. Takes long.
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# Tests of running brokers, with the hot modules compiled by mypyc: needs a C compiler.
+test-compiled: $(VENV)/.dev
+	$(BIN)/python tools/compile_hot_modules.py .bench/compiled
+	PYTHONPATH=$(CURDIR)/.bench/compiled $(BIN)/pytest -n $(WORKERS) tests/clauses tests/broker tests/hostile \
+	  tests/compat/test_client_records.py tests/compat/test_client_transactions.py $(PYTEST_ARGS)
 
 # Crash campaigns with many more kills than in `make test`.
 crash: $(VENV)/.dev

@@ -14,6 +14,7 @@ import platform
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -49,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not brokers:
         return 1
     SCRATCH.mkdir(exist_ok=True)
+    if options.compiled and not _compile_hot_modules():
+        return 1
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=SCRATCH))
     # Said explicitly: `kill` must take the brokers down too, and a shell starts background jobs with SIGINT off.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -174,6 +177,7 @@ class Bench:
                 "rounds": self._options.rounds,
                 "seconds": self._options.seconds,
                 "load_before": round(load, 2),
+                "compiled": self._options.compiled,
             },
         }
 
@@ -210,6 +214,14 @@ def _usable_brokers(wanted: Sequence[str]) -> list[str]:
     return usable
 
 
+def _compile_hot_modules() -> bool:
+    """Compile the hot modules for the broker under test; False if that failed, with the reason on the terminal."""
+    directory = SCRATCH / "compiled"
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "compile_hot_modules.py"), str(directory)])
+    ottla_server.COMPILED = directory
+    return done.returncode == 0
+
+
 def _progress(stage: str, scenario: Scenario, broker: str, text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {stage:10} {scenario.name:26} {broker:6} {text}", flush=True)
 
@@ -240,6 +252,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round, to see that everything works")
     parser.add_argument("--brokers", default="ottla,kafka", type=_names, help="ottla,kafka")
     parser.add_argument("--write", action="store_true", help="write the docs even after a narrowed run")
+    parser.add_argument("--compiled", action="store_true", help="run Ottla with its hot modules compiled by mypyc")
     parser.add_argument("--list", action="store_true", help="name the scenarios and stop")
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (1 if options.quick else 3)

@@ -1,7 +1,11 @@
-"""Ottla's broker, started the way a user starts it: `ottla broker`, and nothing but its command line."""
+"""Ottla's broker, started the way a user starts it: `ottla broker`, and nothing but its command line.
+
+With COMPILED set to a directory of tools/compile_hot_modules.py the broker runs the compiled hot modules from there.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -10,6 +14,8 @@ from pathlib import Path
 from benchmarks.processes import BrokerProcess, wait_until
 
 START_SECONDS_MAX = 60.0
+#: set by `--compiled`
+COMPILED: Path | None = None
 
 
 def available() -> str | None:
@@ -46,7 +52,7 @@ class Ottla(BrokerProcess):
         command += ["--listener", f"PLAINTEXT://{self.bootstrap}"]
         for name, value in self._settings.items():
             command += ["-X", f"{name}={value}"]
-        self._spawn(command)
+        self._spawn(command, env={**os.environ, "PYTHONPATH": str(COMPILED)} if COMPILED else None)
 
     def _said_ready(self) -> bool:
         text = self._log_path.read_text(errors="replace")

@@ -264,7 +264,7 @@ def write_report(docs: Path, document: Document) -> None:
 
 def _facts(document: Document) -> str:
     machine, settings = document["machine"], document["settings"]
-    brokers = f"Ottla {document['ottla']}"
+    brokers = f"Ottla {document['ottla']}" + (" (compiled)" if settings.get("compiled") else "")
     if document.get("kafka"):
         brokers += f" beside Apache Kafka {document['kafka']}"
     java = f", Java {machine['java']}" if machine.get("java") else ""
