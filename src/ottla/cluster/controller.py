@@ -1,4 +1,8 @@
-"""What the controller decides. Pure: a request and the view in, a plan and its store writes out, or a KafkaError."""
+"""The controller's decisions about topics, as pure functions.
+
+They take a request and the cluster view and return the new topic, or the operations for the metadata store.
+They raise a KafkaError if the request is refused.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from ottla.model.errors import (
 )
 
 NAME_LENGTH_MAX = 249
-#: Kafka's own bound on what one call may create
+#: maximum number of partitions that one call may create, as in Kafka
 PARTITIONS_PER_CALL_MAX = 10_000
 #: deletions that the store holds at most
 DELETIONS_MAX = 1000
@@ -31,7 +35,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """What a client asks for; -1 stands for the broker's default."""
+    """The topic that a client requests. A count of -1 means the broker's default."""
 
     name: str
     partition_count: int
@@ -41,7 +45,7 @@ class NewTopic:
 
 
 def check_topic_name(name: str) -> None:
-    """Raise InvalidTopic for a name that cannot be a topic's, and so can be no directory's either."""
+    """Raise InvalidTopic if the name is not allowed. An allowed name is also safe as the name of a directory."""
     if not name or name in (".", ".."):
         raise InvalidTopic(f"topic name {name!r} is not allowed; use letters, digits, '.', '_' and '-'")
     if len(name) > NAME_LENGTH_MAX:
@@ -54,11 +58,11 @@ def plan_create_topic(
     view: ClusterView, brokers: Sequence[int], wanted: NewTopic, *, topic_id: bytes,
     default_partitions: int, default_replication_factor: int, leader_epoch: int = 0,
 ) -> TopicView:  # fmt: skip
-    """The topic as it will be. Its settings were checked by the caller, who knows the tables."""
+    """Return the topic to create. Raise a KafkaError if the request is invalid. The caller validates the config."""
     check_topic_name(wanted.name)
     if wanted.name in view.topics:
         raise TopicAlreadyExists(f"topic {wanted.name!r} already exists")
-    # Metrics turn dots into underscores, so that Kafka takes names that differ only there for the same.
+    # In metric names Kafka replaces dots by underscores, so it refuses names that differ only in these characters.
     alike = wanted.name.replace(".", "_")
     for other in view.topics if "." in wanted.name or "_" in wanted.name else ():
         if other.replace(".", "_") == alike:
@@ -102,7 +106,7 @@ def check_replica_lists(lists: list[tuple[int, ...]], brokers: Sequence[int]) ->
 
 
 def place_replicas(brokers: Sequence[int], count: int, factor: int, start: int = 0) -> list[tuple[int, ...]]:
-    """Replicas round robin over the brokers, leaders spread evenly."""
+    """Return the replicas of ``count`` partitions, assigned round robin; the first replica is the leader."""
     total = len(brokers)
     return [tuple(brokers[(start + number + replica) % total] for replica in range(factor)) for number in range(count)]
 
@@ -138,7 +142,7 @@ def ops_delete_topic(view: ClusterView, topic: TopicView, now_ms: int) -> list[O
 def plan_create_partitions(
     topic: TopicView, brokers: Sequence[int], count: int, assignments: Sequence[Sequence[int]] | None
 ) -> TopicView:
-    """The topic with more partitions."""
+    """Return the topic with ``count`` partitions. Raise a KafkaError if the request is invalid."""
     now = len(topic.partitions)
     if count <= now:
         raise InvalidPartitions(f"topic {topic.name!r} has {now} partitions; {count} is not more")
@@ -163,5 +167,5 @@ def ops_update_topic(topic: TopicView) -> list[Op]:
 
 
 def bump_leader_epochs(topic: TopicView) -> TopicView:
-    """After a stop that was not clean: readers must be able to see that history may have been cut."""
+    """Return the topic with higher leader epochs, so that readers can detect a truncation after an unclean stop."""
     return replace(topic, partitions=tuple(replace(p, leader_epoch=p.leader_epoch + 1) for p in topic.partitions))

@@ -1,12 +1,12 @@
 """The metadata store of a single broker: one SQLite file in the data directory.
 
-All SQL runs in one thread. Calls that arrive while it is busy wait together and then share one transaction,
-in which every multi has its own savepoint: a refused one is rolled back alone, and all the others cost one
-sync of the disk. Changes and answers go back to the event loop after the commit, in the order of the calls:
+All SQL runs in one thread (group commit). Calls that arrive while the thread is busy are queued and then share one
+transaction. Every multi has its own savepoint in it: a multi that conflicts is rolled back alone, and all others cost
+one sync of the disk. After the commit the event loop gets the changes and the results, in the order of the calls:
 
-    _submit          each call becomes a job and waits
+    _submit          queues a call as a job
     _run_group       in the thread: BEGIN, the work of each job, COMMIT
-    _finish_group    on the loop: watchers, then callers, then the next group
+    _finish_group    on the event loop: calls the watchers, completes the jobs, starts the next group
 
 A committed multi survives a power cut: SQLite syncs its write-ahead log with every commit.
 """
@@ -50,7 +50,7 @@ from ottla.cluster.store import (
 
 FILE_NAME = "metadata.db"
 
-#: marks the file as ours for ``file`` and for ourselves: "Ottl"
+#: identifies the file as a metadata store of Ottla, also for the command ``file``: "Ottl" in ASCII
 _APPLICATION_ID = 0x4F74746C
 _SCHEMA_VERSION = 1
 _SCHEMA = (
@@ -67,20 +67,20 @@ _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {_SCHEMA_VERSION}",
 )
-#: how many calls share a transaction at most, so that the first does not wait for an endless queue
+#: maximum number of calls in one transaction, which bounds the time that the first of them waits
 _GROUP_MAX = 1000
-#: another process may hold the file for a moment while it ends
+#: a broker that is stopping may hold the lock of the file a moment longer
 _LOCK_WAIT_SECONDS = 0.2
 
 
 class EmbeddedStore:
-    """A MetadataStore in a file that this process alone has open."""
+    """A MetadataStore in a SQLite file that only this process has open."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._watches: list[_Watch] = []
-        #: calls that go into the next transaction
+        #: jobs of the next transaction
         self._waiting: list[_Job] = []
         #: a transaction is running or about to start
         self._busy = False
@@ -88,7 +88,7 @@ class EmbeddedStore:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> EmbeddedStore:
-        """Open the file or create it; needs no event loop. Raises UnusableStore."""
+        """Open the file, or create it. Needs no event loop. Raise UnusableStore if the file cannot be used."""
         return cls(_open_connection(Path(path)))
 
     async def get(self, path: str) -> Node | None:
@@ -133,7 +133,7 @@ class EmbeddedStore:
         self._waiting.append(job)
         if not self._busy:
             self._busy = True
-            # Not at once: whatever else this turn of the loop asks for joins the same transaction.
+            # In the next iteration of the event loop, so that all calls of this iteration share the transaction.
             loop.call_soon(self._start_group)
         return job.future
 
@@ -144,8 +144,8 @@ class EmbeddedStore:
         running.add_done_callback(partial(self._finish_group, group))
 
     def _finish_group(self, group: list[_Job], running: asyncio.Future[None]) -> None:
-        # 1 tell the watchers  2 answer the callers  3 start what came in meanwhile. Watchers and callers run
-        # after this, in the order in which they are told here.
+        # 1 schedule the watchers  2 complete the jobs  3 start the next group. Watchers and callers run after this
+        # method, in the order in which it schedules them.
         defect = running.exception()
         changes: list[Changed] = []
         for job in group:
@@ -155,22 +155,22 @@ class EmbeddedStore:
             if job.writes:
                 changes += job.result
             elif job.watch is not None:
-                # It has seen what was committed before it, and must not be told again.
-                self._tell_watchers(changes)
+                # The new watcher's first call includes these changes, so it must not get them a second time.
+                self._notify_watchers(changes)
                 changes = []
                 self._watches.append(job.watch)
-                job.watch.tell([Changed(path, node) for path, node in job.result.items()])
-        self._tell_watchers(changes)
+                job.watch.notify([Changed(path, node) for path, node in job.result.items()])
+        self._notify_watchers(changes)
         for job in group:
-            job.answer()
+            job.complete()
         if self._waiting:
             self._start_group()
         else:
             self._busy = False
 
-    def _tell_watchers(self, changes: list[Changed]) -> None:
+    def _notify_watchers(self, changes: list[Changed]) -> None:
         for watch in self._watches:
-            watch.tell(changes)
+            watch.notify(changes)
 
 
 _Work = Callable[[sqlite3.Connection], Any]
@@ -180,29 +180,29 @@ class _Watch(NamedTuple):
     prefix: str
     watcher: Watcher
 
-    def tell(self, changes: list[Changed]) -> None:
-        mine = [change for change in changes if is_below(self.prefix, change.path)]
-        if mine:
-            # In a turn of its own, so that a watcher that raises harms neither the others nor the callers.
-            asyncio.get_running_loop().call_soon(self.watcher, mine)
+    def notify(self, changes: list[Changed]) -> None:
+        relevant = [change for change in changes if is_below(self.prefix, change.path)]
+        if relevant:
+            # In an iteration of its own, so that a watcher that raises affects neither other watchers nor callers.
+            asyncio.get_running_loop().call_soon(self.watcher, relevant)
 
 
 class _Job:
-    """One call on its way through the thread."""
+    """One call: the work to do in the thread, and the future of its caller."""
 
     __slots__ = ("error", "future", "result", "watch", "work", "writes")
 
     def __init__(self, work: _Work, future: asyncio.Future[Any], writes: bool, watch: _Watch | None) -> None:
         self.work = work
         self.future = future
-        #: the result is a list of changes
+        #: whether the result is a list of changes
         self.writes = writes
-        #: the result is what this watcher sees first
+        #: the watcher whose first call gets the result, None if the job is no watch
         self.watch = watch
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def answer(self) -> None:
+    def complete(self) -> None:
         if self.future.done():  # the caller was cancelled
             return
         if self.error is not None:
@@ -225,7 +225,7 @@ def _open_connection(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(path: Path, connection: sqlite3.Connection) -> None:
-    """Look before touching: a file that is not ours stays as it is."""
+    """Check the file, then set it up. Raise UnusableStore and leave the file unchanged if it is not a usable store."""
     execute = connection.execute
     execute("PRAGMA locking_mode = EXCLUSIVE")
     (application_id,) = execute("PRAGMA application_id").fetchone()
@@ -288,7 +288,7 @@ def _damaged(path: Path, finding: str) -> UnusableStore:
 
 
 def _run_group(connection: sqlite3.Connection, group: list[_Job]) -> None:
-    """The thread's part: give every job its result or its error, after the commit of all."""
+    """Run in the thread: do the work of every job in one transaction and set its result or its error."""
     try:
         connection.execute("BEGIN")
         for job in group:
@@ -298,7 +298,7 @@ def _run_group(connection: sqlite3.Connection, group: list[_Job]) -> None:
                 job.error = conflict
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        # A full or failing disk ends the whole transaction, and nobody has been answered yet.
+        # A full or failing disk aborts the whole transaction. No caller has got a result yet, so all get the error.
         for job in group:
             job.error = StoreError(f"the metadata store failed: {error}")
     finally:
@@ -318,7 +318,7 @@ def _children(connection: sqlite3.Connection, path: str) -> tuple[str, ...]:
 
 
 def _load(connection: sqlite3.Connection, prefix: str) -> dict[str, Node]:
-    # "0" follows "/", so this range is everything that begins with the prefix and a slash.
+    # "0" is the character after "/", so the range contains every path that starts with the prefix and a slash.
     below = "" if prefix == ROOT else prefix
     rows = connection.execute(
         "SELECT path, value, version FROM node WHERE path = ? OR (path > ? AND path < ?) ORDER BY path",

@@ -1,4 +1,4 @@
-"""The nodes of the metadata tree: Kafka's names, with one state node per topic.
+"""The nodes of the metadata tree: the paths that Kafka used in ZooKeeper, but with one state node per topic.
 
     /cluster/id                    {"version": 1, "id": "..."}
     /brokers/topics/T              {"version": 3, "topic_id": "...", "partitions": {"0": [1, 2, 3]}}
@@ -9,8 +9,8 @@
     /admin/deleted_topics/T        {"version": 1, "deleted_ms": 1700000000000}
     /latest_producer_id_block      {"version": 1, "broker": 1, "block_start": "0", "block_end": "999"}
 
-Kafka keeps a state node per partition. One per topic lets ten thousand partitions change their leader in as many writes
-as there are topics.
+Kafka had a state node per partition. With one per topic, a leader change of ten thousand partitions takes one write
+per topic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GROUP_CONFIGS = "/config/groups"
 DELETED_TOPICS = "/admin/deleted_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
-#: what reading a malformed value can raise
+#: exceptions that parsing a malformed value can raise
 MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 
 #: the nodes that every tree has, parents before children

@@ -1,24 +1,24 @@
-"""The MetadataStore contract: a small tree of versioned nodes that every broker of a cluster sees alike.
+"""The MetadataStore contract: a small tree of versioned nodes that all brokers of a cluster share.
 
-Topics, partitions, configurations and who is alive are nodes of this tree. A single broker keeps it in a file
-(``embedded``), a cluster in ZooKeeper. One conformance suite runs against every implementation, and the
-rules are those that ZooKeeper can keep:
+Topics, partitions, configurations and live brokers are nodes of this tree. A single broker keeps it in a file
+(``embedded``), a cluster in ZooKeeper. One conformance suite runs against every implementation. The rules are
+restricted to those that ZooKeeper guarantees:
 
 - A path is ``/a/b``. A node holds bytes and a version: 0 when created, one more with every put. A node that
   was deleted and created again starts at 0 again.
 - A node can be created only under a node that exists, not under an ephemeral one; only a node without
   children can be deleted. The root ``/`` always exists and is not a node: it has no value.
-- ``multi`` is the only way to write: all operations happen or none, and each sees what those before it did.
-- Ephemeral nodes vanish with the store object that made them, by ``close`` or by the death of its process.
-- Watching is one stream of changes in commit order.
+- ``multi`` is the only way to write. It applies all operations or none; each operation sees the effect of those before.
+- Ephemeral nodes are deleted when the store object that created them is closed or its process ends.
+- A watcher gets one stream of changes in commit order.
 
 Values are small: ZooKeeper refuses a multi of more than 1 MiB.
 
-    StoreError                  the store failed; whether a multi took effect is unknown until it is read back
+    StoreError                  the store failed; read the nodes back to find out whether a multi took effect
     ├── StoreClosed             the store was closed before the call
     ├── MalformedNode           the value of a node is damaged
     ├── UnusableStore           the store cannot be opened; the text says what to do (also a StartError)
-    └── Conflict                an operation of a multi was refused, and nothing of the multi happened
+    └── Conflict                an operation of a multi was refused, and the multi changed nothing
         ├── NodeExists          create: the path is taken
         ├── NoNode              the path does not exist; for a create its parent, which is then the path named
         ├── NotEmpty            delete: the node has children
@@ -38,21 +38,21 @@ ROOT = "/"
 
 
 class Node(NamedTuple):
-    """What stands at a path."""
+    """The value and the version of the node at a path."""
 
     value: bytes
     version: int
 
 
 class Changed(NamedTuple):
-    """The node at ``path`` is now this one; None when it is gone."""
+    """The node that is now at ``path``, None if it was deleted."""
 
     path: str
     node: Node | None
 
 
 class Create(NamedTuple):
-    """A new node with version 0."""
+    """Create a node with version 0."""
 
     path: str
     value: bytes = b""
@@ -60,7 +60,7 @@ class Create(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A new value for a node that exists, in ``version`` unless that is None."""
+    """Replace the value of a node. Conflicts unless the node has ``version``, if that is not None."""
 
     path: str
     value: bytes
@@ -68,14 +68,14 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Take away a node without children, in ``version`` unless that is None."""
+    """Delete a node without children. Conflicts unless the node has ``version``, if that is not None."""
 
     path: str
     version: int | None = None
 
 
 class Check(NamedTuple):
-    """Refuse the multi unless the node has this version: fencing."""
+    """Change nothing; conflicts unless the node has this version (fencing)."""
 
     path: str
     version: int
@@ -86,37 +86,38 @@ Watcher = Callable[[list[Changed]], None]
 
 
 class MetadataStore(Protocol):
-    """One broker's hold on the tree. All calls belong to one event loop, which none of them blocks."""
+    """One broker's connection to the tree. All calls are made on one event loop, and none of them blocks it."""
 
     async def get(self, path: str) -> Node | None:
-        """The node at ``path``, None when there is none."""
+        """Return the node at ``path``, None if it does not exist."""
 
     async def children(self, path: str) -> tuple[str, ...]:
-        """The names right under ``path`` in order; empty when it has none or does not exist."""
+        """Return the names of the children of ``path``, sorted; empty if there are none or ``path`` does not exist."""
 
     async def load(self, prefix: str) -> dict[str, Node]:
-        """The node at ``prefix`` and all below, by path in order; one read, however many there are."""
+        """Return the node at ``prefix`` and all its descendants by path, sorted, as of one moment."""
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        """Do all of ``ops`` or none; raises the Conflict of the first that is refused.
+        """Apply all of ``ops`` or none. Raise the Conflict of the first operation that is refused.
 
         On return the changes are durable and the watchers of this store have been called with them.
         """
 
     async def watch(self, prefix: str, watcher: Watcher) -> None:
-        """Call ``watcher`` with all that is at and below ``prefix``, then with every change, until ``close``.
+        """Call ``watcher`` with all nodes at and below ``prefix``, then with every change to them, until ``close``.
 
-        The first call (left out when nothing is there) happens before this returns, and nothing falls between
-        it and the changes: whoever applies each list in turn holds the tree. A call may carry the changes of
-        several multis. A node that changes twice in quick succession may show its newer state both times.
+        The first call is made before this method returns; it is omitted if there are no nodes. No change is lost
+        between the first call and the next ones: a watcher that applies every list has a copy of the tree. One call
+        can contain the changes of several multis. If a node changes twice in quick succession, both calls may have
+        its newer state.
         """
 
     async def close(self) -> None:
-        """Finish what was asked for, drop the ephemeral nodes and let go. Closing again does nothing."""
+        """Complete the queued calls, delete the ephemeral nodes and close the store. Closing it again does nothing."""
 
 
 class StoreError(OttlaError):
-    """The store failed; whether a multi took effect is unknown until it is read back."""
+    """The store failed. A multi may have taken effect or not; read the nodes back to find out."""
 
 
 class StoreClosed(StoreError):
@@ -134,11 +135,11 @@ class MalformedNode(StoreError):
 
 
 class UnusableStore(StoreError, StartError):
-    """The store cannot be opened. The text is for a person and says what to do next."""
+    """The store cannot be opened. The text tells the operator what to do."""
 
 
 class Conflict(StoreError):
-    """An operation of a multi was refused, and nothing of the multi happened."""
+    """An operation of a multi was refused, and the multi changed nothing."""
 
     reason = "was refused"
 
@@ -173,19 +174,19 @@ _PATH = re.compile(rf"(?:/(?!\.{{1,2}}(?:/|\Z))[^/{_UNPRINTABLE}]+)+")
 
 
 def check_path(path: str) -> None:
-    """Raise ValueError for what is no path of a node; every implementation refuses the same ones."""
+    """Raise ValueError if ``path`` cannot be the path of a node; the rule is the same for every implementation."""
     if not _PATH.fullmatch(path):
         raise ValueError(f"{path!r} is not a path such as /brokers/ids/1")
 
 
 def check_prefix(path: str) -> None:
-    """Like check_path, for where the root is allowed as well."""
+    """Raise ValueError if ``path`` is neither the root nor a possible path of a node."""
     if path != ROOT:
         check_path(path)
 
 
 def check_ops(ops: Sequence[Op]) -> None:
-    """Raise for operations that no store could carry out, before any of them is tried."""
+    """Raise ValueError or TypeError if an operation is invalid for every store; called before any is applied."""
     for op in ops:
         check_path(op.path)
         if isinstance(op, Create | Put) and not isinstance(op.value, bytes):
@@ -193,7 +194,7 @@ def check_ops(ops: Sequence[Op]) -> None:
 
 
 def is_below(prefix: str, path: str) -> bool:
-    """Whether ``path`` is ``prefix`` or a descendant of it."""
+    """Return whether ``path`` is ``prefix`` or a descendant of it."""
     return prefix == ROOT or path == prefix or path.startswith(prefix + "/")
 
 

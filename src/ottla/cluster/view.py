@@ -1,6 +1,6 @@
-"""A broker's picture of the cluster, kept true by applying the store's changes in order.
+"""A broker's copy of the cluster metadata, updated by applying the store's changes in order.
 
-Topics in it are immutable: a change makes a new one, so a handler never sees half of it.
+Topics are immutable: a change creates a new object, so a handler never sees a partial change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOPIC_ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Who holds a partition and who leads it."""
+    """The replicas of a partition, its leader and its in-sync replicas."""
 
     leader: int
     leader_epoch: int
@@ -48,7 +48,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """A topic as the store has it."""
+    """A topic as it is in the store."""
 
     name: str
     topic_id: bytes
@@ -81,7 +81,7 @@ def id_bytes(text: str) -> bytes:
 
 
 class ClusterView:
-    """Topics and settings, by name."""
+    """Topics, and settings of brokers and groups, by name."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicView] = {}
@@ -92,16 +92,16 @@ class ClusterView:
         self.group_configs: dict[str, dict[str, str]] = {}
         #: topic name -> wall-clock time of its deletion in ms, oldest first; at most DELETIONS_MAX of the controller
         self.deletions: dict[str, int] = {}
-        #: goes up with every change; what was computed from an older one is stale
+        #: incremented by every change; a value that was computed from an older version is stale
         self.version = 0
-        #: goes up when topics came, went, or got partitions
+        #: incremented when a topic is created, deleted or changed
         self.topics_version = 0
         self._assignments: dict[str, tuple[bytes, dict[int, tuple[int, ...]]]] = {}
         self._states: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
         self._configs: dict[str, dict[str, str]] = {}
 
     def apply(self, changes: Iterable[Changed]) -> tuple[list[tuple[TopicView | None, TopicView | None]], bool]:
-        """Take the store's changes. Return the topics that differ, old and new, and whether broker settings do.
+        """Apply the store's changes. Return the changed topics as (old, new), and whether broker settings changed.
 
         Raise MalformedNode if a value is damaged.
         """
@@ -145,7 +145,9 @@ class ClusterView:
             if value is not None:
                 self.deletions[topic] = int(json.loads(value)["deleted_ms"])
         elif path == PRODUCER_ID_BLOCK and value is not None:
-            int(json.loads(value)["block_end"])  # the first producer would find it malformed
+            int(
+                json.loads(value)["block_end"]
+            )  # checked now, because it is otherwise read only when the first producer asks for an id
         return None, False
 
     def _apply_topic(self, topic: str, rest: str, value: bytes | None) -> None:
@@ -166,7 +168,7 @@ class ClusterView:
             self._assignments[topic] = topic_id, replicas
 
     def _refresh(self, topic: str) -> tuple[TopicView | None, TopicView | None]:
-        """Rebuild one topic from its nodes; it is there once its assignment and its state are."""
+        """Rebuild one topic from its nodes. Return the old and the new topic; None without assignment or state."""
         old = self.topics.pop(topic, None)
         if old is not None:
             self.topics_by_id.pop(old.topic_id, None)
@@ -190,5 +192,5 @@ class ClusterView:
         return deleted_ms is not None and abs(now_ms - deleted_ms) < RECENTLY_DELETED_MS
 
     def dynamic_config(self, broker_id: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Broker settings changed at run time: for all brokers, and for this one."""
+        """Return the dynamic settings: the default of all brokers, and those of this broker."""
         return self.broker_configs.get(BROKER_DEFAULT, {}), self.broker_configs.get(str(broker_id), {})
