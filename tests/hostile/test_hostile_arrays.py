@@ -12,6 +12,7 @@ from tests.hostile.harness import MIB, Attacked, scaled
 from ottla.broker.dispatch import served_apis
 from ottla.testing.raw import Closed, RawClient, fetch_from, fetch_request, request_bytes
 from ottla.wire import REQUEST_ELEMENTS_MAX, request_class
+from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.schema import Array
 
@@ -134,6 +135,22 @@ def test_many_clients_with_the_largest_requests_at_once() -> None:
     fetch = request_bytes(fetch_request({"unknown": rows}), 12, 1)
     with Attacked() as target:
         send_together(target, [metadata, fetch] * scaled(4, 15))
+        target.report().check()
+
+
+def test_many_clients_with_small_requests_that_have_large_replies() -> None:
+    """60 bytes each; the replies name every partition of the broker, and each takes 10 to 20 ms."""
+    partitions = scaled(1_000, 10_000)
+    with Attacked() as target:
+        with RawClient(target.bootstrap, timeout_s=60) as client:
+            client.create_topic("wide", partitions)
+        target.measure()
+        for round_number in range(scaled(2, 10)):
+            frames = [request_bytes(DescribeLogDirsRequest(topics=None), 4, 1)] * 10
+            for number in range(10):
+                names = [MetadataRequestTopic(name=name) for name in ("wide", f"unknown-{round_number}-{number}")]
+                frames.append(request_bytes(MetadataRequest(topics=names, allow_auto_topic_creation=False), 9, 1))
+            send_together(target, frames)
         target.report().check()
 
 

@@ -27,6 +27,7 @@ from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.store import StoreError
 from ottla.coordinator.runtime import PendingReply
+from ottla.env.deferred import UNITS_MAX
 from ottla.env.tasks import Tasks
 from ottla.model.errors import ErrorCode, OttlaError
 from ottla.model.types import FrameBuffer
@@ -55,6 +56,8 @@ MESSAGE_BYTES_MAX = 8 << 20
 _SMALL_BYTES = 1024
 #: about what one partition takes in a request
 _BYTES_PER_UNIT = 32
+#: what a request is counted for whose reply may be large: two of them run in one iteration of the loop
+_LARGE_REPLY_UNITS = UNITS_MAX // 2
 
 Handler = Callable[[Services, Any, RequestContext], Message | Awaitable[Message]]
 _unpack_start = REQUEST_START.unpack_from
@@ -68,6 +71,8 @@ class ServedApi(NamedTuple):
     handler: Handler | None = None
     #: the reply depends on the request and the metadata alone, so the same question gets the same bytes
     cached: bool = False
+    #: a small request may have a large reply, which takes long to make
+    large_reply: bool = False
     #: librdkafka before 2.11 looks for Produce v0 to decide whether it may compress (KAFKA-18659): the one lie
     advertised_min: int | None = None
 
@@ -78,16 +83,16 @@ def served_apis() -> dict[int, ServedApi]:
         PRODUCE: ServedApi(3, 13, advertised_min=0),
         FETCH: ServedApi(4, 18),
         2: ServedApi(1, 11, offsets.list_offsets),
-        3: ServedApi(0, 13, metadata.metadata, cached=True),
+        3: ServedApi(0, 13, metadata.metadata, cached=True, large_reply=True),
         8: ServedApi(2, 10, groups.offset_commit),
-        9: ServedApi(1, 10, groups.offset_fetch),
+        9: ServedApi(1, 10, groups.offset_fetch, large_reply=True),
         10: ServedApi(0, 6, groups.find_coordinator),
         11: ServedApi(0, 9, groups.join_group),
         12: ServedApi(0, 4, groups.heartbeat),
         13: ServedApi(0, 5, groups.leave_group),
         14: ServedApi(0, 5, groups.sync_group),
-        15: ServedApi(0, 6, groups.describe_groups),
-        16: ServedApi(0, 5, groups.list_groups),
+        15: ServedApi(0, 6, groups.describe_groups, large_reply=True),
+        16: ServedApi(0, 5, groups.list_groups, large_reply=True),
         API_VERSIONS: ServedApi(0, 4),
         19: ServedApi(2, 7, topics.create_topics),
         20: ServedApi(1, 6, topics.delete_topics),
@@ -99,21 +104,21 @@ def served_apis() -> dict[int, ServedApi]:
         26: ServedApi(0, 5, transactions.end_txn),
         27: ServedApi(1, 1, transactions.write_txn_markers),
         28: ServedApi(0, 5, transactions.txn_offset_commit),
-        32: ServedApi(1, 4, configs.describe_configs),
+        32: ServedApi(1, 4, configs.describe_configs, large_reply=True),
         33: ServedApi(0, 2, configs.alter_configs),
-        35: ServedApi(1, 5, topics.describe_log_dirs),
+        35: ServedApi(1, 5, topics.describe_log_dirs, large_reply=True),
         37: ServedApi(0, 3, topics.create_partitions),
         42: ServedApi(0, 2, groups.delete_groups),
         44: ServedApi(0, 1, configs.incremental_alter_configs),
         47: ServedApi(0, 0, groups.offset_delete),
         60: ServedApi(0, 2, metadata.describe_cluster),
-        61: ServedApi(0, 0, offsets.describe_producers),
-        65: ServedApi(0, 0, transactions.describe_transactions),
-        66: ServedApi(0, 2, transactions.list_transactions),
+        61: ServedApi(0, 0, offsets.describe_producers, large_reply=True),
+        65: ServedApi(0, 0, transactions.describe_transactions, large_reply=True),
+        66: ServedApi(0, 2, transactions.list_transactions, large_reply=True),
         68: ServedApi(0, 1, groups.consumer_group_heartbeat),
-        69: ServedApi(0, 1, groups.consumer_group_describe),
+        69: ServedApi(0, 1, groups.consumer_group_describe, large_reply=True),
         74: ServedApi(0, 1, configs.list_config_resources),
-        75: ServedApi(0, 0, metadata.describe_topic_partitions),
+        75: ServedApi(0, 0, metadata.describe_topic_partitions, large_reply=True),
     }
 
 
@@ -162,7 +167,7 @@ class Dispatcher:
                 else:
                     self._fetch(connection, buffer, view, start, end, version, correlation_id)
             else:
-                self._handle_message(connection, buffer, view, start, end, api_key, version, correlation_id)
+                self._handle_message(connection, buffer, view, start, end, api_key, version, correlation_id, postponed)
         except (WireError, StructError, IndexError) as error:
             self._refuse(connection, api_key, version, error)
         except Exception:
@@ -189,7 +194,7 @@ class Dispatcher:
 
     def _handle_message(
         self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, api_key: int,
-        version: int, correlation_id: int,
+        version: int, correlation_id: int, postponed: bool,
     ) -> None:  # fmt: skip
         api = self._apis.get(api_key)
         if api is None or not api.version_min <= version <= api.version_max:
@@ -207,6 +212,10 @@ class Dispatcher:
                 frame_reply(correlation_id, reply, response_header_version(api_key, version))
             )
             return
+        if api.large_reply and not postponed and not self._may_make_large_reply():
+            self._deferred.add(self._postpone(connection, bytearray(view[start:end])))
+            return
+        stamp = self._cache.stamp()
         request, _ = decode(request_class(api_key), version, body, 0, REQUEST_ELEMENTS_MAX)
         context = RequestContext(
             api_key=api_key, version=version, client_id=client_id, listener=self._listener, connection=connection,
@@ -232,7 +241,14 @@ class Dispatcher:
             work = self._await(answer, slot, context, correlation_id, body if api.cached else None)
             self._tasks.start(work, APIS[api_key].name)
         else:
-            slot.fill(frame_reply(correlation_id, encode(answer, version), response_header_version(api_key, version)))
+            reply = encode(answer, version)
+            if api.cached:
+                self._cache.put(version, body, connection, reply, stamp)
+            slot.fill(frame_reply(correlation_id, reply, response_header_version(api_key, version)))
+
+    def _may_make_large_reply(self) -> bool:
+        # Behind work that is deferred already, it would be served before clients that came first.
+        return not len(self._deferred) and self._deferred.may_run(_LARGE_REPLY_UNITS)
 
     def _answered(
         self, slot: Slot, context: RequestContext, abandon: Callable[[], None] | None, answer: Message

@@ -76,6 +76,9 @@ class Jobs:
     def add(self, job: Callable[[], None]) -> None:
         self.jobs.append(job)
 
+    def __len__(self) -> int:
+        return len(self.jobs)
+
 
 class Desk:
     """A dispatcher with one API, and the connection it talks to."""
@@ -87,7 +90,7 @@ class Desk:
         )
         self.waiting_fetches: dict[Any, Any] = {}
         data_api: Any = SimpleNamespace(handle=self._data, waiting=self.waiting_fetches)
-        apis = {DESCRIBE_CLUSTER: ServedApi(0, 2, handler), 18: ServedApi(0, 4)}
+        self.apis = apis = {DESCRIBE_CLUSTER: ServedApi(0, 2, handler), 18: ServedApi(0, 4)}
         self.data_frames: list[tuple[int, int]] = []
         self.connection: Any = Connection()
         self.dispatcher = Dispatcher(services, "PLAINTEXT", apis, data_api, data_api)
@@ -273,6 +276,20 @@ def test_fetch_behind_one_that_waits_is_handled_when_that_is_answered(frame: byt
     assert desk.data_frames == []
     desk.deferred.jobs[0]()
     assert (desk.data_frames, desk.connection.muted) == ([(1, 12)], 0)
+
+
+def test_request_with_a_large_reply_runs_after_work_that_is_deferred_already() -> None:
+    desk = Desk(answer)
+    desk.apis[DESCRIBE_CLUSTER] = desk.apis[DESCRIBE_CLUSTER]._replace(large_reply=True)
+    desk.take(ask())
+    assert len(desk.connection.replies) == 1
+    desk.take(LARGE_FETCH)
+    desk.take(ask())
+    assert len(desk.connection.replies) == 1
+    for job in desk.deferred.jobs:
+        job()
+    assert len(desk.connection.replies) == 2
+    assert desk.connection.muted == 0
 
 
 def test_other_request_behind_a_fetch_that_waits_is_handled_at_once() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 
 from ottla.broker.apis.topics import create_topic_by_default, create_topic_in_background
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import PARTITIONS_PER_CALL_MAX
 from ottla.cluster.view import PartitionView, TopicView
-from ottla.model.errors import ErrorCode, KafkaError, Refused
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire import ZERO_UUID
 from ottla.wire.messages.api_versions import (
     ApiVersion,
@@ -80,25 +80,59 @@ def api_versions(
     )
 
 
-async def metadata(services: Services, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+def metadata(
+    services: Services, request: MetadataRequest, context: RequestContext
+) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Metadata (3) v0-v13. v1 null asks for all. v4 auto-creation flag. v7 leader epoch. v10 topic ids. v12 by id."""
-    host, port = services.endpoint_for(context)
-    everything = request.topics is None or (context.version == 0 and not request.topics)
-    topics: list[MetadataResponseTopic] = []
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
-    if everything:
+    if request.topics is None or (context.version == 0 and not request.topics):
         topics = [_topic(services, topic, operations) for topic in services.view.topics.values()]
-    else:
-        create = services.settings.auto_create_topics_enable and (
-            request.allow_auto_topic_creation or context.version < 4
-        )
-        # Each topic is answered once: repeating a name must not multiply the answer.
-        asked = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics or ()}.values()
-        create = create and len(asked) <= PARTITIONS_PER_CALL_MAX
-        if context.version < _BY_ID_FROM and any(each.topic_id != ZERO_UUID or each.name is None for each in asked):
-            topics = [_unanswerable(wanted) for wanted in asked]
-        else:
-            topics = [await _wanted_topic(services, wanted, create, operations) for wanted in asked]
+        return _answer(services, request, context, topics)
+    # Each topic is answered once: repeating a name must not multiply the answer.
+    asked = list({(wanted.name, wanted.topic_id): wanted for wanted in request.topics or ()}.values())
+    if context.version < _BY_ID_FROM and any(each.topic_id != ZERO_UUID or each.name is None for each in asked):
+        return _answer(services, request, context, [_unanswerable(wanted) for wanted in asked])
+    create = services.settings.auto_create_topics_enable and (request.allow_auto_topic_creation or context.version < 4)
+    missing = _missing_names(services, asked) if create and len(asked) <= PARTITIONS_PER_CALL_MAX else []
+    if missing:
+        return _create_and_answer(services, request, context, asked, missing, operations)
+    return _answer(services, request, context, [_wanted_topic(services, wanted, {}, operations) for wanted in asked])
+
+
+def _missing_names(services: Services, asked: Iterable[MetadataRequestTopic]) -> list[str]:
+    """Return the names that no topic has. A topic that was deleted a moment ago is created in the background."""
+    missing = []
+    for wanted in asked:
+        name = wanted.name
+        if name is not None and wanted.topic_id == ZERO_UUID and name not in services.view.topics:
+            if services.view.recently_deleted(name, services.clock.wall_ms()):
+                # As in Kafka, where creation always takes place in the background: a client that looks whether its
+                # DeleteTopics took effect must not be shown a new topic in the answer to its question.
+                create_topic_in_background(services, name)
+            else:
+                missing.append(name)
+    return missing
+
+
+async def _create_and_answer(
+    services: Services, request: MetadataRequest, context: RequestContext, asked: Iterable[MetadataRequestTopic],
+    missing: Iterable[str], operations: int,
+) -> MetadataResponse:  # fmt: skip
+    created: dict[str, TopicView | KafkaError | None] = {}
+    for name in missing:
+        try:
+            created[name] = await create_topic_by_default(services, name)
+        except KafkaError as error:
+            created[name] = error
+    return _answer(
+        services, request, context, [_wanted_topic(services, wanted, created, operations) for wanted in asked]
+    )
+
+
+def _answer(
+    services: Services, request: MetadataRequest, context: RequestContext, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    host, port = services.endpoint_for(context)
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=services.broker_id, host=host, port=port, rack=None)],
         cluster_id=services.cluster_id,
@@ -115,27 +149,21 @@ def _unanswerable(wanted: MetadataRequestTopic) -> MetadataResponseTopic:
     return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "", topic_id=wanted.topic_id)
 
 
-async def _wanted_topic(
-    services: Services, wanted: MetadataRequestTopic, create: bool, operations: int
-) -> MetadataResponseTopic:
+def _wanted_topic(
+    services: Services, wanted: MetadataRequestTopic, created: Mapping[str, TopicView | KafkaError | None],
+    operations: int,
+) -> MetadataResponseTopic:  # fmt: skip
     if wanted.topic_id != ZERO_UUID or wanted.name is None:
         topic = services.view.topics_by_id.get(wanted.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id)
         return _topic(services, topic, operations)
-    topic = services.view.topics.get(wanted.name)
-    try:
-        if topic is None and create and services.view.recently_deleted(wanted.name, services.clock.wall_ms()):
-            # As in Kafka, where creation always takes place in the background: a client that looks whether its
-            # DeleteTopics took effect must not be shown a new topic in the answer to its question.
-            create_topic_in_background(services, wanted.name)
-        elif topic is None and create:
-            topic = await create_topic_by_default(services, wanted.name)
-        if topic is None:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    except KafkaError as error:
-        return MetadataResponseTopic(error_code=error.code, name=wanted.name)
-    return _topic(services, topic, operations)
+    found = services.view.topics.get(wanted.name) or created.get(wanted.name)
+    if found is None:
+        return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name)
+    if isinstance(found, KafkaError):
+        return MetadataResponseTopic(error_code=found.code, name=wanted.name)
+    return _topic(services, found, operations)
 
 
 def _topic(services: Services, topic: TopicView, operations: int) -> MetadataResponseTopic:
