@@ -51,6 +51,7 @@ from ottla.wire.messages.describe_transactions import DescribeTransactionsReques
 from ottla.wire.messages.list_transactions import ListTransactionsRequest
 
 _OUT_OF_ORDER, _EPOCH, _STATE, _MAPPING, _TIMEOUT, _CONCURRENT = 45, 47, 48, 49, 50, 51
+_UNKNOWN_PRODUCER = 59
 _UNKNOWN_TOPIC, _INVALID_REQUEST, _NOT_ATTEMPTED, _FENCED, _ABORTABLE = 3, 42, 55, 90, 120
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _UNSTABLE, _NOT_FOUND = 22, 25, 88, 105
 _NOT_ENOUGH_REPLICAS, _COORDINATOR_FENCED, _COORDINATOR_TROUBLE = 19, 52, (14, 15, 16)
@@ -320,6 +321,28 @@ def test_record_of_a_fenced_epoch_is_refused_although_the_partition_does_not_kno
     assert client.ask(init_again(owner), INIT_V).error_code == _CONCURRENT
     await_settled(client, owner.transactional_id)
     assert produced(client, write(owner, topic.name)) == [_EPOCH]
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_sequence_of_an_ended_transaction_is_refused_so_that_the_client_raises_its_epoch(
+    client: RawClient, owner: Owner, topic: Topic, commit: bool
+) -> None:
+    """Kafka acknowledges two records here without storing them, and answers one or three with a fatal error."""
+    join(client, owner, topic.name)
+    assert produced(client, write(owner, topic.name, 0, b"a", b"b")) == [0]
+    finish(client, owner, commit=commit)
+    join(client, owner, topic.name)
+    for values in ((b"c",), (b"c", b"d"), (b"c", b"d", b"e")):
+        assert produced(client, write(owner, topic.name, 0, *values)) == [_UNKNOWN_PRODUCER]
+    assert produced(client, write(owner, topic.name, 1, b"d")) == [_UNKNOWN_PRODUCER]
+    assert client.ask(init_again(owner), INIT_V).error_code == _CONCURRENT
+    await_settled(client, owner.transactional_id)
+    again = client.ask(init_again(owner), INIT_V)
+    assert (again.error_code, again.producer_epoch) == (0, owner.epoch + 1)
+    later = owner._replace(epoch=again.producer_epoch)
+    join(client, later, topic.name)
+    assert produced(client, write(later, topic.name, 0, b"c")) == [0]
+    finish(client, later)
 
 
 def test_sequence_wraps_within_a_transaction(client: RawClient, owner: Owner, topic: Topic) -> None:

@@ -140,9 +140,10 @@ class Confluent:
 def settle(producer: Producer) -> int:
     """Wait, before an abort, for the answers that are due; how many records have none.
 
-    Aborting, librdkafka 2.16 purges records that it has sent and whose answer was lost, and gives their sequence
-    numbers to records of the next transaction, with the same epoch: the broker takes these for repeats of the aborted
-    ones, and they are lost. So a producer that has aborted with records unsettled must not go on.
+    In an abort, librdkafka 2.16 purges records that it has sent and whose answer was lost, and gives their sequence
+    numbers to records of the next transaction, with the same epoch. If the purged batch arrives late, in that next
+    transaction, the broker cannot distinguish the two: the purged records would be committed and the new ones would be
+    acknowledged as duplicates. So the campaign replaces a producer that has aborted with unacknowledged records.
     """
     try:
         return producer.flush(_SETTLE_S_MAX)

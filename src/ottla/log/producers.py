@@ -7,7 +7,8 @@ retention may have dropped what we knew.
 
 A transaction begins with its first batch and ends with a marker, also with one of a newer epoch: that one fences the
 producer, whose next batch is then of an older epoch. While it is open the producer writes nothing else. Markers of a
-coordinator that has been replaced are refused by its epoch.
+coordinator that has been replaced are refused by its epoch. A batch of a transaction that has ended is not answered as
+a duplicate, because no client repeats it: a transaction ends when all its batches are answered or dropped.
 
 ``.snapshot`` is Kafka's format with one addition: Kafka keeps the last batch only, so a client whose earlier replies
 were lost around a restart gets OUT_OF_ORDER_SEQUENCE_NUMBER there. We append the older batches of the window behind
@@ -25,7 +26,7 @@ from crc32c import crc32c
 from ottla.env.disk import Disk, read_derived_file
 from ottla.log.transactions import EndedTransaction, read_marker
 from ottla.model.batch import CONTROL, SEQUENCES, TRANSACTIONAL, BatchHeader
-from ottla.model.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence, Refused
+from ottla.model.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence, Refused, UnknownProducerId
 
 WINDOW = 5
 
@@ -70,6 +71,14 @@ class ProducerEntry:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                 return batch
         return None
+
+    def ended_transaction_has(self, sequence: int) -> bool:
+        """Return whether a record with this sequence number was stored in a transaction that has ended."""
+        return any(
+            (not self.txn_bit or batch.base_offset < self.txn_first_offset)
+            and (sequence - batch.base_sequence) % SEQUENCES <= batch.last_offset - batch.base_offset
+            for batch in self.batches
+        )
 
     def note(self, base_sequence: int, last_offset_delta: int, base_offset: int, timestamp: int) -> None:
         last_sequence = (base_sequence + last_offset_delta) % SEQUENCES
@@ -124,16 +133,18 @@ class Producers:
                 raise OutOfOrderSequence(f"producer {producer_id} epoch {epoch} must start at sequence 0")
             entry = entry.with_epoch(epoch)
         elif base_sequence >= 0 and entry.next_sequence not in (base_sequence, -1):
+            if transactional and entry.ended_transaction_has(base_sequence):
+                # librdkafka reuses the sequence numbers of records that it purged in an abort although the broker had
+                # stored them. Kafka acknowledges the batch as a duplicate if it has the same number of records, which
+                # loses these records, and else answers OUT_OF_ORDER_SEQUENCE_NUMBER, which is fatal for the producer.
+                # With this code the client aborts the transaction, raises its epoch (KIP-360) and continues.
+                raise UnknownProducerId(
+                    f"producer {producer_id} sent sequence {base_sequence} of a transaction that has ended"
+                )
             duplicate = entry.duplicate_of(base_sequence, (base_sequence + last_offset_delta) % SEQUENCES)
             if duplicate is None:
                 raise OutOfOrderSequence(
                     f"producer {producer_id} sent sequence {base_sequence}, expected {entry.next_sequence}"
-                )
-            if transactional and (not entry.txn_bit or duplicate.base_offset < entry.txn_first_offset):
-                # Kafka takes it for a repetition and acknowledges it. Nobody repeats what belongs to a transaction
-                # that has ended; librdkafka has been seen to reuse the sequence for another record after an abort.
-                raise OutOfOrderSequence(
-                    f"producer {producer_id} sent sequence {base_sequence} of a transaction that has ended"
                 )
             return entry, duplicate
         if entry.txn_bit and not transactional:

@@ -64,6 +64,7 @@ class ErrorCode(IntEnum):
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
@@ -198,6 +199,10 @@ class PolicyViolation(KafkaError):
 
 class OutOfOrderSequence(KafkaError):
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class UnknownProducerId(KafkaError):
+    code = ErrorCode.UNKNOWN_PRODUCER_ID
 
 
 class InvalidProducerEpoch(KafkaError):

@@ -26,7 +26,15 @@ from ottla.log.producers import Producers
 from ottla.log.segment import Segment
 from ottla.log.transactions import EndedTransaction, index_from_bytes, index_to_bytes, read_marker
 from ottla.model.batch import read_header
-from ottla.model.errors import ErrorCode, InvalidProducerEpoch, InvalidRecord, KafkaError, OutOfOrderSequence, Refused
+from ottla.model.errors import (
+    ErrorCode,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    KafkaError,
+    OutOfOrderSequence,
+    Refused,
+    UnknownProducerId,
+)
 from ottla.model.records import iterate_records
 from ottla.model.settings import TopicSettings
 from ottla.testing.disk import MemoryDisk
@@ -120,19 +128,45 @@ def test_repeated_batch_of_an_open_transaction_has_its_old_offsets() -> None:
 
 
 @pytest.mark.parametrize("is_next_open", [False, True])
-def test_batch_that_repeats_the_sequence_of_an_ended_transaction_is_not_taken_for_a_repetition(
-    is_next_open: bool,
+@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize(("sequence", "count"), [(0, 1), (0, 2), (0, 3), (0, 9), (1, 1), (1, 5), (2, 2), (3, 1)])
+def test_reused_sequence_of_an_ended_transaction_is_neither_a_duplicate_nor_appended(
+    sequence: int, count: int, commit: bool, is_next_open: bool
 ) -> None:
-    """After an abort librdkafka may send another record with it, which must not be acknowledged unseen."""
+    """librdkafka reuses sequence numbers of purged records after an abort; acknowledging them would lose records."""
     log = new_log()
     client = Client(log)
-    client.send()
-    client.commit()
+    client.send(b"1", b"2")
+    client.send(b"3", b"4")
+    end_txn(log, commit=commit)
     if is_next_open:
-        client.send()
+        client.send(b"5")
     end = log.log_end_offset
+    with pytest.raises(UnknownProducerId):
+        append_txn(log, txn_batch(*[b"x"] * count, sequence=sequence))
+    assert log.log_end_offset == end
+
+
+def test_producer_continues_with_the_next_epoch_after_a_reused_sequence() -> None:
+    log = new_log()
+    Client(log).send(b"1", b"2")
+    end_txn(log, commit=False)
+    with pytest.raises(UnknownProducerId):
+        append_txn(log, txn_batch(b"3"))
+    assert append_txn(log, txn_batch(b"3", epoch=1)) == (3, 4)
+
+
+def test_repeated_batch_of_an_open_transaction_is_a_duplicate_although_an_earlier_one_has_ended() -> None:
+    log = new_log()
+    client = Client(log)
+    client.send(b"1", b"2")
+    end_txn(log, commit=False)
+    client.send(b"3")
+    client.send(b"4", b"5")
+    end = log.log_end_offset
+    assert append_txn(log, txn_batch(b"3", sequence=2)) == (3, 4)
     with pytest.raises(OutOfOrderSequence):
-        append_txn(log, txn_batch())
+        append_txn(log, txn_batch(b"3", b"4", sequence=2))
     assert log.log_end_offset == end
 
 
