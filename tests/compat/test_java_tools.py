@@ -103,7 +103,7 @@ def test_log_dirs_cluster_and_versions_are_described(
     assert [(p["partition"], p["size"] > 1000) for p in directory["partitions"]] == [(f"{topic}-0", True)]
     assert cluster.startswith("Cluster ID: ")
     assert "Produce(0): 0 to 13 [usable: 13]" in versions
-    assert "Fetch(1): 4 to 17 [usable: 17]" in versions
+    assert "Fetch(1): 4 to 18 [usable: 18]" in versions
 
 
 def test_producer_performance_is_measured(java_tools: JavaTools, confluent: Confluent, new_topic: NewTopic) -> None:
