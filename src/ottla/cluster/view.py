@@ -145,9 +145,8 @@ class ClusterView:
             if value is not None:
                 self.deletions[topic] = int(json.loads(value)["deleted_ms"])
         elif path == PRODUCER_ID_BLOCK and value is not None:
-            int(
-                json.loads(value)["block_end"]
-            )  # checked now, because it is otherwise read only when the first producer asks for an id
+            # Checked now, because the node is otherwise read only when the first producer asks for an id.
+            int(json.loads(value)["block_end"])
         return None, False
 
     def _apply_topic(self, topic: str, rest: str, value: bytes | None) -> None:

@@ -1,10 +1,10 @@
-"""A record batch seen through its 61-byte header. The records behind it stay closed.
+"""The 61-byte header of a record batch. The records after it are not decoded here.
 
     0 base offset   8 length   12 leader epoch   16 magic   17 CRC32C of everything from 21 on
     21 attributes   23 last offset delta   27 base timestamp   35 max timestamp
     43 producer id  51 producer epoch      53 base sequence    57 record count   61 records
 
-Base offset, length and leader epoch stand before the checksum, so a leader fills them in without touching the rest.
+The checksum does not cover base offset, length and leader epoch, so a leader can set them without computing it again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 61
 
-#: base offset, length and leader epoch: the part that a leader writes
+#: base offset, length and leader epoch: the fields that the leader sets
 PREFIX = Struct(">qii")
 PREFIX_BYTES = PREFIX.size
-#: ``length`` counts from behind itself
+#: ``length`` counts the bytes after itself: from this position on
 LENGTH_END = 12
 CRC_POSITION = 17
 CRC_FROM = 21
@@ -36,13 +36,13 @@ CODEC_MAX = 4
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
-#: compaction wrote the batch: its base timestamp is the time at which its deletions may go
+#: set by compaction: the base timestamp is the time from which the batch's tombstones may be removed
 DELETE_HORIZON = 0x40
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CODEC_BY_NAME = {"uncompressed": 0, **{name: number for number, name in enumerate(CODECS)}}
 
-#: sequences run from 0 to 2^31-1 and then start again at 0
+#: number of sequence numbers: from 0 to 2^31-1, then 0 again
 SEQUENCES = 1 << 31
 
 
@@ -81,10 +81,10 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: bytes | memoryview | FrameBuffer, position: int = 0) -> BatchHeader:
-    """Read the header at ``position``; raises ``struct.error`` when fewer than 61 bytes are there."""
+    """Return the header at ``position``. Raise ``struct.error`` if there are fewer than 61 bytes."""
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
 def checksum(batch: bytes | bytearray | memoryview) -> int:
-    """CRC32C over everything behind the checksum field of one whole batch."""
+    """Return the CRC32C of the bytes after the checksum field of one complete batch."""
     return int(crc32c(memoryview(batch)[CRC_FROM:]))

@@ -1,8 +1,8 @@
-"""The four codecs of a record batch, opened within a bound and written so that every client can read them.
+"""The four codecs of record batches: decompression with a limit, and compression that every client can read.
 
-What clients send differs more than the codec's number tells: snappy comes as one raw block (Go, librdkafka)
-or in the xerial framing of Java's library, lz4 and zstd frames often do not say how much they hold, and gzip
-may consist of several members. All of that is read. Input that grows without end stops at ``max_bytes``.
+Clients use several formats under one codec number: snappy as one raw block (Go, librdkafka) or in the xerial framing of
+Java's library; lz4 and zstd frames with or without their content size; gzip with several members. All are accepted.
+Decompression fails as soon as the output exceeds ``max_bytes``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ottla.model.errors import InvalidRecord, RecordsTooLarge
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(len(CODECS))
 
-#: the levels that Kafka's gzip.level, lz4.level and zstd.level have when nobody sets them
+#: the default values of Kafka's compression.gzip.level, compression.lz4.level and compression.zstd.level
 GZIP_LEVEL_DEFAULT = -1
 LZ4_LEVEL_DEFAULT = 9
 ZSTD_LEVEL_DEFAULT = 3
@@ -29,7 +29,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = Struct(">i")
-#: how cramjam says that its output does not fit: the framed codecs, and raw snappy
+#: parts of cramjam's error texts if the output does not fit: of the framed codecs, and of raw snappy
 _DOES_NOT_FIT = ("failed to write whole buffer", "is smaller than required")
 #: more decompressed bytes than this are not copied out of the memory that the codec wrote them to
 _COPIED_BYTES_MAX = 1 << 20
@@ -39,7 +39,7 @@ _ZSTD_HIGH_LEVEL_BYTES_MAX = 256 << 10
 
 
 def decompress(codec: int, data: bytes | bytearray | memoryview, max_bytes: int) -> bytes:
-    """Return the records section in the clear.
+    """Return the decompressed records section.
 
     Raise InvalidRecord if it is damaged, RecordsTooLarge if it is larger than ``max_bytes``.
     """
@@ -109,7 +109,7 @@ def _decompress_snappy(data: memoryview, room: memoryview) -> int:
     position = size_bytes = 0
     while position < len(data):
         if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            # Streams may be joined: a header can stand wherever a block could.
+            # Streams may be concatenated, so a header can occur in place of any block.
             position += len(_XERIAL_HEADER)
             continue
         block = position + _BLOCK_LENGTH.size
@@ -124,7 +124,7 @@ def _decompress_snappy(data: memoryview, room: memoryview) -> int:
 
 
 def _compress_snappy(data: memoryview) -> bytes:
-    # The xerial framing is what Java writes, so every client has learnt to read it.
+    # Java writes the xerial framing, so every client can read it.
     parts = [_XERIAL_HEADER]
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))

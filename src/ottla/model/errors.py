@@ -1,11 +1,12 @@
-"""What can go wrong, in Kafka's own numbers.
+"""Exceptions, with Kafka's error codes.
 
-    OttlaError                     anything this package raises on purpose
-    ├── KafkaError                 has a Kafka error code; a handler turns it into a reply
+    OttlaError                     base class of all exceptions of this package
+    ├── KafkaError                 has a Kafka error code, which is sent to the client
     │   └── (one class per code that is raised, below)
-    └── StartError                 the broker cannot start; the text says what to do, nothing was touched
+    └── StartError                 the broker cannot start; the text says what to do, and no file was changed
 
-Only ``broker/dispatch.py`` turns exceptions into codes. Failures of one partition among many are values, not raised.
+Only ``broker/dispatch.py`` turns exceptions into codes. A failure of one partition among many is a value, not an
+exception.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes, those that this broker sends."""
+    """The error codes of Kafka that this broker sends."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -95,22 +96,22 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
-#: a text may quote what a client sent, and a reply has no room for strings beyond 32767 bytes
+#: a text may quote what a client sent, and strings in a reply are limited to 32767 bytes
 _TEXT_MAX = 2000
 _NAME_MAX = 200
 
 
 def shortened(text: str) -> str:
-    """A name that a client chose, for a text that goes back to clients: there is room for a part of it."""
+    """Return the start of a name that a client chose, for the text of an error."""
     return text if len(text) <= _NAME_MAX else f"{text[:_NAME_MAX]}…"
 
 
 class OttlaError(Exception):
-    """Anything this package raises on purpose."""
+    """Base class of all exceptions of this package."""
 
 
 class StartError(OttlaError):
-    """The broker cannot start. The text is for a person and says what to do next."""
+    """The broker cannot start. The text tells the operator what to do."""
 
 
 class RecordError(NamedTuple):
@@ -122,7 +123,7 @@ class RecordError(NamedTuple):
 
 
 class KafkaError(OttlaError):
-    """An error that a client gets to see as a code, with a text where the protocol has room for one."""
+    """An error that is sent to the client as a code, with a text if the response has a field for it."""
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
     #: the invalid records when the others of their batch are valid; empty when the batch as a whole is at fault
@@ -253,7 +254,7 @@ class UnknownTopicId(KafkaError):
 
 
 class Refused(KafkaError):
-    """A refusal whose code is chosen where it is raised; for codes that have no class of their own."""
+    """An error with any code; for codes that have no class of their own."""
 
     def __init__(self, code: ErrorCode, text: str = "") -> None:
         super().__init__(text)

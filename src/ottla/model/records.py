@@ -1,13 +1,14 @@
-"""Opening a record batch: the one place where the broker looks behind the header, record by record.
+"""Decode and encode the records of a batch.
 
-Plain produce and fetch never come here. Looking up a time inside a batch, validation for a topic that asks for it
-(`opening.py`), compaction and tools do. A record, its numbers zigzag varints but the attributes:
+Produce and Fetch do not decode records on their normal path. Finding a timestamp inside a batch, validation for topics
+that need it (`opening.py`), compaction and tools do. The format of a record; all numbers but the attributes are zigzag
+varints:
 
     length   attributes (1 byte)   timestamp delta   offset delta   key length, key   value length, value
     header count, then for each header   key length, key   value length, value
 
-Length -1 stands for null. Whatever the bytes are, the readers raise InvalidRecord and nothing else, and hold
-no more than the batch and ``max_bytes``. They do not verify the checksum.
+Length -1 means null. For any bytes the functions here raise InvalidRecord or no exception, and use no more memory than
+the batch and ``max_bytes``. They do not verify the checksum.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ottla.model.batch import (
 from ottla.model.compression import NONE, compress, decompress_view
 from ottla.model.errors import InvalidRecord
 
-#: what a batch may grow to when it is opened: sixteen times the default of max.message.bytes
+#: maximum size of a decompressed batch: sixteen times the default of max.message.bytes
 DECOMPRESSED_BYTES_MAX = 16 * 1024 * 1024
 
 Bytes = bytes | bytearray | memoryview
@@ -50,33 +51,33 @@ INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 @dataclass(slots=True)
 class Record:
-    """One record. ``offset`` and ``offset_delta`` are -1 until a batch gives it a place."""
+    """One record. ``offset`` and ``offset_delta`` are -1 until the record is part of a batch."""
 
     offset: int = -1
     timestamp: int = -1
     key: bytes | None = None
     value: bytes | None = None
-    #: in the order of the producer, names may repeat; bytes that are not UTF-8 survive as surrogate escapes
+    #: in the order of the producer; names may repeat; bytes that are not UTF-8 become surrogate escapes
     headers: list[tuple[str, bytes | None]] = field(default_factory=list)
-    #: distance to the batch's base offset; compaction leaves gaps
+    #: offset minus the base offset of the batch; compaction leaves gaps
     offset_delta: int = -1
 
 
 class RecordSpan(NamedTuple):
-    """Where a record stands in the clear bytes of its batch, and what decides whether compaction keeps it."""
+    """The position of a record in the decompressed bytes of its batch, and the fields that compaction needs."""
 
     offset: int
     timestamp: int
     key: bytes | None
     has_value: bool
     start: int
-    #: where the length of its key stands: what is behind does not change with the batch's base timestamp
+    #: position of the key's length; the bytes from there on do not depend on the batch's base timestamp
     key_position: int
     end: int
 
 
 def iterate_records(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-    """Every record of one whole batch. When one is damaged, those before it have been yielded already."""
+    """Yield the records of one complete batch. Raise InvalidRecord at a damaged record, after those before it."""
     header, data, start = _open_batch(batch, max_bytes)
     base_offset = header.base_offset
     index = 0
@@ -89,7 +90,7 @@ def iterate_records(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) ->
                 headers, position = _read_headers(data, position)
             else:
                 position += 1
-            # One comparison covers every length above: none moves backwards, so a wrong one ends elsewhere.
+            # One comparison checks all lengths above: positions only grow, so a wrong length leads to another end.
             if position != end:
                 raise InvalidRecord(f"record {index} does not end where its length says", index)
             yield Record(base_offset + offset_delta, timestamp, key, value, headers, offset_delta)
@@ -98,7 +99,7 @@ def iterate_records(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) ->
 
 
 def record_timestamps(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[tuple[int, int]]:
-    """(offset, timestamp) of every record, without reading its key, value and headers."""
+    """Yield (offset, timestamp) of every record without decoding keys, values and headers."""
     header, data, start = _open_batch(batch, max_bytes)
     base_offset = header.base_offset
     for _, _, timestamp, offset_delta in _frames(header, data, start):
@@ -108,7 +109,7 @@ def record_timestamps(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) 
 def find_timestamp(
     batch: Bytes, timestamp: int, *, starting_offset: int = 0, max_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record from ``starting_offset`` on that is as new as ``timestamp``."""
+    """Return (offset, timestamp) of the first record from ``starting_offset`` on with at least ``timestamp``."""
     for offset, record_timestamp in record_timestamps(batch, max_bytes=max_bytes):
         if record_timestamp >= timestamp and offset >= starting_offset:
             return offset, record_timestamp
@@ -116,7 +117,7 @@ def find_timestamp(
 
 
 def max_timestamp_record(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first of the newest records; None when compaction left the batch empty."""
+    """Return (offset, timestamp) of the first record with the largest timestamp, None if the batch is empty."""
     return max(record_timestamps(batch, max_bytes=max_bytes), key=itemgetter(1), default=None)
 
 
@@ -133,7 +134,7 @@ def build_batch(
     control: bool = False,
     timestamp_type: int = 0,
 ) -> bytes:
-    """One batch of at least one record. A record without an offset delta gets the next one."""
+    """Return a batch of at least one record. A record without an offset delta gets the next one."""
     section = bytearray()
     count, offset_delta, base_timestamp, max_timestamp = 0, -1, -1, -1
     for record in records:
@@ -182,7 +183,7 @@ def compress_section(header: BatchHeader, data: Bytes, start: int, codec: int, l
 
 
 def record_spans(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> tuple[bytes, list[RecordSpan]]:
-    """The clear bytes of a batch and its records in them. Headers stay closed."""
+    """Return the decompressed bytes of a batch and the spans of its records. Record headers are not decoded."""
     header, data, start = _open_batch(batch, max_bytes)
     base_offset = header.base_offset
     spans: list[RecordSpan] = []
@@ -203,7 +204,7 @@ def record_spans(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> tu
 def retain_spans(
     header: BatchHeader, data: bytes, spans: list[RecordSpan], delete_horizon_ms: int | None = None
 ) -> bytes:
-    """The batch with only these of its records, under the codec it had; offsets, sequences and timestamps stay.
+    """Return the batch with only these of its records, in the same codec, with the same offsets and sequences.
 
     With ``delete_horizon_ms`` that becomes the base timestamp, as Kafka stores it, and the records count from there.
     """
@@ -232,13 +233,13 @@ def _rebased(header: BatchHeader, data: bytes, spans: list[RecordSpan], base_tim
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """What stands for a batch whose records are all gone: who produced it, and its place, as Kafka writes it."""
+    """Return an empty batch with the offsets and the producer of this one, as Kafka writes it after compaction."""
     kept = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
     return _seal(header._replace(attributes=kept, base_timestamp=-1, record_count=0), b"")
 
 
 def placeholder(header: BatchHeader) -> bytes:
-    """What stands for a batch of which nothing but its place counts any more: it is nobody's and in no transaction."""
+    """Return an empty batch with the offsets of this one, without a producer and outside any transaction."""
     nobody = header._replace(producer_id=-1, producer_epoch=-1, base_sequence=-1)
     return empty_batch(nobody._replace(attributes=header.attributes & LOG_APPEND_TIME))
 
@@ -280,16 +281,16 @@ def open_section(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes | mem
         start = 0
     else:
         data, start = bytes(batch), HEADER_BYTES
-    # A count that the bytes cannot hold is refused before anybody loops over it.
+    # A record count that is too large for the bytes is refused before a loop runs over it.
     if header.record_count * _RECORD_BYTES_MIN > len(data) - start:
         raise InvalidRecord(f"{header.record_count} records do not fit into {len(data) - start} bytes")
     return header, data, start
 
 
 def _frames(header: BatchHeader, data: bytes, position: int) -> Iterator[tuple[int, int, int, int]]:
-    """Of every record: position of its key length, its end, timestamp, offset delta."""
+    """Yield for every record: position of the key's length, end of the record, timestamp, offset delta."""
     size_bytes, last_offset_delta, base_timestamp = len(data), header.last_offset_delta, header.base_timestamp
-    # Under LogAppendTime the deltas stay what the producer wrote and mean nothing.
+    # With LogAppendTime the timestamp deltas are still those of the producer and must be ignored.
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     previous = -1
     index = 0
@@ -348,13 +349,13 @@ def _read_headers(data: bytes, position: int) -> tuple[list[tuple[str, bytes | N
     if count < 0:
         raise InvalidRecord(f"a record has {count} headers")
     headers = []
-    # A count too large is harmless: every header takes bytes, and behind the last there is an IndexError.
+    # A count that is too large is harmless: decoding raises IndexError at the end of the bytes.
     for _ in range(count):
         key, position = _read_bytes(data, position)
         value, position = _read_bytes(data, position)
         if key is None:
             raise InvalidRecord("a record has a header without a key")
-        # Kafka takes keys that are not UTF-8, and refusing them here would make their topics unreadable.
+        # Kafka accepts keys that are not UTF-8; refusing them here would make such topics unreadable.
         headers.append((key.decode("utf-8", "surrogateescape"), value))
     return headers, position
 
@@ -413,7 +414,7 @@ def _write_varint(out: bytearray, value: int) -> None:
 
 
 def _seal(header: BatchHeader, section: bytes) -> bytes:
-    """The batch's bytes, with the length and the checksum that fit."""
+    """Return the bytes of the batch with the correct length and checksum."""
     batch = bytearray(HEADER.pack(*header._replace(length=HEADER_BYTES - LENGTH_END + len(section), crc=0)))
     batch += section
     batch[CRC_POSITION : CRC_POSITION + 4] = checksum(batch).to_bytes(4, "big")

@@ -27,12 +27,12 @@ T_co = TypeVar("T_co", covariant=True)
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
-#: problems that are told at once: finding the name that was meant takes half a millisecond, and a client may send many
+#: maximum number of problems in one error: finding the similar name takes half a millisecond for each
 PROBLEMS_MAX = 50
 
 
 class InvalidSettings(InvalidConfig, ValueError):
-    """One or more settings cannot be accepted; each problem is one line that says what to change."""
+    """One or more settings are invalid. Each problem is one line that says what to change."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(islice(problems, PROBLEMS_MAX))
@@ -44,7 +44,7 @@ class InvalidSettings(InvalidConfig, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SettingType(Generic[T_co]):
-    """How the text of a setting becomes a value; `parse` raises ValueError saying what it expected."""
+    """A type of values. `parse` raises ValueError with the expected form of the text."""
 
     name: str
     #: the type's number in DescribeConfigs answers (ConfigType)
@@ -64,7 +64,7 @@ def _parse_whole_number(bits: int) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         stripped = text.strip()
-        # int() alone would also take "1_000" and digits of other scripts, which Kafka's tools do not.
+        # int() would also accept "1_000" and digits of other scripts, which Kafka does not.
         if not re.fullmatch(r"[+-]?[0-9]+", stripped) or not low <= int(stripped) <= high:
             raise ValueError(f"a whole number between {low} and {high}")
         return int(stripped)
@@ -100,7 +100,7 @@ PASSWORD = SettingType("password", 9, str.strip)
 
 
 def format_value(value: object) -> str | None:
-    """The text Kafka shows for a value: lists joined by commas, Java's spelling of booleans and doubles."""
+    """Return a value as Kafka shows it: lists joined by commas, booleans and doubles as Java writes them."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -117,7 +117,7 @@ def format_value(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Which values of the type are allowed; `allowed` completes the sentence "expected ..."."""
+    """A condition on values of a type. `allowed` completes the sentence "expected ..."."""
 
     allowed: str
     accepts: Callable[[Any], bool]
@@ -139,7 +139,7 @@ def one_of(*allowed: str) -> Check:
 
 
 def list_of(*allowed: str) -> Check:
-    """A list whose items are all from `allowed`, none of them twice; it may be empty."""
+    """Return a check for lists of items from `allowed`, each at most once; an empty list passes."""
     return Check(
         f"a list of {', '.join(allowed)}, each at most once",
         lambda value: set(value) <= set(allowed) and len(set(value)) == len(value),
@@ -147,7 +147,7 @@ def list_of(*allowed: str) -> Check:
 
 
 def or_else(check: Check, exception: int, meaning: str) -> Check:
-    """Allow one more value with a meaning of its own, such as -1 for no limit."""
+    """Return a check that also accepts one special value, such as -1 for no limit."""
     return Check(
         f"{check.allowed}, or {exception} ({meaning})",
         lambda value: value == exception or check.accepts(value),
@@ -159,16 +159,16 @@ def or_else(check: Check, exception: int, meaning: str) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """A row. On an instance of its table it reads as the value, on the class as the row itself."""
+    """A row of a table. As an attribute of the class it is the row, as an attribute of an instance the value."""
 
     name: str
     type: SettingType[T]
     default: T
     check: Check
     help: str
-    #: may change while the broker runs
+    #: whether it can be changed while the broker runs
     dynamic: bool = False
-    #: False: accepted so that existing files and tools work, without effect yet
+    #: False if it is accepted for the sake of existing files and tools, but has no effect
     used: bool = True
     #: other names under which the broker accepts this setting
     aliases: tuple[str, ...] = ()
@@ -186,14 +186,14 @@ class Setting(Generic[T]):
         return self.help if self.used else f"{self.help} Accepted, no effect yet."
 
     def parse(self, text: str) -> T:
-        """The typed value of `text`; ValueError says which values are allowed, without showing a secret."""
+        """Return the typed value of `text`. Raise ValueError with the allowed values; a secret is not shown."""
         value = self.parse_type(text)
         if not self.check.accepts(value):
             raise ValueError(self._refusal(text, self.check.allowed))
         return value
 
     def parse_type(self, text: str) -> T:
-        """As `parse`, without the check: for a part of a value, such as items to append to a list."""
+        """Return the typed value without the check: for a part of a value, such as items to append to a list."""
         try:
             return self.type.parse(text)
         except ValueError as error:
@@ -204,9 +204,9 @@ class Setting(Generic[T]):
         return f"invalid value {shown} for {self.name}: expected {allowed}"
 
     def __set_name__(self, owner: object, attribute: str) -> None:
-        assert attribute == self.attribute, f"row {self.name} must stand under {self.attribute}"
+        assert attribute == self.attribute, f"row {self.name} must be the attribute {self.attribute}"
 
-    # The row has no __set__, so the value in the instance's own dict is found first: reading costs no call.
+    # The row has no __set__, so Python finds the value in the instance's dict first, without a call of __get__.
     @overload
     def __get__(self, instance: None, owner: object) -> Self: ...
     @overload
@@ -218,16 +218,16 @@ class Setting(Generic[T]):
 
 
 class SettingsSnapshot:
-    """A frozen set of values, one for each row in the class body. A change makes a new snapshot."""
+    """An immutable set of values, one for each row of the class. A change creates a new snapshot."""
 
     @classmethod
     def rows(cls) -> Mapping[str, Setting[Any]]:
-        """The table: rows by name, the class's own first, then those of the tables it is made of."""
+        """Return the rows by name, first those of the class, then those of its base classes."""
         rows = (row for part in cls.__mro__ for row in vars(part).values() if isinstance(row, Setting))
         return MappingProxyType({row.name: row for row in rows})
 
     def value_of(self, name: str) -> Any:
-        """The value by the setting's own name; the attributes are the typed way."""
+        """Return the value of the setting with this name. The attributes have the same values with their types."""
         return vars(self)[name.replace(".", "_")]
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -251,7 +251,7 @@ class SettingsSnapshot:
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:
-    """The line for a name that no table has, with the known name that looks most like it."""
+    """Return the error text for an unknown name, with the most similar known name if there is one."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
     if not near:
         return f"unknown setting {name!r}; the reference page of settings lists the known ones"

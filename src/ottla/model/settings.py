@@ -1,4 +1,4 @@
-"""The settings of the broker and of topics: the one entrance to their tables and values.
+"""The settings of brokers, topics and groups: all that other packages need of them.
 
 text of a file --parse_properties--> texts --BrokerSettings.parse--> BrokerSettings
 a topic's overrides + BrokerSettings --TopicSettings.resolve--> TopicSettings
@@ -48,10 +48,10 @@ __all__ = [
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The names and texts of a Java properties file; a name given twice keeps its last text."""
+    """Return the names and texts of a Java properties file. If a name occurs twice, the last text counts."""
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
-        # The name ends at the first separator that no backslash protects; one "=" or ":" may follow it.
+        # The name ends at the first separator that is not escaped by a backslash; one "=" or ":" may follow it.
         match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
         assert match is not None, "every part of the pattern may be empty"
         properties[_unescape(match[1], number)] = _unescape(match[2], number)
@@ -59,7 +59,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with continuations joined, without comments and blank ones, numbered by where they begin."""
+    """Yield lines with the number of their first physical line: continuations joined, comments and blanks omitted."""
     parts: list[str] = []
     first = 0
     lines = re.split(r"\r\n|\r|\n", text)
@@ -96,7 +96,7 @@ def _unescape(text: str, line: int) -> str:
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, in DescribeConfigs' numbers; a smaller one wins."""
+    """The source of a value, with its number in DescribeConfigs. Of sources 1 to 5 the smallest wins."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -114,7 +114,7 @@ class ConfigSynonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One setting as DescribeConfigs answers it. `synonyms` starts with the effective one."""
+    """One setting in an answer of DescribeConfigs. The first of `synonyms` is the effective one."""
 
     name: str
     value: str | None
@@ -127,7 +127,7 @@ class ConfigEntry:
 
 
 def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list[ConfigEntry]:
-    """Every topic setting: Connect, Streams and tools that compare topics rely on the complete set."""
+    """Return every topic setting, because Connect, Streams and tools that compare topics expect all of them."""
     settings = TopicSettings.resolve(overrides, broker)
     entries = []
     for row in TOPIC_SETTINGS.values():
@@ -180,7 +180,7 @@ def _ignored_entry(name: str, text: str) -> ConfigEntry:
 
 
 def describe_broker_defaults(settings: BrokerSettings) -> list[ConfigEntry]:
-    """The dynamic defaults of the whole cluster: what a broker resource without a name asks for."""
+    """Return the dynamic defaults of the cluster, which a broker resource with an empty name stands for."""
     entries = []
     for name, text in settings.dynamic_defaults.items():
         synonym = ConfigSynonym(name, text.strip(), ConfigSource.DYNAMIC_DEFAULT_BROKER)
@@ -237,11 +237,11 @@ def apply_incremental(
     ops: Iterable[tuple[str, int, str | None]],
     table: Mapping[str, Setting[Any]],
 ) -> dict[str, str]:
-    """`current` after `ops` of (name, operation, text); the table is BROKER_SETTINGS or TOPIC_SETTINGS.
+    """Return `current` after `ops` of (name, operation, text); the table has the rows of the resource type.
 
-    Legacy AlterConfigs is the same with nothing in `current` and SET alone. Raises InvalidRequest for a
-    request that makes no sense, InvalidSettings (INVALID_CONFIG) for a name or value that is not allowed.
-    Settings that contradict each other are found when the result is resolved.
+    For AlterConfigs `current` is empty and all operations are SET. Raise InvalidRequest if the request is malformed,
+    InvalidSettings (INVALID_CONFIG) if a name or a value is not allowed. Settings that contradict each other are
+    detected when the result is resolved.
     """
     ops = list(ops)
     counts = Counter(name for name, _, _ in ops)
@@ -267,7 +267,7 @@ def _apply(
     if operation not in AlterOp.__members__.values():
         raise InvalidRequest(f"operation {operation} on {name} is unknown; use 0 to 3")
     if operation == AlterOp.DELETE:
-        # An unknown name may go as well: a later version may have left it behind.
+        # Unknown names can be deleted, because a newer version may have stored them.
         changed.pop(name, None)
         return
     if text is None:
@@ -287,7 +287,7 @@ def _apply(
 
 def _append_or_subtract(row: Setting[Any], current: str | None, operation: int, text: str) -> str:
     if row.type is not LIST:
-        raise ValueError(f"{row.name} is no list; only lists can be appended to or subtracted from")
+        raise ValueError(f"{row.name} is not a list; only lists support append and subtract")
     items: tuple[str, ...] = row.parse_type(current) if current is not None else row.default or ()
     given = row.parse_type(text)
     if operation == AlterOp.APPEND:

@@ -52,7 +52,7 @@ HTTP_ENDPOINT = Check(
 
 
 class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
-    """The values one broker runs with. Made by `parse`; `with_dynamic` makes the next one."""
+    """The settings of one broker. `parse` creates them; `with_dynamic` returns new ones after a dynamic change."""
 
     # Identity and storage
 
@@ -286,7 +286,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         "Ottla only. Log level.",
     )
 
-    # What the values were made from; the texts are those given, by canonical name
+    # The texts that the values were parsed from, by canonical name
 
     #: set at start (server.properties, command line)
     explicit: Mapping[str, str]
@@ -328,7 +328,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
 
     @classmethod
     def parse(cls, properties: Mapping[str, str] = NO_SETTINGS) -> Self:
-        """Settings from the texts of a server.properties; InvalidSettings has one line for every problem."""
+        """Return the settings of a server.properties. Raise InvalidSettings with one line for each problem."""
         explicit: dict[str, str] = {}
         ignored: dict[str, str] = {}
         problems: list[str] = []
@@ -352,7 +352,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         return settings
 
     def with_dynamic(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> Self:
-        """The next snapshot: the same start settings under new dynamic ones (own over defaults)."""
+        """Return the settings with other dynamic values; `own` wins over `defaults`."""
         problems = [problem for name in {**defaults, **own} if (problem := _not_dynamic(name))]
         if problems:
             raise InvalidSettings(problems)
@@ -360,22 +360,22 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
 
     @property
     def data_dirs(self) -> tuple[str, ...]:
-        """The log directories, whichever of the two names they were given under."""
+        """Return the log directories: `log.dirs` if it is set, else `log.dir`."""
         return self.log_dirs or (self.log_dir,)
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where to listen."""
+        """Return the addresses to listen on."""
         return self._without_controller(self.listeners)
 
     @property
     def metrics_endpoint(self) -> Endpoint | None:
-        """Where to serve metrics, None for nowhere."""
+        """Return the address of the metrics page, None if it is off."""
         return parse_endpoint(self.metrics_listener) if self.metrics_listener else None
 
     @property
     def advertised_endpoints(self) -> tuple[Endpoint, ...]:
-        """What clients are told; empty when each is told the address it dialled."""
+        """Return the advertised addresses; empty if each client gets the address that it dialled."""
         return self._without_controller(self.advertised_listeners or ())
 
     def _without_controller(self, listeners: tuple[str, ...]) -> tuple[Endpoint, ...]:

@@ -1,4 +1,4 @@
-"""The words that every room uses."""
+"""Types that every package uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TopicPartition(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a listener binds, or where clients are told to find it."""
+    """The address that a listener binds to, or that is advertised to clients."""
 
     name: str
     host: str
@@ -50,5 +50,5 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def topic_id_text(topic_id: bytes) -> str:
-    """A topic id as Kafka prints it: 22 characters that are safe in a URL."""
+    """Return a topic id as Kafka prints it: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
