@@ -1,4 +1,4 @@
-"""replica: partitions that this broker holds, what is committed in them, and who waits for it. Knows: log, env, model.
+"""replica: the partitions that this broker leads, their high watermarks, parked fetches and produces.
 
-Never: wire messages, sockets, the metadata store.
+Knows: log, env, model. Never: wire messages, sockets, the metadata store.
 """

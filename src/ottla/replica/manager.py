@@ -35,7 +35,7 @@ from ottla.replica.partition import Partition, Writer
 log = logging.getLogger(__name__)
 
 _LONG_MAX = (1 << 63) - 1
-#: free space is not looked at more often than this
+#: free space is checked again after at least this many bytes
 _CHECK_SPACE_BYTES_MIN = 1 << 20
 
 
@@ -62,11 +62,11 @@ class ReplicaManager:
         self.topics: dict[bytes, dict[int, Partition]] = {}
         self.topics_by_id: dict[bytes, dict[int, Partition]] = {}
         self._by_log: dict[Log, Partition] = {}
-        #: goes up when anything changes that a connection may have remembered
+        #: increases with every change that invalidates the caches of connections
         self.generation = 0
         self._pending: dict[Log, None] = {}
         self._waiting: dict[Partition, None] = {}
-        #: free space is looked at again when this many bytes came in, however soon that is
+        #: free space is checked again when ``bytes_in`` exceeds this
         self._bytes_in_at_check = 0
 
         # Counters
@@ -80,7 +80,7 @@ class ReplicaManager:
     def add(
         self, spec: PartitionSpec, *, leader_id: int, leader_epoch: int, replicas: tuple[int, ...], isr: tuple[int, ...]
     ) -> Partition:
-        """Serve a partition; its log is opened, or made when there is none."""
+        """Serve a partition. Open its log, or create it if it does not exist."""
         name = spec.name
         its_log = self.store.logs.get(name) or self.store.create(spec)
         its_log.become_leader(leader_epoch)
@@ -97,7 +97,7 @@ class ReplicaManager:
         return partition
 
     def remove_topic(self, name: bytes, unique: Callable[[], str]) -> None:
-        """Stop serving a topic and delete its logs; files go in a thread."""
+        """Stop serving a topic and delete its logs; a thread deletes the files."""
         partitions = self.topics.pop(name, {})
         self.generation += 1
         for partition in partitions.values():
@@ -128,7 +128,7 @@ class ReplicaManager:
         self, partition: Partition, buffer: FrameBuffer, view: memoryview, start: int, end: int, now_ms: int,
         *, transactional: bool = False, sequenced: bool = True, opened: TopicSettings | None = None,
     ) -> tuple[int, int]:  # fmt: skip
-        """Append one batch: its base offset and the offset behind it. Raises KafkaError, with nothing changed.
+        """Append one batch; return its base offset and the offset after it. Raise KafkaError without changing anything.
 
         With ``transactional`` the batch may be part of a transaction, which the caller knows to be open; without
         ``sequenced`` a coordinator writes it. Raise NeedsOpening if the batch must first be opened by ``opener``;
@@ -149,7 +149,7 @@ class ReplicaManager:
         self, partition: Partition, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int,
         now_ms: int,
     ) -> tuple[int, int]:  # fmt: skip
-        """End a producer's transaction: the marker's offset and the one behind it. Fails as ``append`` does."""
+        """Append the marker of a transaction; return its offset and the offset after it. Raise as ``append`` does."""
         if partition.offline or not partition.has_room:
             raise StorageError("the partition is offline or its log directory is full; see the broker's log")
         try:
@@ -175,7 +175,7 @@ class ReplicaManager:
         self._waiting[partition] = None
 
     def wait_durable(self, partition: Partition, end_offset: int, writer: Writer) -> None:
-        """Call the writer when everything below ``end_offset`` is as safe as acks=all asks of this partition."""
+        """Call the writer when all records below ``end_offset`` are written, or synced if ``flush.acks.all`` is set."""
         if partition.log.flush_acks_all:
             self.wait_synced(partition, end_offset, writer)
         elif partition.log.written_end_offset < end_offset:
@@ -258,7 +258,7 @@ class ReplicaManager:
             self._waiting.pop(partition, None)
 
     def sync_in_background(self, partition: Partition) -> None:
-        """Sync for the sake of `flush.ms` or `flush.messages`; nobody waits."""
+        """Start a sync for `flush.ms` or `flush.messages`; no request waits for it."""
         if not partition.sync_in_flight and not partition.offline and partition.log.unsynced():
             self._start_sync(partition)
 
@@ -292,7 +292,7 @@ class ReplicaManager:
         return partition.log.log_start_offset
 
     def apply_retention(self, partition: Partition, now_ms: int) -> None:
-        """Drop what one topic's limits no longer cover."""
+        """Delete the segments that are beyond the retention limits of the topic."""
         if partition.offline:
             return
         try:
@@ -310,7 +310,7 @@ class ReplicaManager:
                 partition.note_log_start()
 
     def maybe_compact(self, now_ms: int, settings: BrokerSettings) -> bool:
-        """Compact the dirtiest log of those that are due, beside the loop. True while that is under way."""
+        """Start to compact the log with the largest dirty ratio in the background. Return True while that runs."""
         if self.compactor.busy:
             self.compactor.resume()
             return True
@@ -340,7 +340,7 @@ class ReplicaManager:
 
     def check_free_space(self) -> None:
         """Refuse produces to a directory before it is full, so that the broker can still restart and delete."""
-        # A fast producer could use up what is kept free between two ticks of the clock.
+        # A fast producer could fill the reserve between two periodic checks, so bytes count as well.
         self._bytes_in_at_check = self.bytes_in + max(self._free_bytes_min // 4, _CHECK_SPACE_BYTES_MIN)
         for directory in self.store.dirs:
             if directory.offline:

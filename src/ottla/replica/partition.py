@@ -1,13 +1,14 @@
 """The state of one partition on this broker. Pure: no I/O, no clock, no loop.
 
-    high_watermark   every in-sync replica has everything below; readers see up to here; never goes back within an epoch
-    last stable      no transaction is open below, and none ended by a marker that could still be lost; readers of
-                     committed records see up to here
-    leader_epoch     goes up with every change of leader, and after a stop that was not clean; clients check theirs
+    high_watermark      every in-sync replica has all records below it; read_uncommitted readers read up to it; it never
+                        decreases within a leader epoch
+    last_stable_offset  no transaction is open below it, and every marker below it is below the high watermark;
+                        read_committed readers read up to it
+    leader_epoch        increases with every change of leader, and after an unclean stop; clients send the one they know
 
-With one replica the high watermark is the end of what is in the file. Whether an acknowledgement also waits for the
-disk is the topic's choice (``flush.acks.all``), and readers do not wait for it: they see what a clean restart, or the
-death of the process, would leave.
+With one replica the high watermark is the end of the records that are written to the file. The topic setting
+``flush.acks.all`` decides whether an acknowledgement also waits for the sync. Readers do not wait for it: they read
+what would be left after a clean restart or a kill of the process.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ class Reader(Protocol):
     """A long poll that waits for this partition."""
 
     def on_committed(self, size_bytes: int) -> None:
-        """What it may read grew by this many bytes."""
+        """This many more bytes can be read."""
 
     def on_stable(self) -> None:
-        """What it may read grew by nobody knows how many bytes: look again."""
+        """The last stable offset moved, so more can be read; read again to find out how much."""
 
     def on_changed(self) -> None:
         """The high watermark or the start of the log moved, but there is nothing more to read."""
 
     def on_gone(self) -> None:
-        """The partition is no longer here, or its epoch changed: answer now."""
+        """The partition was deleted or is offline: complete the fetch now."""
 
 
 class Writer(Protocol):
-    """A produce that waits for its batch to be committed."""
+    """A produce request that waits for its batch to be written or synced."""
 
     deadline: float
 
@@ -48,7 +49,7 @@ class Partition:
 
     __slots__ = (
         "appended_bytes", "has_room", "high_watermark", "isr", "leader_epoch", "leader_id", "log", "name", "offline",
-        "readers", "replicas", "stable_readers", "sync_in_flight", "told_stable_offset", "topic_id", "topic_name",
+        "readers", "replicas", "reported_stable_offset", "stable_readers", "sync_in_flight", "topic_id", "topic_name",
         "writers", "written",
     )  # fmt: skip
 
@@ -67,36 +68,36 @@ class Partition:
         self.high_watermark = log.written_end_offset
         #: ``log.appended_bytes`` when the high watermark was last moved
         self.appended_bytes = log.appended_bytes
-        #: its log directory failed; nothing is read or written until a restart
+        #: True after its log directory failed; nothing is read or written until a restart
         self.offline = False
-        #: False while its log directory is nearly full: reads go on, produces are refused
+        #: False while its log directory is nearly full: fetches are served, produces are refused
         self.has_room = True
-        #: a dict, because a reader leaves by itself far more often than it is woken
+        #: parked read_uncommitted fetches; a dict, so that one can be removed in constant time when it expires
         self.readers: dict[Reader, None] = {}
-        #: those that read committed records only; as long as there are some, ``told_stable_offset`` is what they know
+        #: parked read_committed fetches, and the last stable offset that was last reported to them
         self.stable_readers: dict[Reader, None] = {}
-        self.told_stable_offset = -1
-        #: produces that wait for the end of the turn, when their batches are in the file
+        self.reported_stable_offset = -1
+        #: produces whose batches are written to the file at the end of the turn
         self.written: list[Writer] = []
-        #: (offset that must be on disk, who waits), in order of offset
+        #: produces that wait for a sync, with the offset up to which it must reach, in order of offset
         self.writers: list[tuple[int, Writer]] = []
         self.sync_in_flight = False
 
     @property
     def last_stable_offset(self) -> int:
-        """Readers of committed transactions see up to here. Raises OSError when producers cannot be loaded."""
+        """The offset up to which read_committed readers read. Raise OSError if the producer state cannot be loaded."""
         first_unstable = self.log.first_unstable_offset
         if first_unstable is None or first_unstable > self.high_watermark:
             return self.high_watermark
         return first_unstable
 
     def park(self, reader: Reader, *, read_committed: bool) -> None:
-        """Tell the reader when there is more to read."""
+        """Call the reader for every event of this partition until ``unpark``."""
         if not read_committed:
             self.readers[reader] = None
             return
         if not self.stable_readers:
-            self.told_stable_offset = self.last_stable_offset
+            self.reported_stable_offset = self.last_stable_offset
         self.stable_readers[reader] = None
 
     def unpark(self, reader: Reader) -> None:
@@ -104,7 +105,7 @@ class Partition:
         self.stable_readers.pop(reader, None)
 
     def advance_high_watermark(self, end_offset: int) -> None:
-        """Everything below ``end_offset`` is committed: wake who waits for it."""
+        """Move the high watermark to ``end_offset`` and wake the parked fetches."""
         previous, self.high_watermark = self.high_watermark, end_offset
         log = self.log
         size_bytes, self.appended_bytes = log.appended_bytes - self.appended_bytes, log.appended_bytes
@@ -116,32 +117,32 @@ class Partition:
             self._wake_stable_readers(previous, size_bytes)
 
     def _wake_stable_readers(self, previous_high_watermark: int, size_bytes: int) -> None:
-        told = self.told_stable_offset
+        reported = self.reported_stable_offset
         try:
-            self.told_stable_offset = self.last_stable_offset
+            self.reported_stable_offset = self.last_stable_offset
         except OSError:
-            # Whoever looks finds the disk as it is.
-            together = False
+            # The readers read again, and get the error of the disk.
+            is_size_known = False
         else:
-            if self.told_stable_offset <= told:
+            if self.reported_stable_offset <= reported:
                 for reader in list(self.stable_readers):
                     reader.on_changed()
                 return
-            # Without transactions both offsets move together, and the bytes are known.
-            together = told == previous_high_watermark and self.told_stable_offset == self.high_watermark
+            # Without open transactions the last stable offset moves with the high watermark, by as many bytes.
+            is_size_known = reported == previous_high_watermark and self.reported_stable_offset == self.high_watermark
         for reader in list(self.stable_readers):
-            if together:
+            if is_size_known:
                 reader.on_committed(size_bytes)
             else:
                 reader.on_stable()
 
     def note_log_start(self) -> None:
-        """Tell the readers that the start of the log moved."""
+        """Report to the readers that the start of the log moved."""
         for reader in [*self.readers, *self.stable_readers]:
             reader.on_changed()
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """A client that knows another epoch than ours must refresh what it knows, or wait until we do."""
+        """Raise FencedLeaderEpoch or UnknownLeaderEpoch if a client sent another leader epoch than ours; -1 is none."""
         if epoch == -1 or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
@@ -149,12 +150,12 @@ class Partition:
         raise UnknownLeaderEpoch(f"leader epoch {epoch} is newer than {self.leader_epoch}")
 
     def check_enough_replicas(self) -> None:
-        """acks=all is refused, with nothing appended, while too few replicas are in sync."""
+        """Raise NotEnoughReplicas if fewer replicas than ``min.insync.replicas`` are in sync; for acks=all."""
         if len(self.isr) < min(self.log.settings.min_insync_replicas, len(self.replicas)):
             raise NotEnoughReplicas(f"only {len(self.isr)} replicas are in sync")
 
     def fail_writers(self, error_code: ErrorCode, from_offset: int = -1) -> None:
-        """Answer the produces whose batches are not in the log: this turn's, and those behind ``from_offset``."""
+        """Answer the produces whose batches were lost: those of this turn, and those that end after ``from_offset``."""
         written, self.written = self.written, []
         for writer in written:
             writer.on_committed(error_code)
@@ -164,12 +165,12 @@ class Partition:
             writer.on_committed(error_code)
 
     def leave(self, error_code: ErrorCode) -> None:
-        """Answer everybody who waits here: the partition goes away."""
+        """Answer all produces and complete all parked fetches: the partition is deleted or goes offline."""
         self.fail_writers(error_code)
         self.release_readers()
 
     def release_readers(self) -> None:
-        """Answer the long polls with what there is."""
+        """Complete all parked fetches."""
         readers, self.readers, self.stable_readers = {**self.readers, **self.stable_readers}, {}, {}
         for reader in readers:
             reader.on_gone()

@@ -243,7 +243,7 @@ def test_client_that_leaves_before_its_fetch_is_looked_at_is_forgotten(room: Ses
 
 
 def test_large_backlog_is_served_in_turns(room: SessionRoom, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_module, "_LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(fetch_module, "_PARTITIONS_READ_MAX", 2)
     places = [("orders", number) for number in range(5)]
     partitions = [room.partition, *(room.add(number) for _, number in places[1:])]
     room.open(*places)
@@ -256,7 +256,7 @@ def test_large_backlog_is_served_in_turns(room: SessionRoom, monkeypatch: pytest
 
 
 def test_unknown_partitions_are_reported_in_turns(room: SessionRoom, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_module, "_LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(fetch_module, "_PARTITIONS_READ_MAX", 2)
     places = [("unknown", number) for number in range(3)]
     room.open(*places)
     assert set(room.fetch(max_wait=WAIT_MS)) == {places[0], places[1]}

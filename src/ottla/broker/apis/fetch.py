@@ -1,19 +1,21 @@
-"""Fetch: file regions out of the log, at once or when there are enough of them.
+"""Fetch: return file regions of the log, at once or when there are at least ``min_bytes``.
 
-The third of the hot modules. A fetch that finds enough answers at once. Otherwise it parks: one object that is
-registered in each partition it waits for, in a bucket of the timer wheel and on its connection; no task, no thread, no
-polling. It leaves when the bytes written since add up to what the client asked for, when its time is over, or when its
-connection ends.
+This is a hot module. A fetch that finds at least ``min_bytes`` is answered at once. Otherwise it is parked: one object
+that is registered in each partition, in a bucket of the timer wheel and on its connection; no task, no thread, no
+polling. It completes when enough bytes were committed, when ``max_wait_ms`` has passed, or when its connection closes.
 
-Records go into the reply as they lie in the file. What is small is read into it; what is large stays a region of the
-file that the connection sends by itself.
+Records are sent as they are stored. A small region is read into the reply; a large one stays a region of the file,
+which the connection sends with ``sendfile``.
 
-What a client can make the broker do is bounded. One fetch waits per connection, and those behind it are not looked at
-before it is answered (`broker/dispatch.py`), as in Kafka. One fetch waits per session, and a fetch in a session looks
-only at partitions that may have news (`broker/sessions.py`). Waking a fetch of many partitions takes long, so it is
-deferred when much has been done in this iteration of the loop (`env/deferred.py`). When fetches without a session wait
-for PARKED_PARTITIONS_MAX partitions in all, further ones keep the bytes of their request and nothing else, and are
-answered when their time is over.
+What a client can make the broker do is bounded:
+
+* One fetch is parked per connection. Those behind it are handled after it is answered (`broker/dispatch.py`), as in
+  Kafka.
+* One fetch is parked per session, and it reads only partitions that may have news (`broker/sessions.py`).
+* Completing a fetch of many partitions takes long, so it is deferred when the allowance of this iteration of the loop
+  is used up (`env/deferred.py`).
+* When fetches without a session are parked on PARKED_PARTITIONS_MAX partitions in all, further ones keep only the bytes
+  of their request, and are answered after ``max_wait_ms``.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ from ottla.wire.fetch import TOPIC_IDS_FROM, FetchRequest, ReplyShape, frame_sta
 _FETCH = 1
 #: a region up to this size is read into the reply; a larger one is sent from its file
 _INLINE_BYTES_MAX = 64 << 10
-#: how many bytes of records one reply may hold in memory because its regions are small
+#: bytes of records that one reply may hold in memory; further small regions are sent from their files too
 _INLINE_TOTAL_BYTES_MAX = 1 << 20
-#: looking at this many partitions takes less time than deciding when to do it
+#: a fetch of so few partitions is never deferred
 _FEW_PARTITIONS = 10
-#: an incremental fetch that looked at this many partitions and has something to say leaves the others to the next one
-_LOOKED_AT_MAX = 1_000
+#: an incremental fetch that has something to report stops after this many partitions; the next one continues
+_PARTITIONS_READ_MAX = 1_000
 #: partitions that fetches without a session wait for, in all; one takes about 400 bytes
 PARKED_PARTITIONS_MAX = 100_000
-#: about what a partition takes in a request
+#: about the size of one partition in a request
 _PARTITION_BYTES = 32
 _NOWHERE: dict[int, Partition] = {}
 
@@ -95,7 +97,7 @@ class FetchApi:
         fetch.park(connection)
 
     def answer_all(self) -> None:
-        """Answer every fetch that waits with what there is: the broker stops."""
+        """Complete every parked fetch: the broker stops."""
         for fetch in list(self.waiting.values()):
             fetch.on_gone()
 
@@ -141,16 +143,16 @@ class _Fetch:
         self._wanted = wanted
         self._news_only = news_only
         self._min_bytes = min(request.min_bytes, request.size_bytes_max)
-        #: bytes of records that there were when it last looked, and that were committed since
+        #: bytes of records found by the last read, plus the bytes committed since
         self._bytes = 0
-        #: None unless it waits; what follows is set only then
+        #: None unless the fetch is parked or deferred; ``_wait_on`` sets the attributes that are needed then
         self._connection: Connection | None = None
         self._frame: bytes | None = None
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
     def look(self) -> list[_Read] | None:
-        """Return what to answer, or None if there is a reason to wait: time, partitions, no error, too few bytes."""
+        """Return the rows of the answer, or None to wait: no error, fewer bytes than ``min_bytes``, and time left."""
         wait_ms = self._request.max_wait_ms
         reads, self._bytes, failed = self._read(is_last=wait_ms <= 0)
         if wait_ms > 0 and (self._wanted or self._news_only) and not failed and self._bytes < self._min_bytes:
@@ -158,23 +160,23 @@ class _Fetch:
         return reads
 
     def park(self, connection: Connection) -> None:
-        """Wait for more bytes, or for the time to be over."""
+        """Wait for more bytes, at most ``max_wait_ms``."""
         self._wait_on(connection)
         self._register()
 
     def start_later(self, connection: Connection) -> None:
-        """Look in one of the next iterations: there are many partitions, and much has been done in this iteration."""
+        """Read in one of the next iterations of the loop, because the allowance of this one is used up."""
         self._wait_on(connection)
         self._api.deferred.add(self._start)
 
     def keep_frame_only(self, frame: bytes) -> None:
-        """Wait for the time to be over and for nothing else, with little memory: see PARKED_PARTITIONS_MAX."""
+        """Wait for ``max_wait_ms`` without registering in partitions, to save memory: see PARKED_PARTITIONS_MAX."""
         self._frame = frame
         self._wanted = []
         self._request = self._request._replace(topics=[], forgotten=[])
 
     def _wait_on(self, connection: Connection) -> None:
-        #: called once, when this fetch does not wait any more
+        #: called once, when the fetch is completed or cancelled
         self.on_done: Callable[[], None] | None = None
         self.timer_bucket: dict[Expiring, None] | None = None
         self._partitions: list[Partition] = []
@@ -229,7 +231,7 @@ class _Fetch:
         self._complete()
 
     def cancel(self) -> None:
-        """The client has closed the connection, or its side of it and wants what there is."""
+        """The client closed the connection: drop the fetch. If it closed only its sending side, complete the fetch."""
         if self._connection is not None and self._connection.closing:
             self._leave()
         else:
@@ -241,7 +243,7 @@ class _Fetch:
             self.answer(self._read(is_last=True)[0])
 
     def _complete(self) -> None:
-        """Answer, in a later iteration if that takes long."""
+        """Answer now, or in a later iteration if there are many partitions to read."""
         if self._connection is not None and not self._is_completing:
             if self._may_run():
                 self.answer_now()
@@ -266,7 +268,7 @@ class _Fetch:
         return count <= _FEW_PARTITIONS or self._api.deferred.may_run(count)
 
     def _leave(self) -> None:
-        """Wait no more."""
+        """Remove this fetch from its partitions, its session, the timer wheel and its connection."""
         connection = self._connection
         assert connection is not None
         self._connection = None
@@ -285,17 +287,17 @@ class _Fetch:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _read(self, *, is_last: bool) -> tuple[list[_Read], int, bool]:
-        """Look at every partition once: what to say of each, bytes of records in all, whether any failed.
+        """Read every partition once; return a row for each, the bytes of records, and whether any failed.
 
-        An incremental fetch of very many partitions stops when it has something to say, and is willing to say it:
-        because ``is_last`` forbids it to wait, or because there is enough. The next one goes on where it stopped.
+        An incremental fetch of very many partitions stops early if it can be answered: after an error, with at least
+        ``min_bytes``, or with any bytes if ``is_last`` forbids it to wait. The next fetch continues from there.
         """
         reads: list[_Read] = []
         total, failed = 0, False
         left = min(self._request.size_bytes_max, self._api.size_bytes_max)
         by_id, read_committed = self._shape.topic_ids, self._request.read_committed
         for wanted in self._partitions_to_look_at():
-            if len(reads) >= _LOOKED_AT_MAX and self._news_only:  # noqa: SIM102
+            if len(reads) >= _PARTITIONS_READ_MAX and self._news_only:  # noqa: SIM102
                 if failed or (total and (is_last or total >= self._min_bytes)):
                     break
             try:
@@ -337,7 +339,7 @@ class _Fetch:
             _fill(self._slot, self._correlation_id, start, reads, shape)
 
     def _within_session(self, session: FetchSession, reads: list[_Read]) -> list[_Read]:
-        """Return what the client has not been told yet, and note that it is told now."""
+        """Return the rows that differ from what the client was last sent, and note them as sent."""
         kept = []
         for read in reads:
             wanted = read.wanted
@@ -354,7 +356,7 @@ class _Fetch:
 
 
 class _Read:
-    """What a reply says of one partition."""
+    """The row of one partition in a reply."""
 
     __slots__ = (
         "aborted", "at_end_of", "diverging", "error_code", "high_watermark", "last_stable_offset", "log_start_offset",
@@ -367,12 +369,12 @@ class _Read:
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
-        #: the transactions whose records are to be left out; None for a reader that does not care
+        #: (producer id, first offset) of aborted transactions; None for read_uncommitted
         self.aborted: list[tuple[int, int]] | None = None
         self.region: FileRegion | None = None
-        #: the partition, if the reader has read everything in it that it may read
+        #: the partition, if the fetch offset is at the end of what this reader may read
         self.at_end_of: Partition | None = None
-        #: the epoch and offset up to which the reader's history is ours
+        #: epoch and end offset of the common history, if the log of the reader diverges from ours
         self.diverging: tuple[int, int] | None = None
 
 
@@ -388,7 +390,7 @@ def _read_partition(
     read.log_start_offset = log.log_start_offset
     if request.last_fetched_epoch >= 0:
         if request.last_fetched_epoch == partition.leader_epoch:
-            # It may not have written anything yet, and then the history does not know it.
+            # The epoch history does not contain the current epoch before its first batch.
             epoch, end_offset = partition.leader_epoch, log.log_end_offset
         else:
             epoch, end_offset = log.epochs.end_offset_for(request.last_fetched_epoch, log.log_end_offset)
@@ -413,7 +415,7 @@ def _read_partition(
 
 
 def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], shape: ReplyShape) -> int:
-    """Put the reply together and give it to the connection. Returns the bytes of records in it."""
+    """Build the reply and fill the slot with it. Return the bytes of records in it."""
     parts: list[Part] = []
     out: list[bytes] = [start]
     size = records_bytes = inlined = 0
@@ -457,7 +459,7 @@ def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], sha
 
 
 def _by_topic(reads: list[_Read]) -> Iterator[tuple[bytes, list[_Read]]]:
-    """Neighbours of the same topic share its entry."""
+    """Group adjacent rows of the same topic into one entry."""
     group: list[_Read] = []
     for read in reads:
         if group and group[0].wanted.topic != read.wanted.topic:
@@ -469,7 +471,7 @@ def _by_topic(reads: list[_Read]) -> Iterator[tuple[bytes, list[_Read]]]:
 
 
 def _random_ids(seed: int) -> Iterator[int]:
-    # Session ids need to be hard to confuse, not hard to guess: a connection is authorized by itself.
+    # Session ids must be unlikely to repeat, but need not be secret: every connection is authorized on its own.
     source = random.Random(seed)
     while True:
         yield source.randrange(1, 1 << 31)
