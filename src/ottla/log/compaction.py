@@ -179,7 +179,7 @@ class Compactor:
         """A step is done: put an output in place, or give up, or note the end; then the next step."""
         of = running.plan.log
         directory = self._store.dir_of(of)
-        if of.gone or directory.offline:
+        if of.deleted or directory.offline:
             self._give_up(running)
         elif running.swapped is not None and not running.swapping:
             running.finish_swap()
@@ -237,7 +237,7 @@ class Compactor:
         def done(error: OSError | None) -> None:
             self._pass = None
             # Without the checkpoint the next start takes the log for dirty, and reads more than it has to.
-            if error is not None and not of.gone and not directory.offline:
+            if error is not None and not of.deleted and not directory.offline:
                 self._failed(of, error)
 
         self._threads.submit(lambda: self._store.write_cleaner_offsets(directory), done)
@@ -319,7 +319,7 @@ class _Pass:
             first, newest, newest_offset = times
             output.finish_cleaned(self._index, self._time_index, self._txn_index, (first, newest, newest_offset))
             for segment in sources:
-                segment.hold()
+                segment.open_for_readers()
             self.closed = output, sources
         self._output = None
 
@@ -343,7 +343,7 @@ class _Pass:
         cleaned.synced_bytes = cleaned.size_bytes
         # Who reads it opens it again, under its own name. The sources close with their last reader: not all of a log's
         # segments may be open at once.
-        cleaned.let_go()
+        cleaned.release_file()
         done = self._sources_done
         self.plan.sources[done - len(sources) : done] = [cleaned] * len(sources)
         self.swapped = None
@@ -352,7 +352,7 @@ class _Pass:
         """End the cleaner, and remove what nobody will use. In a thread."""
         self._frames.close()
         output = self._output or (self.closed[0] if self.closed else None)
-        if output is not None and not self.plan.log.gone:
+        if output is not None and not self.plan.log.deleted:
             with suppress(OSError):
                 output.remove_cleaned()
 

@@ -62,7 +62,7 @@ def check_sealed(disk: Disk, segment: Segment, next_base_offset: int, epochs: Le
         if error.errno in NO_DESCRIPTORS:
             raise
         log.error("the end of a segment cannot be checked path=%s error=%s", segment.path(".log"), error)
-        segment.let_go()
+        segment.release_file()
         return
     is_cut_off = position < segment.size_bytes
     if end_offset < next_base_offset and (is_cut_off or not may_skip):
@@ -74,7 +74,7 @@ def check_sealed(disk: Disk, segment: Segment, next_base_offset: int, epochs: Le
             segment.sync()
             segment.synced_bytes = segment.size_bytes
             segment.write_indexes()
-    segment.let_go()
+    segment.release_file()
 
 
 def _end_of(disk: Disk, segment: Segment) -> tuple[int, int]:

@@ -1,19 +1,23 @@
-"""A partition's log: batches in, file regions out.
+"""The log of one partition: ``append`` takes record batches, ``read`` returns file regions.
 
     append ──► pending ──write_pending──► file (page cache) ──sync──► disk
                log_end_offset             written_end_offset          synced_end_offset
 
-Everything here runs on the event loop and takes its time per batch, never per record. ``append`` checks a batch,
-gives it offsets and puts its bytes aside; the broker then writes all pending batches of all logs once per turn of its
-loop, before any reply goes out, so that twenty small produces cost one system call. A batch too large for that is
-written at once, straight from the receive buffer.
+The methods run on the event loop unless they say that they run in a thread. Their cost depends on the number of
+batches, not on the number of records. ``append`` validates a batch, assigns its offsets and adds its bytes to the
+pending list. The broker writes the pending batches of all logs once per turn of the event loop, before it sends any
+reply, so that twenty small produce requests cost one system call per log. ``append`` writes a batch larger than
+``PENDING_BATCH_BYTES_MAX`` immediately, without a copy, from the receive buffer.
 
-A transaction's batches are batches like any other; ``append_marker`` writes the control batch that ends it. Readers of
-committed records get what lies below ``first_unstable_offset``, and a list of the transactions in it to leave out.
+``append`` also takes the batches of transactions; ``append_marker`` appends the control batch that ends a transaction.
+A read_committed consumer gets the records below ``first_unstable_offset`` and the list of aborted transactions in them.
 
-Invariants: log_start <= written_end, synced_end <= written_end <= log_end; offsets in the file are dense but where
-compaction left gaps, inside sealed segments; what lies below ``written_end_offset`` never changes unless
-``truncate_to`` or ``replace_segments`` says so; ``append`` changes nothing when it raises.
+Invariants:
+
+- log_start <= written_end and synced_end <= written_end <= log_end.
+- Offsets in the file are consecutive, except for the gaps that compaction leaves in sealed segments.
+- Only ``truncate_to`` and ``replace_segments`` change batches below ``written_end_offset``.
+- If ``append`` raises, it has changed nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from ottla.log.producers import ProducerEntry, Producers, load_snapshot, remove_
 from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment
 from ottla.log.times import FindRecord, find_newest, find_offset
 from ottla.log.transactions import EndedTransaction, marker_batch
-from ottla.log.validation import batch_bytes_max, refuse_if_too_large, refuse_unless_allowed
+from ottla.log.validation import batch_bytes_max, raise_if_invalid, raise_if_too_large
 from ottla.model.batch import (
     CODEC_MASK,
     CODEC_MAX,
@@ -65,18 +69,18 @@ log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 
-#: a batch up to this size waits to be written with others; a larger one is written at once, uncopied
+#: a batch up to this size becomes pending; a larger one is written immediately and without a copy
 PENDING_BATCH_BYTES_MAX = 32768
-#: pending bytes that are written without waiting for the end of the turn
+#: more pending bytes than this are written before the end of the event loop's turn
 PENDING_BYTES_MAX = 1 << 20
 EPOCHS_FILE = "leader-epoch-checkpoint"
-#: remembered (offset, position) pairs of readers that read on
+#: cached positions of the offsets that sequential readers will ask for next
 _HINTS_MAX = 64
-#: a batch that is opened to find a time may be this many times larger than the largest message
+#: a batch that is decompressed to find a timestamp may be this many times larger than max.message.bytes
 _INFLATE_MAX = 16
 
-#: what a client's batch may not be, and its codec: above the largest codec, it needs a closer look
-_REFUSED_OR_CODEC = CONTROL | TRANSACTIONAL | CODEC_MASK
+#: the codec bits and the flags of batches that need a full check: a masked value above CODEC_MAX has a flag set
+_CHECKED_FLAGS_OR_CODEC = CONTROL | TRANSACTIONAL | CODEC_MASK
 _unpack_header = HEADER.unpack_from
 _pack_prefix = PREFIX.pack
 _ATTRIBUTES = Struct(">h")
@@ -85,7 +89,7 @@ _TIMESTAMP = Struct(">q")
 
 
 class Log:
-    """One partition's batches. The only entrance to its files."""
+    """The log of one partition. All access to its files goes through this class."""
 
     def __init__(
         self, *, disk: Disk, directory: str, name: TopicPartition, settings: TopicSettings, segments: list[Segment],
@@ -96,59 +100,60 @@ class Log:
         self._disk = disk
         self.directory = directory
         self.name = name
-        #: a log that was never written has no folder yet, so that making topics costs nothing; called before the first
+        #: creates the folder before the first append, so that creating a topic is cheap; None if the folder exists
         self.make_folder: Callable[[], None] | None = None
-        #: called with a segment that will not change any more
-        self.on_roll: Callable[[Log, Segment], None] = _nobody_rolled
-        #: what this turn may still spend on opening batches; the logs of a broker share one
+        #: called with each segment that was sealed
+        self.on_roll: Callable[[Log, Segment], None] = _ignore_roll
+        #: how many bytes of batches may still be opened in this turn; all logs of a broker share one budget
         self.inline_budget = InlineBudget()
 
         # Contents
         self.segments = segments
         self.active = segments[-1]
         self.epochs = epochs
-        #: None until first needed: then they are loaded as of this offset, for none of theirs came since
+        #: None until first used; then loaded as of ``_producers_offset``, because no producer has appended since
         self._producers = producers
         self._producers_offset = log_end_offset
-        #: transactions whose marker may not be below the high watermark yet, in order of their markers
+        #: transactions whose marker may still be at or above the high watermark, ordered by marker offset
         self.ended: list[EndedTransaction] = []
-        #: whether ``leader-epoch-checkpoint`` is durable and says what ``epochs`` does
+        #: whether ``leader-epoch-checkpoint`` is synced and equals ``epochs``
         self._epochs_synced = epochs_synced
-        #: sealed segments whose indexes could not be written for want of room
-        self.unfinished: list[Segment] = []
-        #: dropped segments without indexes, whose files a crash could still bring back
-        self.leaving: list[Segment] = []
-        #: the partition was deleted: its folder has another name, and its files are no longer ours
-        self.gone = False
-        #: why the log is offline: its files could not be read at the start, or it could not undo a failed write
+        #: sealed segments whose indexes could not be written because the disk was full
+        self.sealed_unindexed: list[Segment] = []
+        #: dropped segments without index files; their ``.log`` files may reappear after a crash
+        self.dropped_unindexed: list[Segment] = []
+        #: the partition was deleted: its folder was renamed, and the log must not use its files any more
+        self.deleted = False
+        #: why the log is offline: its files were unreadable at the start, or a failed write could not be undone
         self.failure: str | None = None
 
         # Offsets
-        #: the first offset that readers may have
+        #: the first offset that readers may fetch
         self.log_start_offset = log_start_offset
-        #: the offset that the next record gets
+        #: the offset of the next record
         self.log_end_offset = log_end_offset
-        #: everything below is in the file
+        #: all batches below this offset are written to the file
         self.written_end_offset = log_end_offset
-        #: everything below survives a power cut
+        #: all batches below this offset are synced and survive a power failure
         self.synced_end_offset = log_end_offset
-        #: everything below was compacted once; its newest value per key is the only one there
+        #: all records below this offset were compacted: they have only one value per key
         self.first_dirty_offset = 0
         self.leader_epoch = max(epochs.latest, 0)
 
         # Pending
         self.pending: list[Buffer] = []
         self.pending_bytes = 0
-        #: bytes appended in this life of the process; only differences mean anything
+        #: bytes appended since the process started; only differences are meaningful
         self.appended_bytes = 0
-        #: size of the active file without what is pending
+        #: size of the active file without the pending bytes
         self.written_bytes = self.active.size_bytes
+        #: offset -> segment and position, for sequential readers
         self._hints: dict[int, tuple[Segment, int]] = {}
-        #: a batch with a newer timestamp goes into the next segment
+        #: a batch with a newer timestamp is appended to a new segment
         self._roll_after_ms = 0
-        #: the broker's time when the active segment got its first batch; 0 when that was in another life
+        #: the broker's time when the active segment got its first batch; 0 if that was before the process started
         self._active_since_ms = 0
-        #: whether the first batch of this leadership, or of this life, has been prepared for
+        #: whether ``_prepare`` has run since the start of the process or of this leadership
         self._prepared = False
         self.configure(settings)
 
@@ -158,28 +163,31 @@ class Log:
         self, buffer: FrameBuffer, view: memoryview, start: int, end: int, now_ms: int, transactional: bool = False,
         sequenced: bool = True, opened: TopicSettings | None = None,
     ) -> tuple[int, int]:  # fmt: skip
-        """Append the client's batch that fills ``buffer[start:end]``: its base offset and the offset behind it.
+        """Append the client's batch in ``buffer[start:end]``. Return its base offset and the offset after its last.
 
-        ``view`` looks at the same buffer, which is the caller's to give away: timestamps are patched in place. A batch
-        that an idempotent producer sent before gets the offsets it already has. Only with ``transactional`` it may be
-        part of a transaction, and begin one: whoever says so knows that the transaction is there. A coordinator that
-        writes on behalf of a producer has no sequences. ``opened`` are the settings for which the batch was opened
-        elsewhere: it is not opened again while they are the log's. Raise the KafkaError to answer with, OSError, or
-        NeedsOpening if opening the batch would hold up the loop; then nothing has changed.
+        Raise the KafkaError for the reply, OSError, or NeedsOpening if opening the batch would block the event loop
+        too long. In these cases the log is unchanged.
+
+        ``view`` is a view of ``buffer``. The caller must not use the buffer afterwards: timestamps are changed in
+        place. For a duplicate batch of an idempotent producer, return the offsets of the first one. A transactional
+        batch is valid only with ``transactional``; the caller then guarantees that the transaction exists. Pass
+        ``sequenced=False`` for a coordinator's batch on behalf of a producer, which has no sequence number. ``opened``
+        are the settings with which the batch was opened elsewhere: it is opened again only if the log's settings
+        have changed.
         """
         size = end - start
         if size < HEADER_BYTES:
-            raise InvalidRecord("no whole batch in the request")
+            raise InvalidRecord(f"the request has {size} bytes of records, fewer than a batch header")
         (
             base, length, _, magic, crc, attributes, delta, base_ts, max_ts, producer_id, producer_epoch, sequence,
             count,
         ) = _unpack_header(buffer, start)  # fmt: skip
         if (
             length + LENGTH_END != size or magic != MAGIC or base or delta + 1 != count or count <= 0
-            or attributes & _REFUSED_OR_CODEC > CODEC_MAX or (producer_id >= 0 and sequence < 0)
+            or attributes & _CHECKED_FLAGS_OR_CODEC > CODEC_MAX or (producer_id >= 0 and sequence < 0)
             or base_ts > max_ts or size > self._max_message_bytes
         ):  # fmt: skip
-            refuse_unless_allowed(
+            raise_if_invalid(
                 BatchHeader._make(_unpack_header(buffer, start)), size, self._max_message_bytes,
                 transactional=transactional, sequenced=sequenced,
             )  # fmt: skip
@@ -250,17 +258,17 @@ class Log:
     def append_marker(
         self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, now_ms: int
     ) -> tuple[int, int]:
-        """End the producer's transaction: the marker's offset and the one behind it.
+        """Append the marker that ends the producer's transaction. Return the marker's offset and the offset after it.
 
-        Without an open transaction the marker is written all the same, as Kafka does: a newer epoch in it fences the
-        producer. Raises as ``append`` does, and then nothing has changed.
+        Raise the KafkaError for the reply, or OSError; the log is then unchanged. Like Kafka, append the marker even
+        if no transaction is open, because a newer epoch in the marker fences the producer.
         """
         self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
         batch = marker_batch(
             producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch, timestamp=now_ms
         )
         if not commit:
-            self._aborted_in(self.active)  # what is damaged shows now, while nothing has changed
+            self._aborted_in(self.active)  # loading a damaged index may raise: do it before any change
         if not self._prepared:
             self._prepare()
         segment, size, base = self.active, len(batch), self.log_end_offset
@@ -293,7 +301,10 @@ class Log:
     def _transform(
         self, buffer: FrameBuffer, view: memoryview, start: int, end: int, now_ms: int, opened: TopicSettings | None
     ) -> tuple[FrameBuffer, memoryview, int, int, int]:
-        """Do what some topics ask for: check the records, change the codec, write the broker's time into the batch."""
+        """Return the batch (buffer, view, start, end, max timestamp) as the topic's settings require it.
+
+        Validate the records, change the codec and set the append time, each only if the settings ask for it.
+        """
         settings = self.settings
         header = BatchHeader._make(_unpack_header(buffer, start))
         max_ts = header.max_timestamp
@@ -303,9 +314,9 @@ class Log:
                 buffer = bytearray(stored)
                 view, start, end = memoryview(buffer), 0, len(buffer)
         (attributes,) = _ATTRIBUTES.unpack_from(buffer, start + 21)
-        refuse_if_too_large(end - start, settings.max_message_bytes, settings.segment_bytes)
+        raise_if_too_large(end - start, settings.max_message_bytes, settings.segment_bytes)
         if settings.log_append_time:
-            # Base timestamp stays: readers take the largest for every record when the bit is set.
+            # The base timestamp stays: with LOG_APPEND_TIME set, readers use the max timestamp for every record.
             max_ts = now_ms
             _TIMESTAMP.pack_into(buffer, start + 35, max_ts)
             _ATTRIBUTES_AND_CRC.pack_into(buffer, start + 17, 0, attributes | LOG_APPEND_TIME)
@@ -314,7 +325,7 @@ class Log:
         return buffer, view, start, end, max_ts
 
     def write_pending(self) -> None:
-        """Write everything that is pending with one call. On OSError the log is as if it had never been appended."""
+        """Write all pending batches with one system call. If it raises OSError, the log no longer contains them."""
         if self.pending:
             try:
                 self._disk.pwrite(self.active.file.fd, b"".join(self.pending), self.written_bytes)
@@ -322,7 +333,7 @@ class Log:
                 try:
                     self.truncate_to(self.written_end_offset)
                 except OSError as unread:
-                    # What is in memory no longer describes the file.
+                    # The state in memory no longer matches the file.
                     self.failure = f"{error}; then {unread}"
                 raise
             self.pending.clear()
@@ -331,12 +342,15 @@ class Log:
         self.written_end_offset = self.log_end_offset
 
     def become_leader(self, epoch: int) -> None:
-        """From now on batches carry ``epoch``; it enters the history with the first of them."""
+        """Append the following batches with ``epoch``. The first of them adds the epoch to the epoch history."""
         self.leader_epoch = epoch
         self._prepared = False
 
     def _prepare(self) -> None:
-        """What can wait until a log is written to, so that opening a thousand of them reads nothing."""
+        """Create the folder, record the leader epoch and load the timestamps that ``append`` needs.
+
+        This runs before the first append instead of at the start, so that opening thousands of logs reads no file.
+        """
         if self.make_folder is not None:
             self.make_folder()
             self.make_folder = None
@@ -357,11 +371,11 @@ class Log:
     # -- segments -------------------------------------------------------------------------------------------------
 
     def roll(self) -> Segment:
-        """Close the active segment and start the next at the log's end."""
+        """Seal the active segment. Return the new active segment, which starts at the log end offset."""
         self.write_pending()
-        self._trim()
+        self._truncate_failed_write()
         sealed = self.active
-        # Without room for a snapshot recovery replays from an older one: no reason to keep a log from moving on.
+        # If the disk is too full for the snapshot, recovery replays from an older one: the log can still roll.
         with suppress(OSError):
             self._write_snapshot(sync=False)
         segment = Segment(self._disk, self.directory, self.log_end_offset)
@@ -378,9 +392,10 @@ class Log:
         self._roll_after_ms = self._roll_deadline()
 
     def maybe_roll_quiet(self, now_ms: int) -> None:
-        """Roll an active segment that has waited long enough for its next batch: compaction cannot have it before.
+        """Roll the active segment if segment.ms has passed, because compaction skips the active segment.
 
-        A batch with an old timestamp of its producer's has not waited.
+        The age counts from the first timestamp or from the first append, whichever is later: a producer may send old
+        timestamps.
         """
         active = self.active
         if active.size_bytes and not self.make_folder:
@@ -393,8 +408,8 @@ class Log:
         settings = self.settings
         return min(settings.segment_ms, settings.max_compaction_lag_ms) if settings.compact else settings.segment_ms
 
-    def _trim(self) -> None:
-        """Cut what a failed write left behind the last batch: after a clean start sizes are trusted."""
+    def _truncate_failed_write(self) -> None:
+        """Truncate the bytes of a failed write after the last batch, because a clean start trusts file sizes."""
         if self.active.is_open and self._disk.size(self.active.file.fd) > self.written_bytes:
             self._disk.truncate(self.active.file.fd, self.written_bytes)
 
@@ -405,9 +420,9 @@ class Log:
         return first + self._segment_ms - self.settings.segment_jitter_ms
 
     def configure(self, settings: TopicSettings) -> None:
-        """Take changed topic settings; they hold from the next batch on."""
+        """Use ``settings`` from the next batch on."""
         self.settings = settings
-        # What every append looks at, one attribute away.
+        # Copies of the settings that every append reads: one attribute access instead of two.
         self._max_message_bytes = settings.max_message_bytes
         self._segment_bytes = settings.segment_bytes
         self._index_interval_bytes = settings.index_interval_bytes
@@ -415,7 +430,7 @@ class Log:
         self.flush_acks_all = settings.flush_acks_all
         self.flush_messages = settings.flush_messages
         self._after_max_ms = (1 << 62) if settings.log_append_time else settings.message_timestamp_after_max_ms
-        #: nothing about a batch has to be looked at or changed beyond its header
+        #: whether ``append`` needs only the batch header: no record is checked, no byte after the prefix changes
         self._plain = (
             not settings.compact
             and not settings.log_append_time
@@ -426,10 +441,10 @@ class Log:
         self._roll_after_ms = self._roll_deadline()
 
     def advance_log_start(self, offset: int) -> list[Segment]:
-        """Move the log's start forward; returns the segments before it, which are no longer part of the log.
+        """Advance the log start offset. Return the dropped segments: those that end before it.
 
-        One that is not on disk yet stays for another time: after a power cut it would come back torn, and recovery
-        would take what follows it, synced or not, for lost.
+        Keep a segment that is not synced, and all after it. A power failure could bring back an incomplete file of a
+        dropped segment, and recovery would then discard all segments that follow it, even synced ones.
         """
         if offset < self.log_start_offset:
             return []
@@ -439,7 +454,7 @@ class Log:
         unsynced = (n for n, each in enumerate(self.segments[:keep]) if each.synced_bytes < each.size_bytes)
         keep = next(unsynced, keep)
         if keep and not self.active.is_open:
-            # Once the others are gone, the name of this file may be all that tells where the log goes on.
+            # After the other files are deleted, only this file's name may tell recovery the log end offset.
             self.active.open_file()
         self.log_start_offset = offset
         if not keep:
@@ -447,23 +462,23 @@ class Log:
         dropped, self.segments = self.segments[:keep], self.segments[keep:]
         for segment in dropped:
             segment.dropped = True
-        self.leaving += [segment for segment in dropped if segment.indexed_bytes != segment.size_bytes]
+        self.dropped_unindexed += [segment for segment in dropped if segment.indexed_bytes != segment.size_bytes]
         self._hints.clear()
         self.epochs.truncate_from_start(offset)
         self._epochs_synced = False
         return dropped
 
     def replace_segments(self, sources: list[Segment], cleaned: Segment) -> bool:
-        """Let a compacted segment stand for those it was made from; False when one of them is no longer here.
+        """Replace ``sources`` by the compacted segment. Return False if one of them is no longer in the log.
 
-        Its file is open and will have its name soon. Readers of the old ones keep them, files and indexes, as long as
-        they need them.
+        The file of ``cleaned`` is open and is renamed later. Readers of the old segments keep their files and indexes
+        open as long as they need them.
         """
         first = bisect_left(self.segments, cleaned.base_offset, key=_base_offset)
-        behind = first + len(sources)
-        if self.segments[first:behind] != sources or behind >= len(self.segments):
+        end = first + len(sources)
+        if self.segments[first:end] != sources or end >= len(self.segments):
             return False
-        self.segments = [*self.segments[:first], cleaned, *self.segments[behind:]]
+        self.segments = [*self.segments[:first], cleaned, *self.segments[end:]]
         for segment in sources:
             segment.dropped = True
         self._hints.clear()
@@ -476,10 +491,10 @@ class Log:
     # -- read -----------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, size_bytes_max: int, end_offset: int, *, at_least_one: bool) -> FileRegion | None:
-        """Whole batches from the one that holds ``offset`` on, all below ``end_offset``; None when there are none.
+        """Return complete batches of one segment, from ``offset``'s batch to ``end_offset``; None if there are none.
 
-        ``end_offset`` is the high watermark or the last stable offset. Everything comes from one segment. With
-        ``at_least_one`` the first batch is returned even when it alone is larger than the maximum.
+        Raise OffsetOutOfRange if ``offset`` is not in the log. ``end_offset`` is the high watermark or the last stable
+        offset. With ``at_least_one``, return the first batch even if it is larger than ``size_bytes_max``.
         """
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
@@ -502,7 +517,7 @@ class Log:
         if position + size == end and segment is self.active and end_offset >= self.written_end_offset:
             next_offset = self.written_end_offset
         if next_offset is not None:
-            # A reader that reads on comes back with this offset.
+            # A sequential reader asks for this offset next.
             if len(self._hints) >= _HINTS_MAX:
                 self._hints.clear()
             self._hints[next_offset] = segment, position + size
@@ -511,7 +526,7 @@ class Log:
     def _read_next_segment(
         self, segment: Segment, size_bytes_max: int, end_offset: int, *, at_least_one: bool
     ) -> FileRegion | None:
-        """Compaction can leave nothing behind ``offset`` in its segment; the next batch is then in a later one."""
+        """Read from the segment after ``segment``: compaction may have removed the last batches of ``segment``."""
         following = bisect_right(self.segments, segment.base_offset, key=_base_offset)
         if following >= len(self.segments):
             return None
@@ -521,7 +536,7 @@ class Log:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of a transaction that is open, or whose end may yet be lost; None when there is none."""
+        """Return the first offset of all transactions that are open or whose marker is not yet replicated, or None."""
         began = next(iter((self._producers or self.producers).open.values()), None)
         for each in self.ended:
             if began is None or each.first_offset < began:
@@ -529,38 +544,40 @@ class Log:
         return None if began is None else max(began, self.log_start_offset)
 
     def note_high_watermark(self, high_watermark: int) -> None:
-        """The ends of transactions below it are there to stay."""
+        """Forget the ended transactions whose marker is below the high watermark: they can no longer be truncated."""
         self.ended = [each for each in self.ended if each.last_offset >= high_watermark]
 
     def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of every aborted transaction that reaches into [start, end)."""
+        """Return (producer id, first offset) of every aborted transaction that overlaps [start, end)."""
         return [(each.producer_id, each.first_offset) for each in self.aborted_between(start, end)]
 
     def aborted_between(self, start: int, end: int) -> list[EndedTransaction]:
+        """Return every aborted transaction that overlaps [start, end)."""
         found = []
         for segment in self.segments[max(bisect_right(self.segments, start, key=_base_offset) - 1, 0) :]:
             for each in self._aborted_in(segment):
                 if each.last_offset >= start and each.first_offset < end:
                     found.append(each)
                 if each.last_stable_offset >= end:
-                    # Whatever began below the end was over by then.
+                    # Every transaction that began below ``end`` had ended before this marker.
                     return found
         return found
 
     def aborted_within(self, offset: int, region: FileRegion, end_offset: int) -> list[tuple[int, int]]:
-        """The aborted transactions in what ``read`` just gave for ``offset`` and ``end_offset``."""
+        """Return the aborted transactions in ``region``, which ``read`` returned for ``offset`` and ``end_offset``."""
         segments = self.segments[max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0) :]
         if not any(map(self._aborted_in, segments)):
             return []
         for segment in segments:
             if segment.is_open and segment.file is region.file:
-                behind = segment.offset_behind(region.position + region.size_bytes)
-                if behind is not None:
-                    end_offset = min(end_offset, behind)
+                after = segment.offset_after(region.position + region.size_bytes)
+                if after is not None:
+                    end_offset = min(end_offset, after)
                 break
         return self.aborted_transactions(offset, end_offset)
 
     def _aborted_in(self, segment: Segment) -> list[EndedTransaction]:
+        """Return the segment's aborted transactions; rebuild a damaged transaction index from the batches."""
         try:
             return segment.aborted
         except ValueError as error:
@@ -573,7 +590,7 @@ class Log:
         if segment is self.active:
             segment.indexed_bytes = -1
         else:
-            # Not synced: after a power cut it is rebuilt once more. Nor is it worth failing a fetch on a full disk.
+            # No sync: after a power failure the index is rebuilt again. No error: a full disk must not fail a fetch.
             with suppress(OSError):
                 segment.write_aborted(sync=False)
         return segment.aborted
@@ -585,15 +602,15 @@ class Log:
     ) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record at or after ``timestamp``; None if there is none.
 
-        ``find`` opens the batch that holds it.
+        ``find`` opens a batch and finds the record in it.
         """
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
         return find_offset(list(self.segments), timestamp, self.log_start_offset, end_offset, inflate_max, find)
 
     def newest_timestamp(self, find: FindRecord = max_timestamp_record) -> tuple[int, int] | None:
-        """Return offset and timestamp of the record with the largest timestamp in the file; None if there is none.
+        """Return offset and timestamp of the written record with the largest timestamp; None if there is none.
 
-        ``find`` opens the batch that holds it.
+        ``find`` opens a batch and finds the record in it.
         """
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
         return find_newest(list(self.segments), self.written_end_offset, inflate_max, find)
@@ -601,13 +618,13 @@ class Log:
     # -- sync -----------------------------------------------------------------------------------------------------
 
     def unsynced(self) -> list[tuple[Segment, int]]:
-        """The segments that hold what a power cut would take, each with the size that is to be synced."""
+        """Return the segments with written bytes that are not synced, each with its written size."""
         first = max(bisect_right(self.segments, self.synced_end_offset, key=_base_offset) - 1, 0)
         sizes = [(s, self.written_bytes if s is self.active else s.size_bytes) for s in self.segments[first:]]
         return [(segment, size) for segment, size in sizes if size and segment.synced_bytes < size]
 
     def note_synced(self, segments: list[tuple[Segment, int]], end_offset: int | None = None) -> None:
-        """These segments are on disk up to these sizes; with ``end_offset``, so is everything below it."""
+        """Record that the segments are synced up to the given sizes, and all batches below ``end_offset`` if given."""
         for segment, size in segments:
             segment.synced_bytes = max(segment.synced_bytes, size)
         if end_offset is not None:
@@ -621,18 +638,21 @@ class Log:
 
     @property
     def recovery_point(self) -> int:
-        """After a crash the segments before the one that holds this offset need not be read, nor their indexes made.
+        """Return the offset from whose segment on recovery must read the batches and rebuild the indexes.
 
-        Never within the active segment, which is read from its start anyway: once it is sealed, its end would say that
-        it need not be, before its indexes are there.
+        The recovery point is never inside the active segment. Recovery reads that segment from its start anyway, and a
+        recovery point at its end would skip it after the roll, before its indexes are written.
         """
-        for segment in (*self.leaving, *self.segments[:-1]):
+        for segment in (*self.dropped_unindexed, *self.segments[:-1]):
             if segment.indexed_bytes != segment.size_bytes:
                 return min(segment.base_offset, self.synced_end_offset)
         return min(self.synced_end_offset, self.active.base_offset)
 
     def sync_sealed(self, segment: Segment) -> None:
-        """Put on disk all that recovery will not look at again once the recovery point has passed. In a thread."""
+        """Sync the segment, its snapshot and the epochs, then write the indexes. Runs in a thread.
+
+        Recovery does not read these files again once the recovery point is after the segment.
+        """
         segment.sync()
         self._sync_file(os.path.join(self.directory, EPOCHS_FILE))
         for following in self.segments:
@@ -642,7 +662,7 @@ class Log:
         segment.write_indexes()
 
     def _sync_file(self, path: str) -> None:
-        """Sync a small file that somebody else may be replacing: what counts is that this version is whole."""
+        """Sync a small file if it exists. The event loop may replace it meanwhile: either version is complete."""
         if self._disk.exists(path):
             fd = self._disk.open(path)
             try:
@@ -654,15 +674,16 @@ class Log:
 
     @property
     def producers(self) -> Producers:
+        """Return the producer state; load it on first use."""
         if self._producers is None:
             self._producers = self._load_producers(self._producers_offset)
         return self._producers
 
     def _write_snapshot(self, *, sync: bool) -> None:
-        """Write what is known of producers at the log's end. Replay after a crash starts from the newest."""
+        """Write a snapshot of the producer state at the log end. Recovery replays from the newest snapshot."""
         path = snapshot_path(self.directory, self.log_end_offset)
         if self._producers is None and self._producers_offset == self.log_end_offset and self._disk.exists(path):
-            return  # the snapshot that would be written is the one that is there
+            return  # the existing file is the same snapshot
         self._disk.write_file(path, self.producers.to_snapshot(), sync=sync)
 
     def expire_producers(self, older_than_ms: int) -> None:
@@ -670,7 +691,7 @@ class Log:
             self._producers.expire(older_than_ms)
 
     def _load_producers(self, end_offset: int) -> Producers:
-        """Producer state as of ``end_offset``: the newest readable snapshot up to it, then the batches."""
+        """Return the producer state as of ``end_offset``: load the newest readable snapshot, replay the batches."""
         if not end_offset:
             return Producers()
         producers, replay_from = load_snapshot(self._disk, self.directory, end_offset)
@@ -679,7 +700,7 @@ class Log:
         return producers
 
     def _replay(self, producers: Producers, start: int, end: int) -> list[EndedTransaction]:
-        """Bring producers that are known as of ``start`` up to ``end``; the transactions aborted in between."""
+        """Apply the batches from ``start`` to ``end`` to ``producers``. Return the transactions aborted in them."""
         aborted: list[EndedTransaction] = []
         for segment in self.segments[max(bisect_right(self.segments, start, key=_base_offset) - 1, 0) :]:
             for position, header in segment.headers(segment.position_of(start)):
@@ -693,10 +714,10 @@ class Log:
     # -- truncate -------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Forget every batch that reaches ``offset`` or beyond, and all that is pending.
+        """Truncate the log: remove every batch whose last offset is at or above ``offset``, and all pending batches.
 
-        Nothing here needs room on the disk, and the files come last: a full disk is what most often brings us here,
-        to undo appends that could not be written.
+        This needs no free space on the disk and changes the files last, because its most frequent use is to undo
+        appends that could not be written to a full disk.
         """
         if offset >= self.log_end_offset:
             return
@@ -705,7 +726,7 @@ class Log:
         self.pending.clear()
         self.pending_bytes = 0
         self._hints.clear()
-        # Behind this position the file may hold parts of a write that failed: nothing there is looked at.
+        # After this position the file may hold parts of a failed write, which must not be read.
         self.active.size_bytes = self.written_bytes
         while len(self.segments) > 1 and self.segments[-1].base_offset > offset:
             self.segments.pop().delete_files()
@@ -729,7 +750,7 @@ class Log:
         self.ended = [each for each in self.ended if each.last_offset < end_offset]
         segment.truncate(segment.size_bytes, end_offset)
         self._roll_after_ms = self._roll_deadline()
-        if not undo:  # snapshots describe what is in the file: no pending batch is in one
+        if not undo:  # undoing pending batches leaves all snapshots valid: they contain only written batches
             remove_snapshots(self._disk, self.directory, behind=end_offset)
 
     def _end_of(self, segment: Segment) -> int:
@@ -739,11 +760,11 @@ class Log:
         return end
 
     def flush_files(self) -> None:
-        """Clean stop: the data, and then all that describes it, goes to disk."""
+        """Write and sync the batches, then the indexes, the snapshot and the epochs, for a clean stop."""
         if self.make_folder is not None:
             return
         self.write_pending()
-        self._trim()
+        self._truncate_failed_write()
         unsynced = self.unsynced()
         for segment, _ in unsynced:
             segment.sync()
@@ -759,5 +780,5 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _nobody_rolled(log: Log, segment: Segment) -> None:
+def _ignore_roll(log: Log, segment: Segment) -> None:
     pass

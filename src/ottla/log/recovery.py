@@ -221,7 +221,7 @@ def _recover(
         epochs = LeaderEpochs()
     for segment, following in pairwise(segments[: first + 1]):
         segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
-        segment.indexes_suspect = True
+        segment.indexes_unverified = True
         may_skip = compacted and (dense_from is None or segment.base_offset < dense_from)
         check_sealed(disk, segment, following.base_offset, epochs, may_skip=may_skip)
     end_offset = segments[first].base_offset if segments else 0

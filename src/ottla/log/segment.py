@@ -1,8 +1,8 @@
-"""One ``.log`` file with its two indexes, and a third where transactions were aborted.
+"""A segment: one ``.log`` file, its offset index, its time index and, after aborts, its transaction index.
 
-The size of a segment is what it will have once everything appended is written; the log writes in groups. A segment
-that is not the last one never changes again. Files open when first used, so that a thousand quiet partitions cost
-neither descriptors nor time at start.
+``size_bytes`` includes the appended batches that are still pending, because the log writes several batches at once.
+Only the active (last) segment changes. Files are opened at their first use, so that thousands of idle partitions use
+no file descriptors and do not slow down the start.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ottla.model.errors import CorruptMessage
 log = logging.getLogger(__name__)
 
 NO_TIMESTAMP = -1
-#: what compaction calls its files until they take the place of others: recovery drops the first, finishes the second
+#: suffixes of compaction's files: recovery deletes ``.cleaned`` files and completes the renaming of ``.swap`` files
 CLEANED, SWAP = ".cleaned", ".swap"
-#: the checksum of the transaction index, whose format is Kafka's and has none
+#: file with the checksum of the transaction index, because Kafka's format of that index contains none
 TXN_CHECKSUM = ".txnindex-crc"
-#: the files of a segment that compaction writes anew
+#: the files of a segment that compaction replaces
 SWAPPED = (".log", ".index", ".timeindex", ".txnindex", TXN_CHECKSUM)
-#: Kafka's default of index.interval.bytes, for indexes that are rebuilt
+#: Kafka's default of index.interval.bytes, used to rebuild indexes
 INDEX_INTERVAL_BYTES = 4096
-#: how much of the file one look at batch headers reads
+#: size of one read when batch headers are scanned
 _SCAN_BYTES = 16384
 _LENGTHS = Struct(">qi")
 _OFFSETS = Struct(">qi11xi")
@@ -40,8 +40,10 @@ _CHECKED = Struct(">qi4xb6xi")
 
 
 class SegmentFile:
-    """An open file. It closes with the last reference: replies that are still being sent, and threads that look up a
-    time, hold on to it and not to the number, which may be another file's by then.
+    """An open file, closed with its last reference.
+
+    Replies that are being sent and threads that look up a timestamp keep a reference to this object. They must not keep
+    the descriptor's number, because the kernel may reuse it for another file.
     """
 
     __slots__ = ("_disk", "fd")
@@ -55,7 +57,7 @@ class SegmentFile:
 
 
 class FileRegion:
-    """Bytes of a file that nobody has read yet: what a fetch returns."""
+    """A range of bytes in a file, not yet read: the result of ``Log.read``."""
 
     __slots__ = ("disk", "file", "position", "size_bytes")
 
@@ -70,36 +72,36 @@ class FileRegion:
 
 
 class Segment:
-    """The batches from ``base_offset`` up to the next segment's."""
+    """The batches from ``base_offset`` up to the base offset of the next segment."""
 
     __slots__ = (
         "_aborted", "_disk", "_file", "_offset_index", "_time_index", "_times_unchecked", "base_offset",
-        "bytes_since_index", "directory", "dropped", "first_timestamp", "indexed_bytes", "indexes_suspect",
+        "bytes_since_index", "directory", "dropped", "first_timestamp", "indexed_bytes", "indexes_unverified",
         "max_timestamp", "max_timestamp_offset", "size_bytes", "synced_bytes",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size_bytes: int = 0) -> None:
         self._disk = disk
         self._file: SegmentFile | None = None
-        #: None until first used; a file without batches has no use for what an earlier life may have left beside it
+        #: None until first used; an empty ``.log`` file ignores index files that an earlier run may have left
         self._offset_index: OffsetIndex | None = None if size_bytes else OffsetIndex()
         self._time_index: TimeIndex | None = None if size_bytes else TimeIndex()
         self._aborted: list[EndedTransaction] | None = None if size_bytes else []
         self.directory = directory
         self.base_offset = base_offset
         self.size_bytes = size_bytes
-        #: how much of the file is known to be on disk; a new file's name is not, so it starts below zero
+        #: number of synced bytes; -1 until the name of the file is synced too
         self.synced_bytes = -1
-        #: the size that the index files on disk describe; while it is the segment's, there is nothing to write
+        #: ``size_bytes`` when the index files were written; if equal to ``size_bytes``, they are up to date
         self.indexed_bytes = -1
-        #: ``max_timestamp`` was read from the time index, and nobody compared it with the batches yet
+        #: ``max_timestamp`` comes from the time index and was not yet compared with the batches
         self._times_unchecked = False
-        #: no longer part of its log; a thread unlinks the files, and nobody may bring them back
+        #: no longer part of its log; a thread deletes the files, and they must not be created again
         self.dropped = False
-        #: the last stop was not clean: look at the index files before they are believed
-        self.indexes_suspect = False
+        #: the last stop was not clean: check the index files before their first use
+        self.indexes_unverified = False
         self.bytes_since_index = 0
-        #: the first batch's largest timestamp: rolling by time counts from here
+        #: the max timestamp of the first batch: segment.ms counts from it
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = -1
@@ -118,10 +120,10 @@ class Segment:
         return self._file is not None
 
     def open_file(self) -> SegmentFile:
-        """Open the file. Create it if it may be new: a file that is known to be on disk is never created again."""
+        """Open and return the file. Create it only if it may be new, never if it is known to be on the disk."""
         path = self.path(".log")
         may_be_new = not self.size_bytes or self.synced_bytes < 0
-        # A file that exists is opened as such, so that a failure counts as a read error of this partition.
+        # Open an existing file without ``create``, so that a failure counts as a read error of this partition.
         fd = self._disk.open(path, create=may_be_new and not self._disk.exists(path))
         self._file = SegmentFile(self._disk, fd)
         return self._file
@@ -142,13 +144,13 @@ class Segment:
 
     @property
     def aborted(self) -> list[EndedTransaction]:
-        """The aborted transactions whose marker is in this segment. Raise ValueError if their index is damaged."""
+        """Return the aborted transactions with a marker in this segment. Raise ValueError if their index is damaged."""
         if self._aborted is None:
             data = read_derived_file(self._disk, self.path(".txnindex"))
-            noted = read_derived_file(self._disk, self.path(TXN_CHECKSUM))
-            if data is None and noted is None and not self._has_txn_files():
-                self._aborted = []  # most segments
-            elif data is None or noted != index_checksum(data):
+            checksum = read_derived_file(self._disk, self.path(TXN_CHECKSUM))
+            if data is None and checksum is None and not self._has_txn_files():
+                self._aborted = []  # the usual case: no transaction was aborted
+            elif data is None or checksum != index_checksum(data):
                 raise ValueError("the transaction index does not match its checksum, or one of the two is missing")
             else:
                 self._aborted = index_from_bytes(data, self.base_offset)
@@ -166,18 +168,19 @@ class Segment:
         time_data = read_derived_file(self._disk, self.path(".timeindex"))
         if offset_data is not None and time_data is not None:
             offset_index, time_index = OffsetIndex.from_bytes(offset_data), TimeIndex.from_bytes(time_data)
-            # Only batches without timestamps have no entry. They are few enough to look at them once more.
+            # An empty time index is correct only if no batch has a timestamp. This is rare, so rebuild it then too.
             has_times = bool(time_index.timestamps)
             if has_times and (
-                not self.indexes_suspect or (offset_index.is_sound(self.size_bytes) and time_index.is_sound(time_data))
+                not self.indexes_unverified
+                or (offset_index.is_sound(self.size_bytes) and time_index.is_sound(time_data))
             ):
                 self._offset_index, self._time_index = offset_index, time_index
                 return
-        log.warning("index is missing or damaged and rebuilt path=%s", self.path(".index"))
+        log.warning("rebuilding a missing or damaged index path=%s", self.path(".index"))
         self.rebuild_indexes()
 
     def rebuild_indexes(self) -> None:
-        """Rebuild both indexes from all batch headers. Slow: only for files that are damaged or missing."""
+        """Rebuild both indexes from all batch headers. This is slow: use it only for missing or damaged indexes."""
         whole = Segment(self._disk, self.directory, self.base_offset)
         for _, header in self.headers():
             whole.note_append(header.last_offset, header.size_bytes, header.max_timestamp, INDEX_INTERVAL_BYTES)
@@ -187,16 +190,17 @@ class Segment:
         self.indexed_bytes = -1
 
     def load_times(self) -> None:
-        """After a clean start: the time index's last entry is the segment's newest timestamp."""
+        """Load the max timestamp from the last entry of the time index, if it is not known yet."""
         if self.max_timestamp == NO_TIMESTAMP and self.size_bytes and self.time_index.timestamps:
             self.max_timestamp = self.time_index.timestamps[-1]
             self.max_timestamp_offset = self.base_offset + self.time_index.offsets[-1]
             self._times_unchecked = True
 
     def check_newest_timestamp(self) -> None:
-        """Make sure that ``max_timestamp`` is right before the segment is deleted for its age.
+        """Correct ``max_timestamp`` if it is wrong, before retention deletes the segment because of its age.
 
-        It may come from the time index, which has no checksum: look at the batch that it is of and at all behind it.
+        The timestamp may come from the time index, which has no checksum. Compare it with its batch and with all
+        later batches.
         """
         if not self._times_unchecked:
             return
@@ -210,25 +214,26 @@ class Segment:
             self._times_unchecked = False
 
     def first_offset_at_time(self, timestamp: int) -> int:
-        """Return the offset from which on a record can be as new as ``timestamp``."""
+        """Return an offset so that all records with smaller offsets are older than ``timestamp``."""
         before = self.time_index.offset_before(timestamp)
         if before < 0:
             return self.base_offset
-        offset, known = self.base_offset + before, self.time_index.timestamp_of(before)
+        offset, indexed = self.base_offset + before, self.time_index.timestamp_of(before)
         header = next((header for _, header in self.headers(self.position_of(offset))), None)
-        if header is None or header.max_timestamp != known or not header.base_offset <= offset <= header.last_offset:
+        if header is None or header.max_timestamp != indexed or not header.base_offset <= offset <= header.last_offset:
             self._rebuild_wrong_index()
             before = self.time_index.offset_before(timestamp)
         return self.base_offset + before + 1
 
     def load_first_timestamp(self) -> int:
+        """Return ``first_timestamp``; read it from the first batch if it is not known yet."""
         if self.first_timestamp == NO_TIMESTAMP and self.size_bytes:
             header = self._disk.pread(self.file.fd, HEADER_BYTES, 0)
             self.first_timestamp = read_header(header).max_timestamp
         return self.first_timestamp
 
     def write_indexes(self, suffix: str = "") -> None:
-        """Bring the index files up to date, durably. The last time entry is the newest timestamp of all."""
+        """Write and sync the index files if they are out of date. The last time entry holds the max timestamp."""
         size = self.size_bytes
         if not size or self.indexed_bytes == size:
             return
@@ -237,60 +242,63 @@ class Segment:
         self._disk.write_file(self.path(".index" + suffix), self.offset_index.to_bytes(), sync=True)
         self._disk.write_file(self.path(".timeindex" + suffix), self.time_index.to_bytes(), sync=True)
         if self._aborted or (self._aborted is not None and self._has_txn_files()):
-            # A file that exists is replaced by an empty one: a power cut could bring a removed file back.
+            # Replace an existing file by an empty one: after a power failure a removed file could reappear.
             self.write_aborted(suffix, sync=True)
         self.indexed_bytes = size
 
     def write_aborted(self, suffix: str = "", *, sync: bool) -> None:
-        """Write the transaction index and its checksum. A crash between the two makes them differ: it is rebuilt."""
+        """Write the transaction index and its checksum. After a crash between the two writes the index is rebuilt."""
         data = index_to_bytes(self.aborted)
         self._disk.write_file(self.path(".txnindex" + suffix), data, sync=sync)
         self._disk.write_file(self.path(TXN_CHECKSUM + suffix), index_checksum(data), sync=sync)
 
     def sync(self) -> None:
-        """Put the file on disk, and the first time its name and its folder's. Runs in a thread."""
+        """Sync the file and, the first time, its folder and the parent folder. Raise WriteFailed. Runs in a thread."""
         file = self.file
         try:
             self._disk.fdatasync(file.fd)
         except OSError as error:
-            # The kernel has dropped the data that it could not write, also when the reason was a full disk.
+            # The kernel drops the data that it could not write, even if the cause was a full disk: do not retry.
             raise WriteFailed(errno.EIO, f"fdatasync failed: {error.strerror}") from error
         if self.synced_bytes < 0:
             self._disk.fsync_dir(self.directory)
             self._disk.fsync_dir(os.path.dirname(self.directory))
 
-    def let_go(self) -> None:
-        """Nobody writes here any more: the file closes as soon as replies that are still being sent are out."""
+    def release_file(self) -> None:
+        """Drop this segment's reference to the file, which closes when the replies that use it have been sent."""
         self._file = None
 
-    def hold(self) -> None:
-        """Open all that a reader may look at: compaction is about to give the names to other files."""
+    def open_for_readers(self) -> None:
+        """Open the file and load the indexes that readers use, before compaction renames other files to their names."""
         if self._file is None:
             self.open_file()
         if self._offset_index is None or self._time_index is None:
             self._load_indexes()
 
     def delete_files(self) -> None:
+        """Delete all files of the segment, including the producer snapshot at its base offset."""
         for suffix in (*SWAPPED, ".snapshot"):
             self._disk.remove(self.path(suffix))
 
     # -- compaction -----------------------------------------------------------------------------------------------
 
     def open_cleaned(self) -> None:
-        """Start an empty file beside the log's, under a name that recovery throws away."""
+        """Create an empty ``.log.cleaned`` file, which recovery deletes."""
         self._file = SegmentFile(self._disk, self._disk.open(self.path(".log" + CLEANED), create=True))
         self._disk.truncate(self._file.fd, 0)
 
     def append_cleaned(self, batches: bytes) -> None:
+        """Write compacted batches to the end of the ``.cleaned`` file."""
         self._disk.pwrite(self.file.fd, batches, self.size_bytes)
         self.size_bytes += len(batches)
 
     def finish_cleaned(
         self, offset_index: bytes, time_index: bytes, txn_index: bytes, times: tuple[int, int, int]
     ) -> None:
-        """Put the file and its indexes on disk; ``times`` are the first and newest timestamp and the newest's offset.
+        """Sync the ``.cleaned`` file and write its indexes.
 
-        Under its own name nothing of it is on disk yet: ``synced_bytes`` stays below zero until it is.
+        ``times`` are the first timestamp, the max timestamp and the offset of the max timestamp. ``synced_bytes`` stays
+        -1, because the final name of the file is not synced yet.
         """
         self._offset_index, self._time_index = OffsetIndex.from_bytes(offset_index), TimeIndex.from_bytes(time_index)
         self._aborted = index_from_bytes(txn_index, self.base_offset)
@@ -299,27 +307,28 @@ class Segment:
         self.write_indexes(CLEANED)
 
     def remove_cleaned(self) -> None:
+        """Delete the ``.cleaned`` files."""
         for suffix in SWAPPED:
             self._disk.remove(self.path(suffix + CLEANED))
 
     def swap_files(self, sources: list[Segment]) -> None:
-        """Give this compacted segment its name, durably, and take theirs from those it was made from. In a thread.
+        """Rename this compacted segment's files to their final names and delete the files of ``sources``. In a thread.
 
-        Either broker can finish what the other began: a ``.swap`` of the log is whole, and decides. Its indexes get
-        that name before it, because nothing would show that aborted transactions are missing. Everything that was done
-        already is skipped, so that it can be tried again.
+        Ottla and Kafka can each complete a swap that the other started: if a ``.log.swap`` file exists, it is complete
+        and replaces the sources. The indexes become ``.swap`` files before the log, because recovery could not detect
+        a missing transaction index. Completed steps are skipped, so that the swap can be retried.
         """
         disk = self._disk
-        # 1 from here on recovery goes on with the new file
+        # 1. Rename .cleaned to .swap. From here on recovery completes the swap.
         for suffix in (*SWAPPED[1:], SWAPPED[0]):
             self._rename(suffix, CLEANED, SWAP)
         disk.fsync_dir(self.directory)
-        # 2 what has no successor of its own name
+        # 2. Delete the sources whose names the compacted segment does not take over.
         if disk.exists(self.path(".log" + SWAP)):
             for source in sources:
                 if source.base_offset != self.base_offset:
                     source.delete_files()
-        # 3 the new names are there to stay before anything relies on them
+        # 3. Rename .swap to the final names and sync the folder before any code relies on these names.
         for suffix in SWAPPED:
             self._rename(suffix, SWAP, "")
         disk.fsync_dir(self.directory)
@@ -331,7 +340,7 @@ class Segment:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def note_append(self, last_offset: int, size_bytes: int, max_timestamp: int, index_interval_bytes: int) -> None:
-        """Account for a batch that goes to the end of the file."""
+        """Update the size, the timestamps and the indexes for a batch at the end of the segment."""
         if self.bytes_since_index > index_interval_bytes:
             self.offset_index.append(last_offset - self.base_offset, self.size_bytes)
             if self.max_timestamp != NO_TIMESTAMP:
@@ -348,7 +357,10 @@ class Segment:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def position_of(self, offset: int) -> int:
-        """Position of the first batch that ends at or behind ``offset``, or where it would stand."""
+        """Return the position of the first batch whose last offset is at least ``offset``, or the end of the file.
+
+        Raise CorruptMessage if the length field of a batch is impossible.
+        """
         entry = self.offset_index.entry_before(offset - self.base_offset)
         indexed = position = entry & POSITION_MASK
         pread, file, size = self._disk.pread, self.file, self.size_bytes
@@ -367,7 +379,7 @@ class Segment:
                     raise self._damaged_at(position + at)
                 at += length + LENGTH_END
             if not at:
-                break  # fewer bytes than a header are left: nothing whole starts here
+                break  # fewer bytes than a header are left: no complete batch follows
             position += at
         return position
 
@@ -376,13 +388,13 @@ class Segment:
         return self.position_of(offset)
 
     def _rebuild_wrong_index(self) -> None:
-        log.error("index does not fit its log and is rebuilt path=%s", self.path(".index"))
+        log.error("rebuilding an index that does not match its log path=%s", self.path(".index"))
         self.rebuild_indexes()
 
     def _is_entry_of(self, entry: int, data: bytes) -> bool:
-        """Return whether ``data``, read at the entry's position, begins with a batch that the entry can be of.
+        """Return whether ``data``, read at the entry's position, starts with a batch that matches the index entry.
 
-        The entry carries the batch's last offset, or, if Kafka wrote it, that of a batch appended together with it.
+        The entry holds the last offset of that batch or, if Kafka wrote it, of a later batch of the same append.
         """
         if len(data) < HEADER_BYTES:
             return False
@@ -391,8 +403,8 @@ class Segment:
         is_complete: bool = LENGTH_MIN <= length <= self.size_bytes - LENGTH_END - (entry & POSITION_MASK)
         return is_complete and magic == MAGIC and self.base_offset <= base <= base + delta <= last_offset
 
-    def offset_behind(self, position: int) -> int | None:
-        """Return an offset that is beyond every batch before ``position``; None if the index does not say."""
+    def offset_after(self, position: int) -> int | None:
+        """Return an offset larger than those of all batches before ``position``; None if the index has none."""
         entry = self.offset_index.entry_at_least(position)
         if entry is None:
             return None
@@ -404,9 +416,10 @@ class Segment:
     def whole_batches(
         self, position: int, end: int, size_bytes_max: int, *, at_least_one: bool
     ) -> tuple[int, int | None]:
-        """How many bytes from ``position`` on hold whole batches, within ``end`` and, if they can, the maximum.
+        """Return the size of the complete batches between ``position`` and ``end``, limited to ``size_bytes_max``.
 
-        Also the base offset of the batch behind them, where the look for a place to cut happened to show it.
+        With ``at_least_one`` the first batch may exceed the limit. The second value is the base offset of the following
+        batch, or None if it was not read. Raise CorruptMessage if the length field of a batch is impossible.
         """
         if end - position <= size_bytes_max:
             return end - position, None
@@ -437,7 +450,7 @@ class Segment:
         return end - position, None
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Every batch header from ``position`` on, with its position. Stops where no whole header follows."""
+        """Yield the position and header of every batch from ``position`` on, until no complete header follows."""
         pread, file, size = self._disk.pread, self.file, self.size_bytes
         while position + HEADER_BYTES <= size:
             chunk = pread(file.fd, _SCAN_BYTES, position)
@@ -453,11 +466,12 @@ class Segment:
             position += at
 
     def batch(self, position: int, header: BatchHeader) -> bytes:
+        """Return the bytes of the batch at ``position``."""
         file = self.file
         return self._disk.pread(file.fd, header.size_bytes, position)
 
     def newest_before(self, end_offset: int) -> tuple[int, int]:
-        """The largest timestamp of the batches that end before ``end_offset``, and the last offset of its batch."""
+        """Return the max timestamp of the batches that end before ``end_offset``, and the last offset of its batch."""
         self.load_times()
         if self.max_timestamp_offset < end_offset:
             return self.max_timestamp, self.max_timestamp_offset
@@ -472,12 +486,12 @@ class Segment:
         return newest
 
     def _damaged_at(self, position: int) -> CorruptMessage:
-        return CorruptMessage(f"no batch can start like the one at {position} in {self.path('.log')}: it is damaged")
+        return CorruptMessage(f"the batch at position {position} of {self.path('.log')} is damaged: wrong length")
 
-    # -- cutting --------------------------------------------------------------------------------------------------
+    # -- truncating -----------------------------------------------------------------------------------------------
 
     def truncate(self, position: int, offset: int) -> None:
-        """Cut the file at ``position``, where ``offset`` would stand, and forget what the indexes say behind it."""
+        """Truncate the file to ``position``, and the indexes to the entries below ``offset``."""
         self.size_bytes = position
         self.synced_bytes = min(self.synced_bytes, position)
         self.indexed_bytes = -1
@@ -489,13 +503,13 @@ class Segment:
             self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
             self.max_timestamp_offset = -1
         self.time_index.truncate(offset - self.base_offset)
-        with suppress(ValueError):  # a damaged one is rebuilt from what is left, by whoever asks for it first
+        with suppress(ValueError):  # a damaged transaction index is rebuilt from the remaining batches at its next use
             self.aborted = [each for each in self.aborted if each.last_offset < offset]
         if self.is_open or (self._disk.file_size(self.path(".log")) or 0) > position:
             self._disk.truncate(self.file.fd, position)
 
     def reset_indexes(self) -> None:
-        """Start the indexes from nothing: recovery is about to rebuild them."""
+        """Replace the indexes by empty ones, because recovery rebuilds them."""
         self._offset_index, self._time_index, self._aborted = OffsetIndex(), TimeIndex(), []
         self.indexed_bytes = -1
         self.bytes_since_index = 0

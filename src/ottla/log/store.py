@@ -307,10 +307,10 @@ class LogStore:
         directory.unread.pop(name, None)
         directory.cleaner_offsets.pop(name, None)
         gone.pending.clear()
-        gone.gone = True
+        gone.deleted = True
         # Connections remember the partition they last wrote to; its space must not wait for them to close.
         for segment in gone.segments:
-            segment.let_go()
+            segment.release_file()
         if gone.make_folder is not None or directory.offline:
             return
         target = os.path.join(directory.path, f"{name}.{unique}-delete")
@@ -328,34 +328,34 @@ class LogStore:
 
     def _rolled(self, of: Log, sealed: Segment) -> None:
         """A sealed segment goes to disk in the background, and the recovery point follows."""
-        segments, of.unfinished = [*of.unfinished, sealed], []
+        segments, of.sealed_unindexed = [*of.sealed_unindexed, sealed], []
         sizes = [(segment, segment.size_bytes) for segment in segments]
 
         def work() -> None:
             for segment in segments:
-                if not of.gone and not segment.dropped:
+                if not of.deleted and not segment.dropped:
                     of.sync_sealed(segment)
 
         def done(error: OSError | None) -> None:
-            if of.gone or all(segment.dropped for segment in segments):
+            if of.deleted or all(segment.dropped for segment in segments):
                 return
             if error is None:
                 of.note_synced(sizes)
                 # Who reads them opens them again; otherwise every segment ever written would hold a descriptor.
                 for segment in segments:
                     if segment is not of.active:
-                        segment.let_go()
+                        segment.release_file()
             elif error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
                 # Only what describes the segments is missing. Until it is there, recovery would read them again.
                 log.warning(
                     "sealed segment has no index yet, next try at the next roll dir=%s error=%s", of.directory, error
                 )
-                of.unfinished += segments
+                of.sealed_unindexed += segments
             elif isinstance(error, WriteFailed):
                 self.on_dir_failed(self.dir_of(of), error)
             else:
                 log.error("sealed segment has no index, a file is unreadable dir=%s error=%s", of.directory, error)
-                of.unfinished += segments
+                of.sealed_unindexed += segments
 
         self._threads.submit(work, done)
 
@@ -366,7 +366,7 @@ class LogStore:
             return
 
         def work() -> None:
-            if not of.gone:
+            if not of.deleted:
                 # The segments that stay must not lose their names in the power cut that takes these.
                 self._disk.fsync_dir(of.directory)
                 for segment in dropped:
@@ -376,8 +376,8 @@ class LogStore:
 
         def done(error: OSError | None) -> None:
             if error is None:
-                of.leaving = [segment for segment in of.leaving if segment not in dropped]
-            elif not of.gone:
+                of.dropped_unindexed = [segment for segment in of.dropped_unindexed if segment not in dropped]
+            elif not of.deleted:
                 _report(error, "remove segments from", first)
 
         # The segments are kept until then, so that their files close after their names are gone.

@@ -1,4 +1,4 @@
-"""What is wrong with a client's batch. ``Log.append`` looks here only when something about the header is not plain."""
+"""Validation of a client's batch. ``Log.append`` calls it only if a quick check of the header finds a deviation."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from ottla.model.errors import (
     UnsupportedCompression,
 )
 
-#: Kafka refuses topics with a smaller segment.bytes
+#: Kafka rejects a smaller segment.bytes
 SEGMENT_BYTES_MIN_IN_KAFKA = 1 << 20
 
 
-def refuse_unless_allowed(
+def raise_if_invalid(
     header: BatchHeader, size_bytes: int, size_bytes_max: int, *, transactional: bool, sequenced: bool
 ) -> None:
-    """Raise what is wrong, in the order in which Kafka looks (LogValidator, DefaultRecordBatch).
+    """Raise the first validation error, checking in the same order as Kafka (LogValidator, DefaultRecordBatch).
 
-    Returns when nothing is but that the batch belongs to a transaction, or to a coordinator, and may.
+    Return normally for a valid batch. A transactional batch is valid if ``transactional``, a batch of a producer
+    without a sequence number if not ``sequenced``.
     """
     length, magic, attributes = header.length, header.magic, header.attributes
     if length < LENGTH_MIN or not 0 <= magic <= MAGIC:
-        raise CorruptMessage(f"batch length {length} or magic {magic} cannot be")
+        raise CorruptMessage(f"batch length {length} or magic {magic} is invalid")
     if length + LENGTH_END > size_bytes:
-        raise InvalidRecord("no whole batch in the request")
+        raise InvalidRecord(f"the batch is incomplete: the request has {size_bytes} of {length + LENGTH_END} bytes")
     if magic != MAGIC:
         raise InvalidRecord(f"message format {magic} is not accepted any more; use a client that sends format 2")
     if length + LENGTH_END != size_bytes:
@@ -39,34 +40,38 @@ def refuse_unless_allowed(
     if attributes & CONTROL:
         raise InvalidRecord("clients may not write control records")
     if attributes & TRANSACTIONAL and not transactional:
-        # What Kafka answers to a transactional batch in a request that names no transaction.
-        raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the batch belongs to no transaction")
+        # Kafka's error for a transactional batch in a request without a transactional id.
+        raise Refused(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "the batch is transactional but the request has no transactional id",
+        )
     if attributes & CODEC_MASK > CODEC_MAX:
         raise UnsupportedCompression(f"compression codec {attributes & CODEC_MASK} does not exist")
     count, delta = header.record_count, header.last_offset_delta
     if count <= 0 or delta + 1 != count:
-        raise InvalidRecord(f"record count {count} does not fit last offset delta {delta}")
+        raise InvalidRecord(f"record count {count} does not match last offset delta {delta}")
     if size_bytes > size_bytes_max:
         raise MessageTooLarge(f"batch of {size_bytes} bytes is larger than max.message.bytes")
     if header.base_timestamp > header.max_timestamp:
-        raise InvalidTimestamp("the batch's first timestamp is ahead of its largest")
+        raise InvalidTimestamp("the batch's base timestamp is larger than its max timestamp")
     if sequenced and header.base_sequence < 0 <= header.producer_id:
-        raise InvalidRecord("an idempotent producer's batch needs a sequence")
+        raise InvalidRecord("a batch of an idempotent producer needs a sequence number")
     if attributes & TRANSACTIONAL and header.producer_id < 0:
-        raise InvalidRecord("a transaction's batch needs a producer id")
+        raise InvalidRecord("a transactional batch needs a producer id")
 
 
 def batch_bytes_max(segment_bytes: int) -> int:
-    """Return the size of the largest batch that a topic with these segments takes.
+    """Return the size of the largest batch that a topic with this segment.bytes accepts.
 
-    Kafka 4 refuses topics with segments below 1 MiB. Here a batch that is larger than such a segment gets one of its
-    own: refusing usual batches would make librdkafka raise its epoch and resend those whose answer it has not seen.
+    Kafka 4 rejects a segment.bytes below 1 MiB. Ottla accepts it, and a batch larger than segment.bytes gets a segment
+    of its own: if Ottla rejected batches of usual size, librdkafka would bump its producer epoch and resend the batches
+    that are not yet acknowledged.
     """
     return max(segment_bytes, SEGMENT_BYTES_MIN_IN_KAFKA)
 
 
-def refuse_if_too_large(size_bytes: int, max_message_bytes: int, segment_bytes: int) -> None:
-    """Raise MessageTooLarge or RecordListTooLarge if a batch in the topic's codec is too large."""
+def raise_if_too_large(size_bytes: int, max_message_bytes: int, segment_bytes: int) -> None:
+    """Raise MessageTooLarge or RecordListTooLarge if a batch, compressed with the topic's codec, is too large."""
     if size_bytes > max_message_bytes:
         raise MessageTooLarge(f"batch has {size_bytes} bytes in the topic's codec, more than max.message.bytes")
     if size_bytes > batch_bytes_max(segment_bytes):

@@ -228,8 +228,8 @@ class ReplicaManager:
         self, partition: Partition, segments: list[tuple[Segment, int]], end_offset: int, error: OSError | None
     ) -> None:
         partition.sync_in_flight = False
-        if partition.log.gone:
-            return  # deleted meanwhile: nobody waits, and a folder that is not found is no failure
+        if partition.log.deleted:
+            return  # deleted meanwhile: no request waits, and the missing folder is no disk failure
         if error is not None:
             if error.errno in NO_DESCRIPTORS:
                 log.error(
@@ -431,5 +431,5 @@ class ReplicaManager:
 
 def _sync(of: Log, segments: list[tuple[Segment, int]]) -> None:
     for segment, _ in segments:
-        if not of.gone:  # a file that was closed must not be opened again under a name that may be another topic's
+        if not of.deleted:  # do not reopen a closed file: a new topic may use the same path
             segment.sync()
