@@ -27,9 +27,10 @@ from ottla.broker.services import Services
 from ottla.coordinator.groups import Group
 from ottla.coordinator.records import OffsetCommitValue
 from ottla.env.metrics import Page, in_slices, label_text
+from ottla.log.opener import Opener
 from ottla.log.segment import FileRegion
-from ottla.model.errors import InvalidRecord, KafkaError
-from ottla.model.records import iterate_records
+from ottla.model.errors import KafkaError
+from ottla.model.records import DECOMPRESSED_BYTES_MAX, INT64_MIN
 from ottla.replica.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ class GroupMetrics:
         self._timestamps = needed
         if regions:
             for (partition, offset, _), timestamp in zip(
-                regions, await asyncio.to_thread(_read_all, regions), strict=False
+                regions, await asyncio.to_thread(_read_all, regions, self._services.replicas.opener), strict=False
             ):
                 needed[partition][offset] = timestamp
 
@@ -276,7 +277,7 @@ def _region(row: Row) -> FileRegion | None:
         return None
 
 
-def _read_all(regions: list[tuple[Partition, int, FileRegion]]) -> list[int]:
+def _read_all(regions: list[tuple[Partition, int, FileRegion]], opener: Opener) -> list[int]:
     """Return the timestamps of these records, -1 for those that cannot be read; fewer if it takes too long.
 
     Runs in a thread.
@@ -287,8 +288,10 @@ def _read_all(regions: list[tuple[Partition, int, FileRegion]]) -> list[int]:
         if time.monotonic() > until:
             break
         try:
-            records = iterate_records(region.read())
-            found.append(next((each.timestamp for each in records if each.offset >= offset), -1))
-        except (OSError, InvalidRecord):
-            found.append(-1)
+            record = opener.find_timestamp(
+                region.read(), INT64_MIN, starting_offset=offset, max_bytes=DECOMPRESSED_BYTES_MAX
+            )
+        except (OSError, KafkaError):
+            record = None
+        found.append(-1 if record is None else record[1])
     return found
