@@ -1,4 +1,4 @@
-"""broker: the composition root and the APIs. Knows: every room of its wing.
+"""broker: the composition root and the API handlers. May import every package of the broker wing.
 
-Never: what the edge wing does; it is a client like any other.
+Never imports client, spark, pipeline or demo: they reach the broker over the protocol, like any client.
 """

@@ -1,9 +1,8 @@
-"""The broker: builds every part, starts them in order, stops them in reverse.
+"""The broker: creates all parts, starts them in order and stops them in reverse order.
 
-Start: 1 listen on the ports, metrics included, so that a taken one is noticed before anything is touched  2 check whose
-the data is  3 lock it  4 read the metadata  5 open the logs  6 accept connections. Clients see a broker that knows
-everything.
-Stop: 1 accept no more  2 let requests in flight finish  3 everything to disk  4 note that the stop was clean.
+Start: 1 listen on all ports, also the metrics port, so that a port in use is found before a file changes  2 check that
+the data directories belong to this broker  3 lock them  4 read the metadata  5 open the logs  6 accept connections.
+Stop: 1 close the listeners  2 complete the requests in flight  3 sync all logs  4 record the clean shutdown.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ log = logging.getLogger(__name__)
 _DRAIN_S = 5.0
 _TICK_S = 1.0
 _PRODUCER_EXPIRY_S = 600.0
-#: new partitions after which the garbage collector leaves everything alone that there is; they stay
+#: new partitions after which all objects are frozen: the garbage collector does not look at them again
 _FREEZE_PARTITIONS = 1_000
 
 
@@ -71,7 +70,7 @@ class Broker:
         self, settings: BrokerSettings, *, loop: asyncio.AbstractEventLoop, clock: Clock | None = None,
         disk: Disk | None = None, random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:  # fmt: skip
-        # Outside
+        # Environment
         self._settings = settings
         self._loop = loop
         self._clock = clock or SystemClock()
@@ -82,7 +81,7 @@ class Broker:
         self._threads = ThreadPool(loop, settings.sync_threads, "disk")
         self._tasks = Tasks()
         self._wheel = TimerWheel(loop)
-        #: added since the garbage collector was last told to leave everything alone that there is
+        #: partitions added since objects were last frozen
         self._partitions_unfrozen = 0
         self._deferred = Deferred(loop, self._clock.monotonic)
         self._view = ClusterView()
@@ -113,13 +112,13 @@ class Broker:
         # State
         self.endpoints: list[Endpoint] = []
         self.metrics_port: int | None = None
-        #: set when the broker must end: with None for a clean stop, with a reason when it cannot go on
+        #: completed when the broker must stop: with None for a clean stop, with a reason after a failure
         self.ended: asyncio.Future[str | None] = loop.create_future()
 
     # -- start ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises StartError with one line for a person, and then nothing was changed."""
+        """Start the broker. Raise StartError with one line for the operator, with no file changed."""
         settings = self._settings
         sockets = [
             (endpoint, bind(
@@ -149,12 +148,12 @@ class Broker:
             raise
         await self._accept(sockets)
         self._tasks.start(self._keep_house(), "housekeeping")
-        # What was loaded stays: the collector need not look at it again.
+        # Objects loaded so far live until the stop: the garbage collector need not look at them again.
         gc.collect()
         gc.freeze()
 
     async def _open_data(self) -> str:
-        """Steps 2 to 4: the metadata store, and the cluster's id."""
+        """Steps 2 to 4: open the metadata store and return the cluster id."""
         settings = self._settings
         first = settings.data_dirs[0]
         store_path = os.path.join(first, FILE_NAME)
@@ -189,7 +188,7 @@ class Broker:
             ops.append(Create(CLUSTER_ID, to_json({"version": 1, "id": cluster_id})))
         if ops:
             await self._store.multi(ops)
-        # Last: a start that was killed before this leaves nothing that the next would take for a lost part.
+        # This is last: after a kill before this line, the next start must not report missing metadata.
         try:
             self._log_store.sign(cluster_id, settings.broker_id, self._new_text_id)
         except OSError as error:
@@ -197,7 +196,7 @@ class Broker:
         return cluster_id
 
     def _known_cluster_id(self, store_path: str) -> str | None:
-        """The cluster that the first directory belongs to; None when it is new."""
+        """Return the id of the cluster that the first data directory belongs to; None if the directory is new."""
         first = os.path.dirname(store_path)
         cluster_id = read_meta(self._disk, first).get("cluster.id")
         if cluster_id is not None and not self._disk.file_size(store_path):
@@ -209,14 +208,14 @@ class Broker:
         return cluster_id
 
     def _new_text_id(self) -> str:
-        """22 characters, none of which makes a command line take the id for an option."""
+        """Return a random id of 22 characters that does not start with "-", which command lines take for an option."""
         while True:
             text = base64.urlsafe_b64encode(self._random_bytes(16)).decode().rstrip("=")
             if not text.startswith("-"):
                 return text
 
     async def _open_logs(self, cluster_id: str) -> None:
-        """Step 5: partitions as the store has them, with the logs that the directories hold."""
+        """Step 5: open the logs of the partitions that the store lists."""
         assert self._store is not None
         settings = self._settings
         self._services = services = Services(
@@ -270,7 +269,7 @@ class Broker:
         return self._random_bytes(16)
 
     async def _accept(self, sockets: list[tuple[Endpoint, socket.socket]]) -> None:
-        """Step 6."""
+        """Step 6: accept connections."""
         assert self._services is not None and self._store is not None
         apis = served_apis()
         self._produce, self._fetch = ProduceApi(self._services), FetchApi(self._services)
@@ -281,10 +280,10 @@ class Broker:
             await self.server.start(sock, dispatcher.handle)
             self.endpoints.append(endpoint._replace(port=sock.getsockname()[1]))
 
-    # -- the store's changes become ours --------------------------------------------------------------------------
+    # -- changes in the store -------------------------------------------------------------------------------------
 
     def _changed(self, changes: list[Changed]) -> None:
-        """Called by the store, in commit order, before whoever made the change hears that it is done."""
+        """Apply changes of the store. It calls this in commit order, before it completes the request for the change."""
         topics, brokers_changed = self._view.apply(changes)
         if brokers_changed:
             self._apply_dynamic_settings()
@@ -316,7 +315,7 @@ class Broker:
         if before is not None and before.config != topic.config:
             self._configure(topic)
         if self._partitions_unfrozen >= _FREEZE_PARTITIONS:
-            # A full collection takes 7 us per partition, in which nobody is served.
+            # A full collection blocks the event loop for 7 us per partition.
             self._partitions_unfrozen = 0
             gc.freeze()
 
@@ -343,7 +342,7 @@ class Broker:
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
     async def _keep_house(self) -> None:
-        """One tick a second; what is rarer counts ticks. A quiet broker does nearly nothing here."""
+        """Run the periodic work, once a second or less often."""
         settings = self._settings
         retention_s = settings.log_retention_check_interval_ms / 1000
         checkpoint_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
@@ -375,7 +374,7 @@ class Broker:
                     partition.log.expire_producers(oldest_ms)
 
     def _compact(self) -> bool:
-        """Whether a log is being compacted, or would be next."""
+        """Start or continue a compaction. Return whether one is in progress."""
         assert self._services is not None
         return self.replicas.maybe_compact(self._clock.wall_ms(), self._services.settings)
 
@@ -383,13 +382,13 @@ class Broker:
         for number, partition in enumerate(self.replicas.all()):
             self.replicas.apply_retention(partition, self._clock.wall_ms())
             if number % 50 == 0:
-                await asyncio.sleep(0)  # a thousand partitions must not hold up the loop
+                await asyncio.sleep(0)  # serve clients in between
 
     def _write_turn(self) -> bool:
-        """Write what this turn appended; False when the broker can no longer be trusted and must end."""
+        """Write the batches of this turn. Return False if that failed unexpectedly and the broker must stop."""
         try:
             self.replicas.write_turn()
-        except Exception:  # a bug here could acknowledge what is not stored: end instead
+        except Exception:  # after a bug here, a reply could acknowledge a batch that was not written
             log.critical("writing failed in an unforeseen way", exc_info=True)
             self._fail("writing failed in an unforeseen way; see the log")
             return False
@@ -406,7 +405,7 @@ class Broker:
             self.ended.set_result(None)
 
     async def stop(self) -> None:
-        """End in order. After a failure of every disk there is nothing to note."""
+        """Stop all parts in order. The clean shutdown is not recorded if every log directory has failed."""
         await self._tasks.stop()
         self.server.refuse_new()
         if self._coordination is not None:
@@ -434,7 +433,7 @@ class Broker:
             await self._metrics.http.close()
 
     async def abandon(self) -> None:
-        """Give up a start that failed half way: let go of what was taken, change nothing."""
+        """Release locks, threads and sockets after a start that failed. No file changes."""
         self._log_store.unlock()
         self._threads.close()
         if self._store is not None:

@@ -1,6 +1,6 @@
-"""What ties the coordinators to this broker: topics as groups see them, the journal of rebalances, upkeep.
+"""Connects the coordinators to the broker: topic metadata for groups, the journal of rebalances, periodic work.
 
-A coordinator knows no metadata store; the broker knows no group. This file knows both.
+Coordinators have no access to the metadata store, and the rest of the broker does not know groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ottla.replica.partition import Partition
 
 log = logging.getLogger(__name__)
 
-#: entries that wait for the journal's topic to be made; it takes milliseconds, so more means that it cannot be
+#: entries that wait for the creation of the journal's topic; that takes milliseconds, so more mean that it failed
 _JOURNAL_WAITING_MAX = 1000
 _JOURNAL_CONFIG = {
     "cleanup.policy": "compact,delete",
@@ -36,7 +36,7 @@ _JOURNAL_CONFIG = {
 
 
 class ViewTopics:
-    """The broker's view of the cluster, as the coordinator asks for it."""
+    """Topic metadata for the coordinator."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -66,7 +66,7 @@ class ViewTopics:
 
 
 class Coordination:
-    """The coordinators' place in a broker."""
+    """The coordinators of one broker and their periodic work."""
 
     def __init__(
         self, services: Services, *, begin_turn: Callable[[], None], random_bytes: Callable[[int], bytes]
@@ -105,7 +105,7 @@ class Coordination:
         self.runtime.world.group_overrides = self._services.view.group_configs
 
     def topics_changed(self, pairs: Iterable[tuple[TopicView | None, TopicView | None]]) -> None:
-        """Called when the partitions of these topics are served, or no longer are."""
+        """Tell the coordinators that partitions of these topics were added or removed."""
         deleted = []
         for old, new in pairs:
             name = new.name if new is not None else old.name if old is not None else ""
@@ -143,7 +143,7 @@ class Coordination:
             self._verify_due = self._services.clock.monotonic() + interval_s
 
     async def stop(self) -> None:
-        """Answer everybody who waits, so that the broker need not wait for them."""
+        """Complete all requests that wait, so that the stop does not wait for them."""
         await self._tasks.stop()
         await self.runtime.stop()
         await self.transactions.stop()
@@ -155,7 +155,7 @@ class Coordination:
     # -- the journal ----------------------------------------------------------------------------------------------
 
     def _note_rebalance(self, rebalance: Rebalance) -> None:
-        """Keep why a group rebalanced. Nobody waits for it, and a journal that cannot be written stops nothing."""
+        """Append the causes of a rebalance to the journal. A failure is logged and has no other effect."""
         self.rebalances += 1
         log.info(
             "group rebalanced group=%r generation=%d members=%d cause=%s seconds=%.3f", rebalance.group_id,

@@ -1,4 +1,4 @@
-"""Which API serves a frame: the table, the gates before a handler, and what becomes of errors.
+"""Dispatch of request frames to API handlers: the table of APIs, the checks before a handler, and errors.
 
     frame ──► key, version ──► Produce, Fetch: by hand, synchronous
                           └──► the others: version served? ──► decode ──► handler ──► encode ──► reply
@@ -6,9 +6,9 @@
 A frame that is not small is deferred when much has been done in this iteration of the loop, and a Fetch is deferred
 while another one of its connection waits. Until it is handled its connection is not read from.
 
-A handler that waits (for the store, for a thread) keeps its connection from being read until it is done, as Kafka does;
-one that does not is answered within the turn. Whatever cannot be understood closes the connection, which is all that
-Kafka does too: unknown APIs and versions, bytes that are no message.
+While a handler waits (for the store, for a thread), its connection is not read from, as in Kafka. The reply of a
+handler that does not wait is sent at the end of the turn. An unknown API or version, or bytes that cannot be decoded,
+close the connection, as in Kafka.
 """
 
 from __future__ import annotations
@@ -64,21 +64,21 @@ _unpack_start = REQUEST_START.unpack_from
 
 
 class ServedApi(NamedTuple):
-    """A row of the table: what is advertised is served, and nothing else is advertised."""
+    """A row of the table of APIs. An API is advertised if and only if it is served."""
 
     version_min: int
     version_max: int
     handler: Handler | None = None
-    #: the reply depends on the request and the metadata alone, so the same question gets the same bytes
+    #: whether replies may be cached: they depend on the request and the metadata only
     cached: bool = False
     #: a small request may have a large reply, which takes long to make
     large_reply: bool = False
-    #: librdkafka before 2.11 looks for Produce v0 to decide whether it may compress (KAFKA-18659): the one lie
+    #: advertised instead of ``version_min``: librdkafka before 2.11 compresses only if it sees Produce v0 (KAFKA-18659)
     advertised_min: int | None = None
 
 
 def served_apis() -> dict[int, ServedApi]:
-    """The APIs of this broker by key."""
+    """Return the APIs of this broker by API key."""
     return {
         PRODUCE: ServedApi(3, 13, advertised_min=0),
         FETCH: ServedApi(4, 18),
@@ -123,7 +123,7 @@ def served_apis() -> dict[int, ServedApi]:
 
 
 class Dispatcher:
-    """Takes every frame of one listener."""
+    """Handles the frames of one listener."""
 
     def __init__(
         self, services: Services, listener: str, apis: dict[int, ServedApi], produce: ProduceApi, fetch: FetchApi
@@ -171,7 +171,7 @@ class Dispatcher:
         except (WireError, StructError, IndexError) as error:
             self._refuse(connection, api_key, version, error)
         except Exception:
-            # A bug. The reply's place may be taken and never be filled, so there is nothing to wait for.
+            # A bug. A reply slot may be reserved that is never filled, so the connection cannot go on.
             log.exception("request failed api=%d version=%d peer=%s", api_key, version, connection.peer_host)
             connection.abort()
 
@@ -298,7 +298,7 @@ class Dispatcher:
         return metadata.api_versions(request, context, rows)
 
     def _answer_unknown_version(self, connection: Connection, correlation_id: int) -> None:
-        """A client newer than we are asks again with a version that it finds here. The body is always v0."""
+        """Answer an unknown version of ApiVersions: newer clients retry with a version from this reply, which is v0."""
         api = self._apis[API_VERSIONS]
         answer = ApiVersionsResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION,
@@ -313,7 +313,7 @@ class Dispatcher:
 
 
 class _ReplyCache:
-    """Encoded replies to Metadata: a thousand partitions take a millisecond, and clients come in crowds."""
+    """Encoded replies to Metadata. Encoding 1,000 partitions takes a millisecond, and many clients ask at once."""
 
     _ENTRIES_MAX = 64
     _BODY_BYTES_MAX = 4096
@@ -324,7 +324,7 @@ class _ReplyCache:
         self._replies: dict[tuple[int, bytes, tuple[str, int]], bytes] = {}
 
     def stamp(self) -> tuple[int, int]:
-        """Changes with anything that a reply could depend on."""
+        """Return a value that changes whenever a cached reply could be outdated."""
         return self._services.view.version, self._services.replicas.generation
 
     def get(self, version: int, body: bytes, connection: Connection) -> bytes | None:
@@ -334,6 +334,6 @@ class _ReplyCache:
         return self._replies.get((version, body, connection.local_address))
 
     def put(self, version: int, body: bytes, connection: Connection, reply: bytes, stamp: tuple[int, int]) -> None:
-        """Keep a reply, unless something changed while it was made (a topic that it made itself, for one)."""
+        """Cache a reply, unless the metadata changed while it was built, for example by auto-creation."""
         if stamp == self.stamp() and len(self._replies) < self._ENTRIES_MAX and len(body) <= self._BODY_BYTES_MAX:
             self._replies[version, body, connection.local_address] = reply

@@ -1,4 +1,4 @@
-"""From the command line to a running broker and back to an exit code."""
+"""Runs a broker: reads its settings, handles signals, returns the exit code of the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_broker(
     *, properties: Mapping[str, str], config_file: str | None, data: str | None, listeners: Sequence[str],
     broker_id: int | None, metrics: str | None,
 ) -> int:  # fmt: skip
-    """Run a broker until it is told to stop; the process's exit code."""
+    """Run a broker until SIGTERM or SIGINT. Return the exit code of the process."""
     if not __debug__:
         return _complain("python -O switches off checks that keep data safe; start without it", USAGE)
     try:
@@ -45,7 +45,7 @@ def gather_settings(
     properties: Mapping[str, str], config_file: str | None, data: str | None, listeners: Sequence[str],
     broker_id: int | None, metrics: str | None,
 ) -> BrokerSettings:  # fmt: skip
-    """File first, then options, then ``-X``: the later wins."""
+    """Return the settings of the file, overridden by options, overridden by ``-X``."""
     merged: dict[str, str] = {}
     if config_file is not None:
         merged |= parse_properties(_read_config(config_file))
@@ -81,7 +81,7 @@ async def _serve(settings: BrokerSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.request_stop)
     if os.environ.get(END_WITH_STDIN):
-        # For tests: whoever started this broker holds the other end, and when it is gone so are we.
+        # For tests: stop when the process that started this broker is gone, which closes the other end.
         loop.add_reader(sys.stdin.fileno(), broker.request_stop)
     try:
         await broker.start()
@@ -118,7 +118,7 @@ def notify_service_manager(state: str) -> None:
 
 
 class _OneLine(logging.Formatter):
-    """One event, one line: what clients send cannot make a second one, nor colour the terminal."""
+    """Formats a log event as one line; control characters, which clients may send in names, are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -134,7 +134,7 @@ def _log_to_stderr(level: str) -> None:
 
 
 def _raise_open_files_limit() -> None:
-    """A partition and a client each take a file descriptor; the soft limit is often far below the hard one."""
+    """Raise the soft limit of file descriptors to the hard limit: each partition and each client takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""Producer ids, unique for the life of the cluster: taken from the store in blocks, handed out from memory."""
+"""Producer ids, unique in the cluster: reserved in the store in blocks, allocated from memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = 1000
 
 
 class ProducerIds:
-    """The block that this broker owns. Ids of a block that were not handed out before a stop are never used."""
+    """The block of ids of this broker. Ids that were not allocated before a stop are never used."""
 
     def __init__(self, store: MetadataStore, broker_id: int) -> None:
         self._store = store

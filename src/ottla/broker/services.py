@@ -1,4 +1,4 @@
-"""What the APIs work with, in one hand."""
+"""Dependencies shared by all API handlers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ottla.replica.manager import ReplicaManager
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """The broker's parts as its APIs see them."""
+    """The parts of the broker that API handlers use."""
 
     broker_id: int
     cluster_id: str
@@ -35,7 +35,7 @@ class Services:
     store: MetadataStore
     view: ClusterView
     replicas: ReplicaManager
-    #: as started; ``settings`` adds what was changed at run time
+    #: the settings at the start; ``settings`` includes dynamic changes
     started_settings: BrokerSettings
     settings: BrokerSettings
     #: 16 random bytes, for topic ids
@@ -44,16 +44,16 @@ class Services:
     tasks: Tasks
     #: names of topics whose creation in the background has not ended
     topics_being_created: set[str] = field(default_factory=set)
-    #: set as soon as there is one, which is before anybody can ask
+    #: set before the broker accepts connections
     groups: GroupRuntime = field(init=False)
     transactions: TransactionRuntime = field(init=False)
     markers: MarkerWriter = field(init=False)
     producer_ids: ProducerIds = field(init=False)
-    #: listener name -> where clients are told to go; a listener that is missing tells the address that was dialled
+    #: advertised address by listener name; a listener without one advertises the address that the client dialled
     advertised: dict[str, Endpoint] = field(default_factory=dict)
 
     def endpoint_for(self, context: RequestContext) -> tuple[str, int]:
-        """Where this client finds this broker: what is advertised, or else the address that it dialled itself."""
+        """Return the address of this broker for this client: the advertised one, or the one that it dialled."""
         advertised = self.advertised.get(context.listener)
         if advertised is not None:
             return advertised.host, advertised.port
@@ -66,7 +66,7 @@ class Services:
 
 @dataclass(slots=True, kw_only=True)
 class RequestContext:
-    """Who asks, and how."""
+    """The connection, the client and the version of one request."""
 
     api_key: int
     version: int
@@ -77,6 +77,6 @@ class RequestContext:
 
     @property
     def client(self) -> Client:
-        # The slash is Java's way to print an address without a name; tools show it, and some cut it off.
+        # Java prints an address without a host name with a leading slash. Tools show it, or remove it.
         host = f"/{self.connection.peer_host}"
         return Client(self.client_id, host, self.version, self.connection.number, self.correlation_id)

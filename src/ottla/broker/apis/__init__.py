@@ -1,4 +1,5 @@
-"""apis: one function per Kafka API. Produce and Fetch by hand, the others on decoded messages.
+"""apis: one handler per Kafka API. Produce and Fetch parse their frames themselves, the others get decoded messages.
 
-A handler takes a request and returns the response; versions are the codec's business. Each carries its card.
+A handler takes a request and returns the response; the codec handles versions. Its docstring lists API key, versions
+and what each version added.
 """

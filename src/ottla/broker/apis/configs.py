@@ -1,4 +1,4 @@
-"""Settings of topics and of the broker, asked for and changed at run time."""
+"""APIs that describe and change the settings of topics, groups and the broker."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def describe_configs(
 ) -> DescribeConfigsResponse:
     """DescribeConfigs (32) v1-v4. Null or no keys asks for all. v3 type and documentation."""
     results = []
-    # Each resource is answered once: repeating a name must not multiply the answer.
+    # Answer each resource once, so that a request cannot multiply the size of its reply.
     for resource in {(r.resource_type, r.resource_name): r for r in request.resources}.values():
         result = DescribeConfigsResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
@@ -180,7 +180,7 @@ async def _alter(
     services: Services, key: tuple[int, str], changes: Sequence[Change], repeated: bool, validate_only: bool, *,
     replace: bool,
 ) -> tuple[int, str | None]:  # fmt: skip
-    """Change one resource: an error code and its text, or 0 and None."""
+    """Change the settings of one resource. Return an error code and its text, or 0 and None."""
     kind, name = key
     try:
         if repeated:
@@ -191,7 +191,7 @@ async def _alter(
     except StoreConflict:
         return ErrorCode.REQUEST_TIMED_OUT, "other requests change the same settings; try again"
     except InvalidSettings as error:
-        # As Kafka answers: a bad value is an invalid request for a broker, an invalid config for anything else.
+        # As in Kafka: an invalid value is INVALID_REQUEST for a broker and INVALID_CONFIG for other resources.
         return ErrorCode.INVALID_REQUEST if kind == BROKER else ErrorCode.INVALID_CONFIG, str(error)
     except KafkaError as error:
         return error.code, str(error)

@@ -1,4 +1,4 @@
-"""Consumer groups as clients ask for them: decode, find the shard, hand over. What groups do is the coordinator's."""
+"""APIs of consumer groups: find the shard of the group and pass the request to the coordinator."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 Answer = Message | Awaitable[Message]
 
 _GROUP, _TRANSACTION = 0, 1
-#: by key type, where the coordinators of that type keep their state
+#: the topic in which coordinators keep their state, by key type
 _TOPICS = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_TOPIC}
 #: operations that can be authorized on a group, as bits
 GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 _NOT_ASKED = -(1 << 31)
-#: OffsetFetch asks for many groups from here on
+#: first version of OffsetFetch with several groups
 _MANY_GROUPS_FROM = 8
 
 
@@ -119,7 +119,7 @@ def sync_group(services: Services, request: SyncGroupRequest, context: RequestCo
 
 
 def heartbeat(services: Services, request: HeartbeatRequest, context: RequestContext) -> Answer:
-    """Heartbeat (12) v0-v4. v3 static members. While groups are loaded, nobody is told to rebalance."""
+    """Heartbeat (12) v0-v4. v3 static members. While groups are loading, the answer is no error."""
     return services.groups.run(
         request.group_id,
         lambda shard, ticket, now: shard.heartbeat(request, context.client, ticket, now),
@@ -221,7 +221,7 @@ def _fetched(answers: list[OffsetFetchResponseGroup], request: OffsetFetchReques
 
 
 def _refused_partitions(request: OffsetFetchRequest, code: int) -> list[OffsetFetchResponseTopic]:
-    """v1 has no place for an error but at the partitions; later ones say it once."""
+    """Return rows with the error of the whole request: v1 has no other field for it."""
     return [
         OffsetFetchResponseTopic(
             name=topic.name,
@@ -245,7 +245,7 @@ def offset_delete(services: Services, request: OffsetDeleteRequest, context: Req
     )
 
 
-# -- questions --------------------------------------------------------------------------------------------------------
+# -- list and describe ------------------------------------------------------------------------------------------------
 
 
 def list_groups(services: Services, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
@@ -263,7 +263,7 @@ def list_groups(services: Services, request: ListGroupsRequest, context: Request
 def describe_groups(
     services: Services, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
-    """DescribeGroups (15) v0-v6. v3 authorized operations. v4 static members. v6 says when there is none."""
+    """DescribeGroups (15) v0-v6. v3 authorized operations. v4 static members. v6 GROUP_ID_NOT_FOUND."""
     groups = []
     for group_id in dict.fromkeys(request.groups):
         try:
@@ -295,7 +295,7 @@ def consumer_group_describe(
 
 
 def delete_groups(services: Services, request: DeleteGroupsRequest, context: RequestContext) -> Answer:
-    """DeleteGroups (42) v0-v2. One answer per group, whatever shard it is in."""
+    """DeleteGroups (42) v0-v2. Groups may be in different shards."""
     client = context.client
 
     def refuse(ids: list[str], code: int) -> DeleteGroupsResponse:

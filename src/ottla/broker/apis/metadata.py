@@ -1,4 +1,4 @@
-"""What a client asks first: what can you do, who are you, where is my topic."""
+"""ApiVersions, Metadata, DescribeCluster and DescribeTopicPartitions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FEATURES = {
     "transaction.version": (0, 2),
 }
 _BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
-#: partitions in one answer of DescribeTopicPartitions, whatever is asked for
+#: most partitions in one reply of DescribeTopicPartitions
 _DESCRIBE_PARTITIONS_MAX = 2000
 
 
@@ -88,7 +88,7 @@ def metadata(
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = [_topic(services, topic, operations) for topic in services.view.topics.values()]
         return _answer(services, request, context, topics)
-    # Each topic is answered once: repeating a name must not multiply the answer.
+    # Answer each topic once, so that a request cannot multiply the size of its reply.
     asked = list({(wanted.name, wanted.topic_id): wanted for wanted in request.topics or ()}.values())
     if context.version < _BY_ID_FROM and any(each.topic_id != ZERO_UUID or each.name is None for each in asked):
         return _answer(services, request, context, [_unanswerable(wanted) for wanted in asked])
@@ -145,7 +145,7 @@ def _answer(
 
 
 def _unanswerable(wanted: MetadataRequestTopic) -> MetadataResponseTopic:
-    """v10 and v11 have room for a topic id in the request, but asking by it came with v12."""
+    """Return the answer to a request by topic id in v10 or v11: they have the field, but it may be used from v12 on."""
     return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "", topic_id=wanted.topic_id)
 
 

@@ -1,4 +1,4 @@
-"""Questions about offsets and producers of partitions."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeProducers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ottla.wire.messages.offset_for_leader_epoch import (
 )
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
-#: the version that brought each special timestamp
+#: first version of each special timestamp
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
@@ -89,7 +89,7 @@ async def _list_offset(
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         pass  # offset and epoch stay -1, because there is no tiered storage
     else:
-        # A batch may have to be read and opened: not on the event loop.
+        # This reads files and may decode a batch, so it does not run on the event loop.
         run, opener = services.loop.run_in_executor, services.replicas.opener
         if timestamp == MAX_TIMESTAMP:
             found = await run(None, log.newest_timestamp, opener.max_timestamp_record)
@@ -154,7 +154,7 @@ def describe_producers(
     topics = []
     for topic in {topic.name: topic for topic in request.topics}.values():
         rows = []
-        # Each partition is answered once: repeating a number must not multiply the answer.
+        # Answer each partition once, so that a request cannot multiply the size of its reply.
         for number in dict.fromkeys(topic.partition_indexes):
             row = PartitionResponse(partition_index=number, error_message=None)
             try:

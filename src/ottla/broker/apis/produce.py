@@ -1,18 +1,18 @@
-"""Produce: batches from the frame into the log, the reply when they are as safe as the client asked.
+"""Produce: append the batches of a request to logs, and reply when they are as durable as ``acks`` asks for.
 
-The second of the hot modules. One function sees every produce. A client that writes to one partition sends the same
-bytes each time up to the batch itself, so a connection remembers them: when they match, partition, acks and the shape
-of the reply are known without parsing (librdkafka always matches). Everything else takes the general way, which costs
-a few microseconds more and is the one that decides what is right; the shortcut is dropped whenever anything about
-topics changes.
+This is the second of the hot modules. ``handle`` gets every Produce request. A client that writes to one partition
+sends the same bytes in front of every batch, so the connection caches them with the partition, the acks and a template
+of the reply (``_Shortcut``). A request that starts with these bytes is not parsed; librdkafka's always do. All other
+requests take the general path, which costs a few microseconds more. Any change of topics invalidates the cache.
 
-A topic may ask for more than a look at a batch's header (`log/opening.py`). A batch for which that takes long is opened
-in another process. Meanwhile the connection is muted, so that its requests keep their order, and all others are served.
-The partition is looked up and the batch is checked again when it comes back: its topic may have changed.
+Some topics need the records of a batch validated or recompressed (`log/opening.py`). If that takes long, it is done in
+another process. The connection is muted meanwhile, so that its requests keep their order; other clients are served.
+When the result arrives, the partition is looked up and the batch is validated again, because the topic may have
+changed.
 
-When the reply leaves: acks=0 never, and an error closes the connection, which is how such a client learns of it.
-acks=1 when the batch is in the file, at the end of the turn. acks=all when it is also on disk, unless the topic says
-that the page cache is enough.
+The time of the reply: with acks=0 there is none, and an error closes the connection. With acks=1 it is sent at the end
+of the turn, when the batch is in the file. With acks=all it is sent after the sync, unless the topic is configured not
+to wait for one.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ from ottla.wire.produce import (
 )
 
 _PRODUCE = 0
-#: versions below cannot name zstd
+#: first version in which batches may be compressed with zstd
 _ZSTD_FROM = 7
 _ZSTD = 4
 _unpack_int32 = Struct(">i").unpack_from
 _unpack_attributes = Struct(">h").unpack_from
 _TAGS_BEHIND_BATCH = b"\0\0\0"
 
-#: from this version on a batch may be the first that its transaction says of a partition (KIP-890)
+#: first version in which a batch adds its partition to the transaction (KIP-890)
 _IMPLICIT_FROM = 12
-#: TRANSACTION_ABORTABLE is known from here on
+#: first version whose clients know TRANSACTION_ABORTABLE
 _ABORTABLE_FROM = 11
 _PRODUCER_AT = 43
 _unpack_producer = Struct(">qh").unpack_from
 
 
 class _Shortcut:
-    """What a connection remembers of its last request to a single partition."""
+    """The parts of a request to a single partition that the next request of the connection is likely to repeat."""
 
     __slots__ = (
         "acks", "begins_transactions", "flexible", "generation", "partition", "prefix", "prefix_end", "template",
@@ -77,7 +77,7 @@ class _Shortcut:
     ) -> None:  # fmt: skip
         self.generation = generation
         self.version = version
-        #: the frame's bytes from behind the correlation id to the partition's number
+        #: the frame's bytes between the correlation id and the length of the batch
         self.prefix = prefix
         self.prefix_end = 8 + len(prefix)
         self.flexible = version >= FLEXIBLE_FROM
@@ -92,7 +92,7 @@ class _Shortcut:
 
 
 class _OneWriter(Slot):
-    """A produce to one partition that waits, for the end of the turn or for the disk: its own place in the queue."""
+    """A request for one partition that waits for the write or the sync of its batch; it is its own reply slot."""
 
     __slots__ = ("_correlation_id", "_reply", "_shortcut", "deadline")
 
@@ -119,9 +119,9 @@ class _OneWriter(Slot):
 
 
 class _ManyWriter:
-    """A produce to several partitions: the reply leaves when the last of them is settled."""
+    """A request for several partitions; it is completed when the last of them is."""
 
-    __slots__ = ("_correlation_id", "_slot", "_topics", "_unsettled", "_version", "deadline")
+    __slots__ = ("_correlation_id", "_incomplete", "_slot", "_topics", "_version", "deadline")
 
     def __init__(
         self, slot: Slot, correlation_id: int, version: int, topics: list[tuple[bytes, list[PartitionResult]]],
@@ -131,23 +131,23 @@ class _ManyWriter:
         self._correlation_id = correlation_id
         self._version = version
         self._topics = topics
-        #: one for each partition that waits, and one until all partitions were tried
-        self._unsettled = 1
+        #: partitions that wait, plus one until every batch of the request has been handled
+        self._incomplete = 1
         self.deadline = deadline
 
     def expect(self, topic: int, place: int) -> _PartWriter:
-        self._unsettled += 1
+        self._incomplete += 1
         return _PartWriter(self, topic, place)
 
-    def settle(self, topic: int, place: int, error_code: int) -> None:
+    def complete(self, topic: int, place: int, error_code: int) -> None:
         if error_code:
             results = self._topics[topic][1]
             results[place] = PartitionResult(results[place].partition, error_code)
-        self.tried()
+        self.complete_one()
 
-    def tried(self) -> None:
-        self._unsettled -= 1
-        if not self._unsettled:
+    def complete_one(self) -> None:
+        self._incomplete -= 1
+        if not self._incomplete:
             self._slot.fill(build_produce_reply(self._correlation_id, self._version, self._topics))
 
 
@@ -163,11 +163,11 @@ class _PartWriter:
         self.deadline = whole.deadline
 
     def on_committed(self, error_code: int) -> None:
-        self._whole.settle(self._topic, self._place, error_code)
+        self._whole.complete(self._topic, self._place, error_code)
 
 
 class _Unopened(NamedTuple):
-    """A batch of a request that waits to be opened, or behind one that does."""
+    """A batch that waits to be opened, or that follows such a batch in the same request."""
 
     topic: int
     place: int
@@ -175,7 +175,7 @@ class _Unopened(NamedTuple):
     partition: int
     #: a copy: the frame's buffer belongs to the next frame
     batch: bytearray
-    #: None for a batch that was not tried because an earlier one of the request waits
+    #: None for a batch that only waits for an earlier one of the request
     opening: Opening | None
 
 
@@ -234,7 +234,7 @@ class ProduceApi:
         self, connection: Connection, shortcut: _Shortcut, buffer: FrameBuffer, view: memoryview, start: int, end: int,
         correlation_id: int,
     ) -> None:  # fmt: skip
-        """One batch for one partition, which is known to be good."""
+        """Append the only batch of a request. The partition was found before."""
         partition, acks, version = shortcut.partition, shortcut.acks, shortcut.version
         replicas = self._replicas
         now_ms = self._wall_ms()
@@ -269,7 +269,7 @@ class ProduceApi:
             return
         if acks == 0:
             replicas.acks_zero += 1
-            connection.touch()  # no reply will show that this client is alive
+            connection.touch()  # a reply would, and there is none: the connection is not idle
             return
         log = partition.log
         append_time = now_ms if log.settings.log_append_time else -1
@@ -281,7 +281,7 @@ class ProduceApi:
         else:
             replicas.wait_written(partition, writer)
 
-    # -- the general way ------------------------------------------------------------------------------------------
+    # -- the general path -----------------------------------------------------------------------------------------
 
     def _handle_general(
         self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
@@ -291,7 +291,7 @@ class ProduceApi:
         if version >= _IMPLICIT_FROM and request.transactional_id is not None and not is_added:
             names = self._to_add(request, buffer, version)
             if names:
-                # What follows on this connection must not overtake it.
+                # Later requests of this connection must not be handled before this one.
                 connection.mute()
                 frame = bytes(view[start:end])
                 work = self._add_then_handle(
@@ -310,20 +310,20 @@ class ProduceApi:
         self, connection: Connection, buffer: FrameBuffer, view: memoryview, request: ProduceRequest, version: int,
         correlation_id: int,
     ) -> None:  # fmt: skip
-        """Append the batches of a request; behind one that has to be opened elsewhere all others wait as well."""
+        """Append the batches of a request in order. If one has to be opened first, those behind it wait for it."""
         topics: list[tuple[bytes, list[PartitionResult]]] = []
         whole = self._begin_reply(connection, request, version, correlation_id, topics)
         failed = False
         unopened: list[_Unopened] = []
-        at_odds = _at_odds(request, buffer)
+        inconsistent = _find_inconsistency(request, buffer)
         for number, (key, partitions) in enumerate(request.topics):
             results: list[PartitionResult] = []
             topics.append((key, results))
             for place, data in enumerate(partitions):
                 opening: Opening | None = None
                 try:
-                    if at_odds is not None:
-                        raise at_odds
+                    if inconsistent is not None:
+                        raise inconsistent
                     partition = self._find(key, data, request, version)
                     if not unopened:
                         result, end_offset = self._append(partition, buffer, view, data, request, version)
@@ -348,7 +348,7 @@ class ProduceApi:
         self, connection: Connection, request: ProduceRequest, version: int, correlation_id: int,
         topics: list[tuple[bytes, list[PartitionResult]]],
     ) -> _ManyWriter | None:  # fmt: skip
-        """Take a place for the reply, unless the client wants none."""
+        """Reserve the slot of the reply; return None for acks=0."""
         if not request.acks:
             return None
         deadline = self._monotonic() + request.timeout_ms / 1000
@@ -358,7 +358,7 @@ class ProduceApi:
         self, whole: _ManyWriter | None, topic: int, place: int, partition: Partition, request: ProduceRequest,
         end_offset: int,
     ) -> None:  # fmt: skip
-        """Hold the reply back until what was appended is as safe as the client asked."""
+        """Let the reply wait until the batch is as durable as ``acks`` asks for."""
         if whole is None:
             return
         writer = whole.expect(topic, place)
@@ -373,7 +373,7 @@ class ProduceApi:
         self, connection: Connection, request: ProduceRequest, version: int, whole: _ManyWriter | None,
         topics: list[tuple[bytes, list[PartitionResult]]], unopened: list[_Unopened], *, failed: bool,
     ) -> None:  # fmt: skip
-        # What follows on this connection must not overtake it.
+        # Later requests of this connection must not be handled before this one.
         connection.mute()
         work = self._append_opened(connection, request, version, whole, topics, unopened, failed)
         self._tasks.start(work, "open batches")
@@ -382,7 +382,7 @@ class ProduceApi:
         self, connection: Connection, request: ProduceRequest, version: int, whole: _ManyWriter | None,
         topics: list[tuple[bytes, list[PartitionResult]]], unopened: list[_Unopened], failed: bool,
     ) -> None:  # fmt: skip
-        """Append batches in their order, each once it is opened. A client that left does not stop that."""
+        """Open and append these batches in order, also if the client has disconnected."""
         completed = False
         try:
             for each in unopened:
@@ -401,7 +401,7 @@ class ProduceApi:
             completed = True
         finally:
             if not completed:
-                connection.abort()  # the reply's place is taken, and nobody will fill it
+                connection.abort()  # its slot is reserved and will not be filled
             connection.unmute()
 
     async def _open_and_append(
@@ -415,11 +415,11 @@ class ProduceApi:
                 batch = batch if stored is None else bytearray(stored)
             data = PartitionData(each.partition, 0, len(batch))
             partition = self._find(each.key, data, request, version)
-            connection.touch()  # this is no turn of the server's yet
+            connection.touch()  # begins a turn, at whose end the batch is written
             opened = None if opening is None else opening.settings
             try:
                 result, end_offset = self._append(partition, batch, memoryview(batch), data, request, version, opened)
-            except NeedsOpening as needs:  # it was not tried before, or the topic's settings have changed
+            except NeedsOpening as needs:  # this is the first attempt, or the topic's settings have changed
                 opening = needs.opening
                 continue
             return partition, result, end_offset
@@ -427,7 +427,7 @@ class ProduceApi:
     def _learn(
         self, connection: Connection, buffer: FrameBuffer, start: int, request: ProduceRequest, version: int
     ) -> _Shortcut | None:
-        """A shortcut for requests like this one, when it goes to one partition that is fine."""
+        """Cache and return a shortcut for requests like this one; None unless it is for a single, known partition."""
         if len(request.topics) != 1 or len(request.topics[0][1]) != 1:
             return None
         key, (data,) = request.topics[0]
@@ -435,7 +435,7 @@ class ProduceApi:
             partition = self._find(key, data, request, version)
         except KafkaError:
             return None
-        # The batch's length stands between the partition's number and the batch.
+        # The length of the batch is between the partition's number and the batch.
         size = data.end - data.start
         length_bytes = 4 if version < FLEXIBLE_FROM else max((size + 1).bit_length() + 6, 7) // 7
         prefix = bytes(buffer[start + 8 : data.start - length_bytes])
@@ -448,7 +448,7 @@ class ProduceApi:
         return shortcut
 
     def _find(self, key: bytes, data: PartitionData, request: ProduceRequest, version: int) -> Partition:
-        """The partition that a batch is for, or the KafkaError to answer with."""
+        """Return the partition of a batch. Raise the KafkaError to answer with if there is none."""
         if not -1 <= request.acks <= 1:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
         by_id = version >= TOPIC_IDS_FROM
@@ -485,7 +485,7 @@ class ProduceApi:
     def _to_add(
         self, request: ProduceRequest, buffer: FrameBuffer, version: int
     ) -> dict[Producer, list[TopicPartition]]:
-        """Partitions in which a batch of this request would be the first of its transaction."""
+        """Return the partitions that batches of this request add to a transaction, by producer."""
         names: dict[Producer, list[TopicPartition]] = {}
         for key, partitions in request.topics:
             for data in partitions:
@@ -504,9 +504,9 @@ class ProduceApi:
         self, connection: Connection, frame: bytes, version: int, correlation_id: int, transactional_id: str,
         names: dict[Producer, list[TopicPartition]],
     ) -> None:  # fmt: skip
-        """Wait until the coordinator has stored that the transaction is there, too; then do what was asked for.
+        """Add the partitions to the transaction, wait until the coordinator has stored that, then handle the request.
 
-        Whether that went well shows when the batch is checked: the coordinator knows the partition, or it does not.
+        An error of the coordinator is found again, and answered, when the batch is verified.
         """
         transactions = self._services.transactions
         try:
@@ -520,7 +520,7 @@ class ProduceApi:
                 if isinstance(answer, PendingReply):
                     await answer
             if not connection.closing:
-                connection.touch()  # this is no turn of the server's yet
+                connection.touch()  # begins a turn, at whose end the batch is written
                 buffer = bytearray(frame)
                 self._handle_general(
                     connection, buffer, memoryview(buffer), 0, len(buffer), version, correlation_id, is_added=True
@@ -534,9 +534,9 @@ class ProduceApi:
     def _check_transaction(
         self, partition: Partition, transactional_id: str, buffer: FrameBuffer, start: int, end: int, version: int
     ) -> None:
-        """A batch that begins a transaction in a partition must be expected there by the coordinator (KIP-890)."""
+        """Raise Refused if the coordinator did not add the partition to the transaction of this batch (KIP-890)."""
         if end - start < HEADER_BYTES:
-            return  # the log says what is wrong with it
+            return  # Log.append raises the error
         header = read_header(buffer, start)
         if not header.attributes & TRANSACTIONAL:
             return
@@ -550,12 +550,12 @@ class ProduceApi:
         except KafkaError as error:
             code = error.code
         if code:
-            told = write_error(code, knows_abortable=version >= _ABORTABLE_FROM, adds=version >= _IMPLICIT_FROM)
-            raise Refused(told, "the transaction does not expect this batch")
+            answered = write_error(code, knows_abortable=version >= _ABORTABLE_FROM, adds=version >= _IMPLICIT_FROM)
+            raise Refused(answered, "the transaction does not expect this batch")
 
 
-def _at_odds(request: ProduceRequest, buffer: FrameBuffer) -> Refused | None:
-    """Why nothing of a request is written: one batch cannot belong to the transaction that the request is for."""
+def _find_inconsistency(request: ProduceRequest, buffer: FrameBuffer) -> Refused | None:
+    """Return the error for all batches of a request if one cannot belong to the request's transaction, else None."""
     producer_ids: set[int] = set()
     for _, partitions in request.topics:
         for data in partitions:
@@ -573,7 +573,7 @@ def _at_odds(request: ProduceRequest, buffer: FrameBuffer) -> Refused | None:
 
 
 def _is_in_transaction(partition: Partition, buffer: FrameBuffer, start: int, end: int) -> bool:
-    """Whether this batch goes on with a transaction that its partition knows; any other is looked at closely."""
+    """Return whether the partition knows the batch's transaction; also True for bytes that are no batch."""
     if end - start < HEADER_BYTES:
         return True
     producer_id, epoch = _unpack_producer(buffer, start + _PRODUCER_AT)
@@ -604,9 +604,9 @@ def _check_codec(buffer: FrameBuffer, start: int, end: int) -> None:
 
 
 def _end_reply(connection: Connection, whole: _ManyWriter | None, *, failed: bool) -> None:
-    """All partitions of a request were tried."""
+    """Complete a request whose batches have all been handled, except for those that wait for a write or a sync."""
     if whole is not None:
-        whole.tried()
+        whole.complete_one()
     elif failed:
         connection.close()
     else:

@@ -1,4 +1,4 @@
-"""Topics come, grow and go. The plan is the controller's, the store makes it true, watching the store makes it ours."""
+"""Creation, change and deletion of topics. The controller plans a change, the store commits it, a watch applies it."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ async def _create(services: Services, topic: TopicView) -> None:
 
 
 async def create_topic_by_default(services: Services, name: str) -> TopicView | None:
-    """Auto-creation: the topic, made with the broker's defaults unless somebody else was faster."""
+    """Create a topic with the broker's defaults and return it; return the existing one if there is one by now."""
     check_topic_name(name)
-    if name in INTERNAL_TOPICS:  # the broker makes them itself, with settings of their own
+    if name in INTERNAL_TOPICS:  # the broker creates them itself, with their own settings
         return None
     planned = _plan(services, NewTopic(name=name, partition_count=-1, replication_factor=-1, assignments={}, config={}))
     try:
@@ -168,7 +168,7 @@ def create_topic_in_background(services: Services, name: str) -> None:
 async def create_internal_topic(
     services: Services, name: str, *, partitions: int, replication_factor: int, config: dict[str, str]
 ) -> None:
-    """Make one of the broker's own topics, on as many brokers as there are up to the factor that is wanted."""
+    """Create an internal topic. The replication factor is limited by the number of brokers."""
     factor = min(replication_factor, len([services.broker_id]))
     wanted = NewTopic(
         name=name, partition_count=partitions, replication_factor=factor, assignments={}, config=config

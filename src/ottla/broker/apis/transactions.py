@@ -1,6 +1,6 @@
-"""Transactions as clients ask for them: decode, find the shard, hand over. What they are is the coordinator's.
+"""APIs of transactions: find the shard of the transactional id and pass the request to the coordinator.
 
-InitProducerId also serves idempotent producers, who have no transactions and so no coordinator.
+InitProducerId also serves idempotent producers without a transactional id, which need no coordinator.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from ottla.wire.messages.write_txn_markers import (
 
 Answer = Message | Awaitable[Message]
 
-#: AddPartitionsToTxn is a batch of transactions, sent by brokers, from here on
+#: first version of AddPartitionsToTxn with several transactions, which brokers send
 _BATCH_FROM = 4
-#: clients before this version look for another coordinator when they are told that one is loading
+#: older clients rediscover the coordinator after COORDINATOR_LOAD_IN_PROGRESS
 _LOADING_KNOWN_FROM = 2
-#: TxnOffsetCommit knows TRANSACTION_ABORTABLE from here on
+#: first version of TxnOffsetCommit whose clients know TRANSACTION_ABORTABLE
 _ABORTABLE_FROM = 4
-#: TxnOffsetCommit adds the group's partition to the transaction by itself from here on
+#: first version of TxnOffsetCommit that adds the group's partition to the transaction
 _IMPLICIT_FROM = 5
 
 
@@ -189,7 +189,7 @@ def _end(services: Services, request: EndTxnRequest, fresh: int | None, context:
 
 
 def txn_offset_commit(services: Services, request: TxnOffsetCommitRequest, context: RequestContext) -> Answer:
-    """TxnOffsetCommit (28) v0-v5. v3 member and generation. v5 adds the group to the transaction by itself."""
+    """TxnOffsetCommit (28) v0-v5. v3 member and generation. v5 adds the group's partition to the transaction."""
 
     def refuse(code: int) -> TxnOffsetCommitResponse:
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _LOADING_KNOWN_FROM:
@@ -210,7 +210,7 @@ def txn_offset_commit(services: Services, request: TxnOffsetCommitRequest, conte
 async def _commit_verified(
     services: Services, request: TxnOffsetCommitRequest, context: RequestContext, refuse: Any
 ) -> Message:
-    """First the transaction must know the partition that the offsets go to; then they are committed in it."""
+    """Add the partition of the group's offsets to the transaction, then commit the offsets in it."""
     await services.transactions.wait_for_markers(request.transactional_id)
     where = AddPartitionsToTxnTopic(
         name=OFFSETS_TOPIC, partitions=[services.groups.partition_for(request.group_id)]
@@ -243,7 +243,7 @@ async def _commit_verified(
 
 
 def write_txn_markers(services: Services, request: WriteTxnMarkersRequest, context: RequestContext) -> Answer:
-    """WriteTxnMarkers (27) v1. From other brokers, and from an administrator who ends a transaction that hangs."""
+    """WriteTxnMarkers (27) v1. From other brokers, and from an administrator who aborts a hanging transaction."""
     return _write_markers(services, request)
 
 
@@ -263,7 +263,7 @@ async def _write_marker(services: Services, marker: WritableTxnMarker) -> Writab
                 partitions=(TopicPartition(topic.name, number),),
             )  # fmt: skip
             if marker.producer_id < 0:
-                code: int = ErrorCode.UNKNOWN_SERVER_ERROR  # nobody has it; Kafka has no better code either
+                code: int = ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka answers the same
             else:
                 code = await services.markers.write_once(delivery)
             rows.append(WritableTxnMarkerPartitionResult(partition_index=number, error_code=code))
@@ -319,7 +319,7 @@ async def _fresh_producer_id(services: Services, transactional_id: str) -> int |
     try:
         needed = services.transactions.shard(transactional_id).needs_producer_id(transactional_id)
     except KafkaError:
-        return None  # it is refused in a moment, with the reason
+        return None  # the caller refuses the request and gives the reason
     return await services.producer_ids.next() if needed else None
 
 
