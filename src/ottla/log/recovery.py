@@ -1,20 +1,25 @@
-"""Opening a log's directory, after a clean stop or after none.
+"""Opening a log from its folder, after a clean stop or after a crash.
 
-Clean: the stop noted where each log ended; names and sizes are trusted and no segment is read.
-Not clean: every batch from the recovery point on is read and checked, indexes, producers and epochs are rebuilt from
-what is there, and the log is cut at the first byte that does not belong to a whole, undamaged batch. Everything below
-the recovery point had been synced, and what was acknowledged was written: neither is ever cut by this. If it is missing
-all the same, ``gaps`` fills its place.
+After a clean stop: the clean stop file holds the end of each log. File names and sizes are trusted; no segment is read.
 
-A checksum covers all of a batch but its offset and its leader epoch. An offset must therefore follow the one before it.
-Only compaction leaves gaps. Ours ends every segment it writes where the next begins and never touches the last, so its
-gaps are inside segments, even when it was cut off before its checkpoint. Kafka's can be between them too, below what
-the recovery point or the cleaner's checkpoint says. Elsewhere between segments, and in the last one of a topic that
-never was compacted, a gap is damage. That a topic was compacted once, and is not any more, the checkpoint tells.
+After a crash: read and check every batch from the recovery point on; rebuild the indexes, the producer state and the
+epochs from the batches; truncate the log at the first byte that is not part of a complete, valid batch. This does not
+remove batches below the recovery point, which were synced, nor acknowledged batches, which were written. If such
+batches are missing anyway, ``gaps`` fills their offsets.
 
-A compaction that was cut off is undone or finished: ``.cleaned`` files go, a ``.swap`` of a log takes the place of the
-segments that it was made from. Other leftovers of the last life, ``.deleted`` and ``.tmp``, go too; so do indexes
-without a segment, and producer snapshots that belong to no segment and are not the newest.
+The checksum of a batch does not cover its base offset and its leader epoch. The base offset is therefore compared with
+the end of the batch before. Only compaction leaves gaps between offsets:
+
+- Ottla's compaction ends each segment where the next one begins and skips the active segment. Its gaps are inside
+  sealed segments, even if it crashed before it wrote its checkpoint.
+- Kafka's compaction can also leave gaps between segments, below the recovery point or the cleaner's checkpoint.
+
+Any other gap between segments is damage, and so is a gap in the last segment of a topic that was never compacted. The
+cleaner's checkpoint tells whether a topic was compacted in the past.
+
+An interrupted compaction is undone or completed: ``.cleaned`` files are deleted, and a ``.log.swap`` file replaces its
+source segments. Also deleted are ``.deleted`` and ``.tmp`` files, indexes without a segment, and producer snapshots
+that are not at the base offset of a segment, except the newest one.
 """
 
 from __future__ import annotations
@@ -43,12 +48,12 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanStop:
-    """What a clean stop noted of one log."""
+    """The entry of one log in the clean stop file."""
 
     log_end_offset: int
     active_base_offset: int
     active_size_bytes: int
-    #: of all segments before the active one; None in a note of an earlier version
+    #: size of all segments before the active one; None if an earlier version wrote the file
     sealed_bytes: int | None = None
 
 
@@ -57,28 +62,28 @@ def open_log(
     clean: CleanStop | None, recovery_point: int, log_start_offset: int, cleaner_offset: int | None = 0,
     high_watermark: int = 0,
 ) -> Log:  # fmt: skip
-    """Open the log in ``directory``; it may be empty. Raise WriteFailed if a write fails, OSError if a read does.
+    """Return the log in ``directory``, which may be empty. Raise WriteFailed if a write fails, OSError if a read does.
 
-    Everything below ``cleaner_offset`` was compacted; None when nobody knows any more how far that went. If the files
-    end before the offset that the clean stop noted, or else before ``recovery_point`` or ``high_watermark``, records
-    were lost: a batch without records takes their offsets.
+    The log was compacted below ``cleaner_offset``; pass None if the cleaner's checkpoint is unreadable. If the files
+    end before the end offset of ``clean`` (without it: before ``recovery_point`` or ``high_watermark``), records were
+    lost: a batch without records fills their offsets.
     """
     _finish_swaps(disk, directory)
     segments = _list_segments(disk, directory)
     epochs = _load_epochs(disk, directory)
-    was_clean = clean is not None and epochs is not None and _fits(segments, clean)
+    was_clean = clean is not None and epochs is not None and _matches_clean_stop(segments, clean)
     if clean is not None and epochs is not None and was_clean:
         end_offset = clean.log_end_offset
         producers = None
         for segment in segments:
-            # An empty one may have no file yet, let alone a name on disk.
+            # An empty segment may have no file yet: -1 makes the first sync include the folder.
             segment.synced_bytes = segment.indexed_bytes = segment.size_bytes or -1
     else:
         compacted = settings.compact or cleaner_offset != 0
         synced_end = clean.log_end_offset if clean is not None else recovery_point
         dense_from = None if cleaner_offset is None else max(synced_end, cleaner_offset)
         if settings.compact and not dense_from:
-            dense_from = None  # there may never have been a checkpoint here: a folder from a backup
+            dense_from = None  # a folder restored from a backup may have no checkpoint: accept gaps anywhere
         known_end = synced_end if clean is not None else max(synced_end, high_watermark)
         epochs, end_offset, producers = _recover(
             disk, directory, segments, epochs or LeaderEpochs(), recovery_point, dense_from, compacted, synced_end,
@@ -86,7 +91,7 @@ def open_log(
         )  # fmt: skip
     start_offset = max(log_start_offset, segments[0].base_offset if segments else end_offset)
     if end_offset < start_offset:
-        # The start moved beyond everything the files hold (deleted records, lost files): begin anew there.
+        # The log start is after all batches in the files (records deleted, files lost): start an empty log there.
         for segment in segments:
             segment.delete_files()
         segments, end_offset = [], start_offset
@@ -94,7 +99,7 @@ def open_log(
     if not segments:
         segments = [Segment(disk, directory, end_offset)]
         if end_offset:
-            # The name of this file is all that tells where the log goes on.
+            # Only the name of this file tells the next start the log end offset.
             segments[0].open_file()
             disk.fsync_dir(directory)
     epochs.truncate_from_end(end_offset)
@@ -105,13 +110,13 @@ def open_log(
         epochs_synced=was_clean,
     )  # fmt: skip
     if cleaner_offset is not None and start_offset <= cleaner_offset <= end_offset:
-        # Otherwise the files are not those that were compacted, and all of them are taken for dirty.
+        # Otherwise these are not the files that were compacted, and the whole log is dirty.
         opened.first_dirty_offset = cleaner_offset
     return opened
 
 
 def _finish_swaps(disk: Disk, directory: str) -> None:
-    """Finish what Segment.swap_files began. Each step leaves what it needs to be taken again."""
+    """Complete an interrupted ``Segment.swap_files``. A crash at any step is harmless: the next start repeats it."""
     names = disk.listdir(directory)
     swaps = [name for name in names if name.endswith(SWAP)]
     for name in swaps.copy():
@@ -119,9 +124,9 @@ def _finish_swaps(disk: Disk, directory: str) -> None:
             continue
         path = os.path.join(directory, name)
         base, end = int(stem), _end_of_file(disk, path)
-        log.warning("compaction was cut off and is finished path=%s", path)
+        log.warning("completing an interrupted compaction path=%s", path)
         for suffix in SWAPPED[1:]:
-            # Kafka renames the log first. What describes it is as whole as it is.
+            # Kafka renames the log before its indexes. If the log is complete, its .cleaned indexes are too.
             index = path.removesuffix(".log" + SWAP) + suffix
             if disk.exists(index + CLEANED):
                 disk.rename(index + CLEANED, index + SWAP)
@@ -132,7 +137,7 @@ def _finish_swaps(disk: Disk, directory: str) -> None:
                 disk.remove(os.path.join(directory, old))
         disk.rename(path, path.removesuffix(SWAP))
     for name in swaps:
-        # Indexes: the log that they belong to has its name by now, unless it never came that far.
+        # The remaining .swap files are indexes. If their log is still .cleaned, the swap had not started: undo it.
         path = os.path.join(directory, name)
         if disk.exists(os.path.splitext(path.removesuffix(SWAP))[0] + ".log" + CLEANED):
             disk.remove(path)
@@ -143,7 +148,7 @@ def _finish_swaps(disk: Disk, directory: str) -> None:
 
 
 def _end_of_file(disk: Disk, path: str) -> int:
-    """The offset behind the last batch of a file that was synced before it got its name."""
+    """Return the offset after the last batch of a ``.log.swap`` file, which was synced and is complete."""
     file, position, end = SegmentFile(disk, disk.open(path)), 0, 0
     while len(head := disk.pread(file.fd, HEADER_BYTES, position)) == HEADER_BYTES:
         header = read_header(head)
@@ -154,7 +159,7 @@ def _end_of_file(disk: Disk, path: str) -> int:
 
 
 def _list_segments(disk: Disk, directory: str) -> list[Segment]:
-    """The segments by name, leftovers of the last life removed."""
+    """Return the segments ordered by base offset. Delete temporary and orphaned files."""
     segments = []
     names = set(disk.listdir(directory))
     for name in names:
@@ -173,7 +178,8 @@ def _list_segments(disk: Disk, directory: str) -> list[Segment]:
     return segments
 
 
-def _fits(segments: list[Segment], clean: CleanStop) -> bool:
+def _matches_clean_stop(segments: list[Segment], clean: CleanStop) -> bool:
+    """Return whether the segments have the sizes in ``clean``. Append the empty active segment if it has no file."""
     if not segments:
         return clean.log_end_offset == clean.active_base_offset and clean.active_size_bytes == 0
     active = segments[-1]
@@ -188,7 +194,7 @@ def _fits(segments: list[Segment], clean: CleanStop) -> bool:
 
 
 def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
-    """Return the history of leader epochs; None if its file is damaged: it is then rebuilt from all batches."""
+    """Return the leader epochs; None if their file is damaged. Recovery then rebuilds them from all batches."""
     path = os.path.join(directory, EPOCHS_FILE)
     data = read_derived_file(disk, path)
     if not data:
@@ -196,7 +202,7 @@ def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
     try:
         return LeaderEpochs.from_text(data.decode("ascii"))
     except (ValueError, IndexError):
-        log.warning("leader epochs are damaged and will be rebuilt dir=%s", directory)
+        log.warning("rebuilding the damaged leader epoch checkpoint dir=%s", directory)
         return None
 
 
@@ -204,20 +210,23 @@ def _recover(
     disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, recovery_point: int,
     dense_from: int | None, compacted: bool, synced_end: int, known_end: int,
 ) -> tuple[LeaderEpochs, int, Producers | None]:  # fmt: skip
-    """Read what may be damaged, cut where it is, rebuild what describes it.
+    """Check the segments from the recovery point on, truncate damage, rebuild the derived files.
 
-    Offsets below ``known_end`` were assigned: what is missing of them is filled by batches without records. Below
-    ``synced_end`` a damaged batch ends its segment only: what follows had been synced and stays.
+    Return the leader epochs, the log end offset and the producer state, which is None if it must be loaded again.
+    Offsets below ``known_end`` were assigned: batches without records fill those that are missing. Damage below
+    ``synced_end`` truncates only its segment, because the following segments were synced and are kept.
     """
-    # Without its history of epochs a log is read as a whole; without a snapshot of its producers, from the last one on.
-    # A segment is read from its start, and which transactions end in it only those know who began it.
-    first = _holder(segments, recovery_point if epochs.epochs else 0)
+    # Without leader epochs, read the whole log. Otherwise start at a segment whose producer snapshot can be loaded, or
+    # at an older one. Read each segment from its start: a marker can only be matched to its transaction by the batches
+    # that opened it.
+    first = _segment_number(segments, recovery_point if epochs.epochs else 0)
     producers, replay_from = load_snapshot(disk, directory, segments[first].base_offset if segments else recovery_point)
-    while segments and first != (older := _holder(segments, replay_from)):
+    while segments and first != (older := _segment_number(segments, replay_from)):
         first = older
         producers, replay_from = load_snapshot(disk, directory, segments[first].base_offset)
     if not first and not compacted:
-        # All of them are about to be read again. Compaction may have dropped the batches that an epoch began with.
+        # All batches are read again, so rebuild the epochs. Not after compaction: it may have removed the first batches
+        # of an epoch.
         epochs = LeaderEpochs()
     for segment, following in pairwise(segments[: first + 1]):
         segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
@@ -239,26 +248,27 @@ def _recover(
         end_offset = scan.end_offset
         if scan.damage:
             log.warning(
-                "log cut path=%s position=%d size=%d next_offset=%d reason=%s",
+                "log truncated path=%s position=%d size=%d next_offset=%d reason=%s",
                 segment.path(".log"), segment.size_bytes, scan.file_bytes, end_offset, scan.damage,
             )  # fmt: skip
             disk.truncate(segment.file.fd, segment.size_bytes)
             if end_offset < synced_end and number + 1 < len(segments):
                 continue
-            _drop(segments, number + 1, "it stands behind the cut")
+            _drop(segments, number + 1, "the segment before it was truncated")
             break
-    # Before a gap is filled: a producer that repeats a batch which was lost must not be told that it is stored.
+    # Remove the snapshots before a gap is filled: a producer that resends a lost batch must not get the reply that
+    # the batch is a duplicate.
     remove_snapshots(disk, directory, behind=end_offset)
-    # A snapshot of more than is left says nothing: the log then loads an older one and replays.
+    # A snapshot after the log end is useless: the log then loads an older snapshot and replays the batches.
     known_producers = producers if replay_from <= end_offset else None
     epochs.truncate_from_end(end_offset)
     if end_offset < known_end:
         end_offset = _fill_end(disk, directory, segments, end_offset, known_end, max(epochs.latest, 0))
     if len(segments) - first > 1:
-        # Recovery will not read these segments again, so what it learnt of them must stay.
+        # Recovery will not read the sealed segments again, so sync the epochs that it found in them.
         disk.write_file(os.path.join(directory, EPOCHS_FILE), epochs.to_text().encode(), sync=True)
-    # What recovery found and keeps may so far be in the page cache only, yet the log will be taken for synced. What it
-    # removed must not come back either: the first sync of each file, here or later, takes the folder's names along.
+    # Sync the recovered batches, which may be only in the page cache, because the opened log counts as synced. The
+    # first sync of each file also syncs the folder, so that removed files do not reappear.
     for segment in segments[first:]:
         if segment.size_bytes:
             segment.sync()
@@ -271,15 +281,15 @@ def _recover(
 def _fill_end(
     disk: Disk, directory: str, segments: list[Segment], end_offset: int, known_end: int, leader_epoch: int
 ) -> int:
-    """Let the log end at ``known_end``, where it is known to have ended; return the end that it has now."""
+    """Fill the lost offsets up to ``known_end``. Return the new log end offset."""
     if not segments:
         report_gap(directory, end_offset, known_end)
         return known_end
     return known_end if fill_gap(disk, segments[-1], end_offset, known_end, leader_epoch) else end_offset
 
 
-def _holder(segments: list[Segment], offset: int) -> int:
-    """The number of the segment that holds an offset."""
+def _segment_number(segments: list[Segment], offset: int) -> int:
+    """Return the number of the segment that contains ``offset``."""
     return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
 
 
@@ -291,7 +301,7 @@ def _drop(segments: list[Segment], first: int, reason: str) -> None:
 
 
 class _Scan:
-    """One file read from its start: batches are checked and noted, up to the first that is damaged."""
+    """Reads one segment from its start and checks its batches up to the first damaged one."""
 
     def __init__(
         self, segment: Segment, later: list[Segment], epochs: LeaderEpochs, producers: Producers, replay_from: int,
@@ -304,12 +314,13 @@ class _Scan:
         self._dense_from = dense_from
         self._next_base_offset = later[0].base_offset if later else None
         self.file_bytes = segment.size_bytes
-        #: the offset behind the last good batch; the segment's size is the position
+        #: the offset after the last valid batch; ``segment.size_bytes`` is its position
         self.end_offset = segment.base_offset
-        #: what is wrong there
+        #: why the scan stopped at ``end_offset``; None if all batches are valid
         self.damage: str | None = None
 
     def run(self, disk: Disk) -> None:
+        """Rebuild the segment's size and indexes from its valid batches. Set ``end_offset`` and ``damage``."""
         segment, size = self._segment, self.file_bytes
         segment.size_bytes = 0
         segment.reset_indexes()
@@ -319,31 +330,31 @@ class _Scan:
             if inner + HEADER_BYTES > len(chunk):
                 chunk, chunk_at, inner = disk.pread(segment.file.fd, _READ_BYTES, position), position, 0
                 if len(chunk) < HEADER_BYTES:
-                    self.damage = "less than a batch header is left"
+                    self.damage = "fewer bytes than a batch header are left"
                     return
             header = read_header(chunk, inner)
             if header.length < LENGTH_MIN or position + header.size_bytes > size:
-                self.damage = "the last batch is not whole"
+                self.damage = "the last batch is incomplete"
                 return
             if inner + header.size_bytes > len(chunk):
                 chunk = disk.pread(segment.file.fd, max(_READ_BYTES, header.size_bytes), position)
                 chunk_at, inner = position, 0
-            self.damage = self._look(header, memoryview(chunk)[inner : inner + header.size_bytes])
+            self.damage = self._check_and_apply(header, memoryview(chunk)[inner : inner + header.size_bytes])
             if self.damage:
                 return
 
-    def _look(self, header: BatchHeader, batch: memoryview) -> str | None:
-        """Note a batch, or say what is wrong with it."""
+    def _check_and_apply(self, header: BatchHeader, batch: memoryview) -> str | None:
+        """Apply a valid batch to the epochs, producers and indexes. Return why it is damaged, None if it is valid."""
         expected, base = self.end_offset, header.base_offset
         if header.magic != MAGIC:
-            return f"magic {header.magic}"
+            return f"magic is {header.magic}, not {MAGIC}"
         last = header.last_offset
         if not expected <= base <= last <= self._segment.base_offset + RELATIVE_OFFSET_MAX:
-            return f"offsets {base} to {last} where {expected} or more must follow"
+            return f"offsets are {base} to {last}, the first must be {expected} or larger"
         if base > expected and not self._may_skip(expected, header.next_offset):
-            return f"offset {base} where {expected} must follow"
+            return f"offset is {base}, must be {expected}"
         if len(batch) != header.size_bytes or checksum(batch) != header.crc:
-            return "checksum"
+            return "the checksum does not match"
         self._epochs.assign(header.leader_epoch, base)
         if base >= self._replay_from and (aborted := self._producers.replay(header, batch)) is not None:
             self._segment.aborted.append(aborted)
@@ -352,7 +363,7 @@ class _Scan:
         return None
 
     def _may_skip(self, expected: int, next_offset: int) -> bool:
-        """Whether offsets from ``expected`` on may be missing before a batch that ends with ``next_offset``."""
+        """Return whether offsets from ``expected`` on may be missing before a batch that ends at ``next_offset``."""
         if self._next_base_offset is not None:
             return next_offset <= self._next_base_offset
         return self._dense_from is None or expected < self._dense_from

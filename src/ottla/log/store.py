@@ -1,15 +1,16 @@
 """All logs of this broker, in its log directories.
 
-A directory holds ``meta.properties`` (whose it is), one folder per partition, and small files that are replaced as a
-whole: recovery points, start offsets and high watermarks of its partitions, and after a clean stop a note of where
-each log ended. Deleting a partition renames its folder at once and unlinks its files in a thread.
+A directory holds ``meta.properties`` (the cluster and the broker that own it), one folder per partition, and
+checkpoints that are replaced atomically: recovery points, log start offsets, high watermarks and, after a clean stop,
+the clean stop file with the end of each log. Deleting a partition renames its folder immediately and deletes its files
+in a thread.
 
-Absence of metadata is never proof that data may go: a folder whose topic is unknown is left alone, and one that belongs
-to an earlier topic of the same name is set aside.
+Missing metadata is no proof that data may be deleted: the folder of an unknown topic is not changed, and the folder of
+an earlier topic with the same name is renamed ("set aside").
 
-A log that cannot be read at the start is offline: ``Log.failure`` says why. All other logs start. The files of an
-offline log are not touched, and checkpoints keep what they said of it, so that the next start can open it if the disk
-answers again.
+A log that cannot be read at the start is offline, and ``Log.failure`` holds the reason. All other logs start. The files
+of an offline log are not changed, and the checkpoints keep its offsets, so that the next start can open it if the disk
+is healthy again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _FLUSH_THREADS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSpec:
-    """What the metadata says of a partition that this broker holds."""
+    """A partition of which this broker has a replica, as described by the cluster metadata."""
 
     name: TopicPartition
     topic_id: bytes
@@ -59,8 +60,8 @@ class PartitionSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotedOffsets:
-    """What the checkpoints of a directory say of one log; None where they do not name it."""
+class CheckpointedOffsets:
+    """The offsets of one log in the checkpoints of its directory; None if a checkpoint has no entry for it."""
 
     recovery_point: int | None
     start: int | None
@@ -75,24 +76,25 @@ class LogDir:
         self.path = path
         self.lock_fd = lock_fd
         self.offline = False
-        #: False while less is free than `log.dir.free.bytes.min`
+        #: False while the disk has less free space than `log.dir.free.bytes.min`
         self.has_room = True
         self.logs: dict[TopicPartition, Log] = {}
-        #: what the checkpoints say of logs that are offline because they could not be read
-        self.unread: dict[TopicPartition, NotedOffsets] = {}
-        #: what the checkpoint of high watermarks says, or will say with its next version
+        #: checkpointed offsets of the logs that are offline because they could not be read
+        self.unread: dict[TopicPartition, CheckpointedOffsets] = {}
+        #: contents of the high watermark checkpoint, or of its next version
         self.high_watermarks: dict[TopicPartition, int] = {}
-        #: partitions of which the checkpoints on disk may say more than that they are empty
+        #: partitions for which a checkpoint on disk may hold an offset other than 0
         self.checkpointed: set[TopicPartition] = set()
-        #: up to where each log was compacted; and what the file says of it, None when it cannot be read
+        #: the offset below which each log was compacted
         self.cleaner_offsets: dict[TopicPartition, int] = {}
+        #: contents of the cleaner's checkpoint on disk; None if it cannot be read
         self.cleaner_offsets_written: dict[TopicPartition, int] | None = {}
-        #: a thread writes that file after a compaction, the loop when a topic takes a name that is in it
+        #: guards that file: a thread writes it after a compaction, the event loop when a new topic reuses a name
         self.cleaner_file = Lock()
 
 
 def read_meta(disk: Disk, path: str) -> dict[str, str]:
-    """A directory's ``meta.properties``; empty when it has none. Raises StartError when it does not say whose it is."""
+    """Return the directory's ``meta.properties``, empty if there is none. Raise StartError if it names no cluster."""
     data = disk.read_file(os.path.join(path, META))
     if data is None:
         return {}
@@ -107,7 +109,7 @@ def read_meta(disk: Disk, path: str) -> dict[str, str]:
 
 
 def check_owner(disk: Disk, path: str, cluster_id: str | None, broker_id: int) -> None:
-    """Raise StartError when the directory belongs to another cluster or broker. Touches nothing."""
+    """Raise StartError if the directory belongs to another cluster or broker. Change no file."""
     meta = read_meta(disk, path)
     owner_cluster, owner_id = meta.get("cluster.id"), meta.get("node.id", meta.get("broker.id"))
     if owner_cluster is not None and owner_cluster != cluster_id:
@@ -123,7 +125,7 @@ def check_owner(disk: Disk, path: str, cluster_id: str | None, broker_id: int) -
 
 
 class LogStore:
-    """The logs by partition. Everything but thread work runs on the event loop."""
+    """The logs by partition. All methods run on the event loop; some submit work to threads."""
 
     def __init__(self, disk: Disk, paths: Iterable[str], threads: ThreadPool) -> None:
         self._disk = disk
@@ -131,7 +133,7 @@ class LogStore:
         self._paths = list(paths)
         self.dirs: list[LogDir] = []
         self.logs: dict[TopicPartition, Log] = {}
-        #: whether every directory was left by a clean stop, or is new
+        #: whether each directory is new or its last stop was clean
         self.was_clean = True
         #: called when a sealed segment could not be synced
         self.on_dir_failed: Callable[[LogDir, OSError], None] = lambda *_: None
@@ -139,7 +141,7 @@ class LogStore:
     # -- start ----------------------------------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Take the directories for this process."""
+        """Create and lock the directories. Raise StartError if another process has locked one of them."""
         for path in self._paths:
             self._disk.makedirs(path)
             lock_fd = lock_file(os.path.join(path, LOCK))
@@ -151,12 +153,12 @@ class LogStore:
             self.dirs.append(LogDir(path, lock_fd))
 
     def sign(self, cluster_id: str, broker_id: int, directory_id: Callable[[], str]) -> None:
-        """Write into the directories that are new whose they are."""
+        """Write ``meta.properties``, which names the owner, into each new directory."""
         for directory in self.dirs:
             if not read_meta(self._disk, directory.path):
                 text = f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={directory_id()}\n"
                 self._disk.write_file(os.path.join(directory.path, META), text.encode(), sync=True)
-                # The directory may be as new as what is in it. A parent that we may not open is not ours to sync.
+                # The directory itself may be new, so sync its parent. Skip a parent that the process may not open.
                 try:
                     self._disk.fsync_dir(os.path.dirname(os.path.abspath(directory.path)))
                 except OSError as error:
@@ -164,7 +166,7 @@ class LogStore:
                         raise
 
     def load(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, int]:
-        """Open the logs of all known partitions. Returns the high watermarks that were noted for them."""
+        """Open or create the logs of all partitions in ``specs``. Return their checkpointed high watermarks."""
         high_watermarks: dict[TopicPartition, int] = {}
         for directory in self.dirs:
             path = directory.path
@@ -182,26 +184,26 @@ class LogStore:
                 if folder.endswith("-delete"):
                     self._remove_folder(os.path.join(path, folder))
                 elif name is not None and (spec := specs.get(name)) is not None and name not in self.logs:
-                    if self._set_aside_stranger(path, folder, spec.topic_id):
+                    if self._set_aside_if_other_topic(path, folder, spec.topic_id):
                         continue
-                    noted = NotedOffsets(
+                    offsets = CheckpointedOffsets(
                         recovery_point=recovery_points.get(name), start=start_offsets.get(name),
                         high_watermark=marks.get(name),
                         cleaner=None if cleaner_offsets is None else cleaner_offsets.get(name, 0),
                     )  # fmt: skip
-                    self._open(directory, folder, spec, (clean or {}).get(folder), noted)
+                    self._open(directory, folder, spec, (clean or {}).get(folder), offsets)
                 elif name is not None:
                     if cleaner_offsets is not None and name in cleaner_offsets:
                         directory.cleaner_offsets[name] = cleaner_offsets[name]
-                    log.warning("folder of an unknown partition left alone path=%s", os.path.join(path, folder))
+                    log.warning("ignoring the folder of an unknown partition path=%s", os.path.join(path, folder))
             for folder, note in (clean or {}).items():
                 name = _partition_of(folder)
                 if name is not None and (spec := specs.get(name)) is not None and name not in self.logs:
                     self._open_lost(directory, folder, spec, note)
             if cleaner_offsets is not None:
-                # What it said of logs that are gone, or were cut, must not be believed of what grows in their place.
+                # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
                 self.write_cleaner_offsets(directory)
-            # From here on a crash must be seen as one.
+            # From here on the next start must treat a crash as a crash.
             self._disk.remove(os.path.join(path, CLEAN_STOP))
             self._disk.fsync_dir(path)
         for name, spec in specs.items():
@@ -210,15 +212,15 @@ class LogStore:
         return high_watermarks
 
     def _open(
-        self, directory: LogDir, folder: str, spec: PartitionSpec, clean: CleanStop | None, noted: NotedOffsets
+        self, directory: LogDir, folder: str, spec: PartitionSpec, clean: CleanStop | None, offsets: CheckpointedOffsets
     ) -> None:
         """Open the log in ``folder``; if it cannot be read, add an offline log. Raise OSError if a write fails."""
         path = os.path.join(directory.path, folder)
         try:
             opened = self._add(directory, open_log(
-                self._disk, path, spec.name, spec.settings, clean=clean, recovery_point=noted.recovery_point or 0,
-                log_start_offset=noted.start or 0, cleaner_offset=noted.cleaner,
-                high_watermark=noted.high_watermark or 0,
+                self._disk, path, spec.name, spec.settings, clean=clean, recovery_point=offsets.recovery_point or 0,
+                log_start_offset=offsets.start or 0, cleaner_offset=offsets.cleaner,
+                high_watermark=offsets.high_watermark or 0,
             ))  # fmt: skip
         except OSError as error:
             if isinstance(error, WriteFailed) or error.errno in NO_DESCRIPTORS:
@@ -226,9 +228,9 @@ class LogStore:
             log.critical("log cannot be read, its partition is offline partition=%s error=%s", spec.name, error)
             opened = self._add(directory, self._empty_log(path, spec))
             opened.failure = str(error)
-            directory.unread[spec.name] = noted
-            if noted.cleaner:
-                directory.cleaner_offsets[spec.name] = noted.cleaner
+            directory.unread[spec.name] = offsets
+            if offsets.cleaner:
+                directory.cleaner_offsets[spec.name] = offsets.cleaner
             return
         if opened.first_dirty_offset:
             directory.cleaner_offsets[spec.name] = opened.first_dirty_offset
@@ -237,15 +239,16 @@ class LogStore:
         """Open a log whose folder was lost since the clean stop: its topic exists, so the broker did not delete it."""
         if not self._disk.exists(os.path.join(directory.path, folder)):
             self._make_folder(directory, spec)
-            unnoted = NotedOffsets(recovery_point=None, start=None, high_watermark=None, cleaner=0)
-            self._open(directory, folder, spec, clean, unnoted)
+            no_offsets = CheckpointedOffsets(recovery_point=None, start=None, high_watermark=None, cleaner=0)
+            self._open(directory, folder, spec, clean, no_offsets)
 
     def _has_logs(self, path: str) -> bool:
         return any(_partition_of(folder) is not None for folder in self._disk.listdir(path))
 
-    def _set_aside_stranger(self, path: str, folder: str, topic_id: bytes) -> bool:
+    def _set_aside_if_other_topic(self, path: str, folder: str, topic_id: bytes) -> bool:
+        """Rename the folder and return True if its metadata file holds the id of another topic."""
         data = read_derived_file(self._disk, os.path.join(path, folder, "partition.metadata"))
-        # A power cut can leave the file empty or torn; only a whole id is proof that the folder is another topic's.
+        # A power failure can leave the file empty or incomplete: only a complete topic id is proof.
         found = re.search(rb"^topic_id: ([\w-]{22})$", data or b"", re.MULTILINE)
         if found is None or found[1].decode() == topic_id_text(topic_id):
             return False
@@ -254,19 +257,22 @@ class LogStore:
 
     def _set_aside(self, path: str, unique: str) -> None:
         aside = f"{path}.{unique}-stray"
-        log.warning("folder of an earlier topic set aside path=%s", aside)
+        log.warning("folder of an earlier topic with the same name renamed path=%s", aside)
         self._disk.rename(path, aside)
 
     def _add(self, directory: LogDir, opened: Log) -> Log:
-        opened.on_roll = self._rolled
+        opened.on_roll = self._sync_sealed_segment
         directory.logs[opened.name] = opened
         self.logs[opened.name] = opened
         return opened
 
-    # -- partitions come and go -----------------------------------------------------------------------------------
+    # -- create and delete partitions -----------------------------------------------------------------------------
 
     def create(self, spec: PartitionSpec) -> Log:
-        """Make an empty log in the directory that has the fewest. Nothing is written before its first batch."""
+        """Create an empty log in the directory with the fewest logs and return it. Raise OSError if none is online.
+
+        No file is written before the first append.
+        """
         usable = [directory for directory in self.dirs if not directory.offline]
         if not usable:
             raise OSError("no log directory is online")
@@ -286,48 +292,53 @@ class LogStore:
     def _make_folder(self, directory: LogDir, spec: PartitionSpec) -> None:
         folder, topic_id = os.path.join(directory.path, str(spec.name)), spec.topic_id
         if self._disk.exists(folder) and any(name.endswith(".log") for name in self._disk.listdir(folder)):
-            # A topic of this name was deleted, or forgotten, while its disk was away.
+            # An earlier topic with this name was deleted, or lost from the metadata, while the disk was offline.
             self._set_aside(folder, topic_id_text(topic_id))
         directory.cleaner_offsets.pop(spec.name, None)
         directory.high_watermarks.pop(spec.name, None)
         if spec.name in directory.checkpointed:
-            # What the checkpoints say of an earlier topic of this name would cut the new one down after a crash.
+            # Remove the offsets of an earlier topic with this name: recovery would apply them to the new one.
             self._write_offsets(directory, sync=True)
         self._disk.makedirs(folder)
         metadata = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
         self._disk.write_file(os.path.join(folder, "partition.metadata"), metadata.encode(), sync=False)
 
     def delete(self, name: TopicPartition, unique: str) -> None:
-        """Forget the log at once; its files go in a thread, unless their disk is offline."""
-        gone = self.logs.pop(name, None)
-        if gone is None:
+        """Remove the log from the store and rename its folder. A thread deletes the files.
+
+        The files of an offline directory stay.
+        """
+        removed = self.logs.pop(name, None)
+        if removed is None:
             return
-        directory = self.dir_of(gone)
+        directory = self.dir_of(removed)
         del directory.logs[name]
         directory.unread.pop(name, None)
         directory.cleaner_offsets.pop(name, None)
-        gone.pending.clear()
-        gone.deleted = True
-        # Connections remember the partition they last wrote to; its space must not wait for them to close.
-        for segment in gone.segments:
+        removed.pending.clear()
+        removed.deleted = True
+        # Close the files now: connections keep a reference to the log that they last appended to, and the disk space
+        # of an open file stays in use.
+        for segment in removed.segments:
             segment.release_file()
-        if gone.make_folder is not None or directory.offline:
+        if removed.make_folder is not None or directory.offline:
             return
         target = os.path.join(directory.path, f"{name}.{unique}-delete")
-        self._disk.rename(gone.directory, target)
+        self._disk.rename(removed.directory, target)
         self._remove_folder(target)
 
     def dir_of(self, of: Log) -> LogDir:
+        """Return the log directory that contains the log's folder."""
         parent = os.path.dirname(of.directory)
         return next(directory for directory in self.dirs if directory.path == parent)
 
     def _remove_folder(self, path: str) -> None:
         self._threads.submit(lambda: self._disk.remove_tree(path), lambda error: _report(error, "remove folder", path))
 
-    # -- segments come and go -------------------------------------------------------------------------------------
+    # -- seal and delete segments ---------------------------------------------------------------------------------
 
-    def _rolled(self, of: Log, sealed: Segment) -> None:
-        """A sealed segment goes to disk in the background, and the recovery point follows."""
+    def _sync_sealed_segment(self, of: Log, sealed: Segment) -> None:
+        """Sync a sealed segment and write its indexes in a thread; the recovery point then advances past it."""
         segments, of.sealed_unindexed = [*of.sealed_unindexed, sealed], []
         sizes = [(segment, segment.size_bytes) for segment in segments]
 
@@ -341,14 +352,14 @@ class LogStore:
                 return
             if error is None:
                 of.note_synced(sizes)
-                # Who reads them opens them again; otherwise every segment ever written would hold a descriptor.
+                # Close the files, so that sealed segments use no file descriptors. Readers open them again.
                 for segment in segments:
                     if segment is not of.active:
                         segment.release_file()
             elif error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
-                # Only what describes the segments is missing. Until it is there, recovery would read them again.
+                # Only indexes or snapshots are missing. Until they are written, recovery would read the segments.
                 log.warning(
-                    "sealed segment has no index yet, next try at the next roll dir=%s error=%s", of.directory, error
+                    "sealed segment has no index yet, retrying at the next roll dir=%s error=%s", of.directory, error
                 )
                 of.sealed_unindexed += segments
             elif isinstance(error, WriteFailed):
@@ -360,18 +371,18 @@ class LogStore:
         self._threads.submit(work, done)
 
     def advance_log_start(self, of: Log, offset: int) -> None:
-        """Move a log's start; segments that fall before it are unlinked in a thread."""
+        """Advance the log start offset. A thread deletes the files of the segments before it."""
         dropped = of.advance_log_start(offset)
         if not dropped:
             return
 
         def work() -> None:
             if not of.deleted:
-                # The segments that stay must not lose their names in the power cut that takes these.
+                # Sync the names of the remaining segments first: a power failure must not lose these too.
                 self._disk.fsync_dir(of.directory)
                 for segment in dropped:
                     segment.delete_files()
-                # Before the recovery point passes them: they have no indexes, should they come back.
+                # Sync before the recovery point advances: a segment without indexes must not reappear below it.
                 self._disk.fsync_dir(of.directory)
 
         def done(error: OSError | None) -> None:
@@ -380,15 +391,15 @@ class LogStore:
             elif not of.deleted:
                 _report(error, "remove segments from", first)
 
-        # The segments are kept until then, so that their files close after their names are gone.
+        # ``done`` refers to the segments, so that their files close after they were deleted.
         first, last = dropped[0].path(".log"), dropped[-1].path(".log")
         log.info("segments deleted first=%s last=%s count=%d", first, last, len(dropped))
         self._threads.submit(work, done)
 
-    # -- small files ----------------------------------------------------------------------------------------------
+    # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int], *, sync: bool) -> None:
-        """Note recovery points, start offsets and high watermarks of every directory that is online."""
+        """Write the recovery points, log start offsets and high watermarks of every online directory."""
         for directory in self.dirs:
             if directory.offline:
                 continue
@@ -414,29 +425,32 @@ class LogStore:
         self._write_checkpoint(directory, HIGH_WATERMARKS, marks, sync)
         if sync:
             self.write_cleaner_offsets(directory)
-            # A checkpoint that is not synced can still give way to the one before it.
+            # Only now: without a sync, a power failure can bring back the previous version of a checkpoint.
             directory.checkpointed = points.keys() | {name for name, offset in marks.items() if offset}
 
     def _load_cleaner_offsets(self, directory: LogDir) -> dict[TopicPartition, int] | None:
-        """What the cleaner's checkpoint says; None when there is one that cannot be read."""
+        """Return the offsets in the cleaner's checkpoint; None if the file exists but cannot be read."""
         path = os.path.join(directory.path, CLEANER_OFFSETS)
         offsets: dict[TopicPartition, int] | None = None
         try:
             offsets = _parse_checkpoint(self._disk.read_file(path))
         except (ValueError, IndexError, OSError) as error:
-            log.warning("cleaner's checkpoint is ignored, logs may have gaps anywhere path=%s error=%s", path, error)
+            log.warning(
+                "ignoring the damaged checkpoint of the cleaner, gaps in logs are not checked path=%s error=%s",
+                path, error,
+            )  # fmt: skip
         directory.cleaner_offsets_written = offsets
         directory.checkpointed |= (offsets or {}).keys()
         return offsets
 
     def note_cleaned(self, of: Log, offset: int) -> None:
-        """The log is compacted up to here, durably; ``write_cleaner_offsets`` has yet to say so on disk."""
+        """Record that the log is compacted below ``offset``; ``write_cleaner_offsets`` writes it to the checkpoint."""
         directory = self.dir_of(of)
         of.first_dirty_offset = directory.cleaner_offsets[of.name] = offset
         directory.checkpointed.add(of.name)
 
     def write_cleaner_offsets(self, directory: LogDir) -> None:
-        """Note how far logs are compacted. Always synced: recovery of topics that were compacted once needs it."""
+        """Write and sync the cleaner's checkpoint if it changed. Recovery needs it for logs compacted in the past."""
         with directory.cleaner_file:
             offsets = directory.cleaner_offsets.copy()
             if offsets != directory.cleaner_offsets_written:
@@ -453,19 +467,19 @@ class LogStore:
         try:
             return _parse_checkpoint(self._disk.read_file(os.path.join(path, file)))
         except (ValueError, IndexError, OSError) as error:
-            # Recovery without a recovery point reads more, and loses nothing.
-            log.warning("checkpoint is damaged and ignored path=%s error=%s", os.path.join(path, file), error)
+            # Without a recovery point, recovery reads more segments but loses no records.
+            log.warning("ignoring a damaged checkpoint path=%s error=%s", os.path.join(path, file), error)
             return {}
 
     def _read_clean_stop(self, path: str) -> dict[str, CleanStop] | None:
-        """What the last clean stop noted of each folder; None when the last stop was not clean."""
+        """Return the entries of the clean stop file by folder; None if the last stop was not clean."""
         data = read_derived_file(self._disk, os.path.join(path, CLEAN_STOP))
         if data is None:
             return None
         try:
-            note = json.loads(data)
-            noted = note["logs"]
-            if note["logsCrc"] != _checksum_of(noted):
+            content = json.loads(data)
+            logs = content["logs"]
+            if content["logsCrc"] != _checksum_of(logs):
                 raise ValueError("the checksum does not match")
             return {
                 folder: CleanStop(
@@ -474,23 +488,23 @@ class LogStore:
                     active_size_bytes=int(size),
                     sealed_bytes=int(sealed[0]) if sealed else None,
                 )
-                for folder, (end, base, size, *sealed) in noted.items()
+                for folder, (end, base, size, *sealed) in logs.items()
             }
         except (ValueError, AttributeError, TypeError, KeyError):
-            log.warning("clean stop note is damaged and ignored path=%s", path)
+            log.warning("ignoring a damaged clean stop file path=%s", path)
             return None
 
     # -- stop -----------------------------------------------------------------------------------------------------
 
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Clean stop: 1 every log to disk  2 checkpoints  3 only then the note that says so.
+        """Stop cleanly: flush all logs, then write the checkpoints, then the clean stop file, then unlock.
 
-        The note leaves out a log whose files cannot all be read, so that the next start recovers it.
+        The clean stop file has no entry for a log with unreadable files, so that the next start recovers that log.
         """
         logs = [each for directory in self.dirs if not directory.offline for each in directory.logs.values()]
         written = [each for each in logs if each.make_folder is None and each.failure is None]
         if len(written) > _FLUSH_THREADS:
-            # A disk takes many syncs at once in little more time than one.
+            # Many concurrent syncs take little more time than one.
             with ThreadPoolExecutor(_FLUSH_THREADS) as threads:
                 list(threads.map(_flush, written))
         else:
@@ -509,11 +523,12 @@ class LogStore:
                     for name, each in directory.logs.items()
                     if each.make_folder is None and each.failure is None
                 }
-                note = _to_json({"version": 0, "brokerEpoch": -1, "logs": ends, "logsCrc": _checksum_of(ends)})
-                self._disk.write_file(os.path.join(directory.path, CLEAN_STOP), note, sync=True)
+                content = _to_json({"version": 0, "brokerEpoch": -1, "logs": ends, "logsCrc": _checksum_of(ends)})
+                self._disk.write_file(os.path.join(directory.path, CLEAN_STOP), content, sync=True)
         self.unlock()
 
     def unlock(self) -> None:
+        """Release the locks of the directories."""
         for directory in self.dirs:
             os.close(directory.lock_fd)
         self.dirs.clear()
@@ -524,15 +539,15 @@ def _to_json(value: object) -> bytes:
 
 
 def _checksum_of(ends: object) -> int:
-    """Return the checksum of what a clean stop notes: a wrong end would count as a loss of records."""
+    """Return the checksum of the clean stop entries, because a wrong end offset would look like lost records."""
     return int(crc32c(_to_json(ends)))
 
 
 def _parse_checkpoint(data: bytes | None) -> dict[TopicPartition, int]:
-    """A checkpoint's offsets; raises ValueError or IndexError when it is not whole."""
+    """Return the offsets in a checkpoint. Raise ValueError or IndexError if it is damaged."""
     lines = (data or b"0\n0\n").decode().split("\n")
     if lines[0] != "0" or len(lines) != int(lines[1]) + 3 or lines[-1]:
-        raise ValueError("not a whole checkpoint")
+        raise ValueError("the checkpoint is incomplete")
     rows = [line.split() for line in lines[2:-1]]
     return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
 
@@ -543,7 +558,7 @@ def _flush(of: Log) -> None:
     except WriteFailed:
         raise
     except OSError as error:
-        log.error("log is not stopped cleanly, a file is unreadable dir=%s error=%s", of.directory, error)
+        log.error("log cannot be stopped cleanly, a file is unreadable dir=%s error=%s", of.directory, error)
         of.failure = str(error)
 
 
