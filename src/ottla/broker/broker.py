@@ -106,7 +106,7 @@ class Broker:
         self._dispatchers: list[Dispatcher] = []
         self._metrics = BrokerMetrics(
             replicas=self.replicas, server=self.server, latency=self._latency, dispatchers=self._dispatchers,
-            settings=lambda: self._services.settings if self._services is not None else settings,
+            settings=self._current_settings,
         )  # fmt: skip
 
         # State
@@ -339,6 +339,10 @@ class Broker:
         if self._coordination is not None:
             self._coordination.settings_changed()
 
+    def _current_settings(self) -> BrokerSettings:
+        """Return the settings with their dynamic values."""
+        return self._services.settings if self._services is not None else self._settings
+
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
     async def _keep_house(self) -> None:
@@ -357,6 +361,7 @@ class Broker:
             self.replicas.expire_writers()
             self.replicas.check_free_space()
             self.replicas.apply_flush_interval()
+            self.replicas.evict_producers(self._current_settings().producer_id_max_count)
             if self._coordination is not None:
                 self._coordination.tick(now)
             if now >= due_compaction and not self._compact():
@@ -369,7 +374,7 @@ class Broker:
                 self.replicas.write_checkpoints()
             if now >= due_expiry:
                 due_expiry = now + _PRODUCER_EXPIRY_S
-                oldest_ms = self._clock.wall_ms() - settings.producer_id_expiration_ms
+                oldest_ms = self._clock.wall_ms() - self._current_settings().producer_id_expiration_ms
                 for partition in self.replicas.all():
                     partition.log.expire_producers(oldest_ms)
 

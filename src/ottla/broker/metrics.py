@@ -91,6 +91,7 @@ class BrokerMetrics:
             ("ottla_log_syncs", "fdatasync calls for acknowledgements.", replicas.syncs),
             ("ottla_acks_zero", "Produces that asked for no acknowledgement.", replicas.acks_zero),
             ("ottla_read_errors", "Reads of a log's files that failed.", replicas.read_errors),
+            ("ottla_producers_evicted", "Producers that expired early.", replicas.producers_evicted),
             ("ottla_connections_refused", "Connections over a limit.", server.refused_connections),
             ("ottla_frames_refused", "Frames that could not be understood.", refused_frames),
             (
@@ -107,5 +108,6 @@ class BrokerMetrics:
             ("ottla_fetches_parked", "Long polls that wait.", fetch.parked if fetch else 0),
             ("ottla_fetch_sessions", "Fetch sessions.", len(fetch.sessions) if fetch else 0),
             ("ottla_partitions", "Partitions on this broker.", len(self._replicas.all())),
+            ("ottla_producers", "Producers whose sequence numbers are kept.", self._replicas.producers),
             ("ottla_loop_lag_seconds", "How late the event loop's last tick was.", self.loop_lag_s),
         )

@@ -26,6 +26,7 @@ import json
 import os
 import subprocess
 import sys
+from base64 import b64decode, b64encode
 from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
@@ -36,6 +37,7 @@ from typing import IO, Any, NamedTuple
 
 from ottla.env.disk import NO_DESCRIPTORS, Disk, RealDisk
 from ottla.log.index import RELATIVE_OFFSET_MAX
+from ottla.log.producers import last_offsets
 from ottla.log.segment import Segment, SegmentFile
 from ottla.log.transactions import EndedTransaction, index_to_bytes
 from ottla.model.batch import (
@@ -129,19 +131,19 @@ class CleanJob:
     read_bytes: int
     #: what a batch may grow to when it is opened
     inflate_bytes_max: int
-    #: of each producer that is still known the last offset, -1 when only markers tell of it, and the epoch
-    producers: dict[int, tuple[int, int]]
+    #: rows of the producers that are still known, as in the snapshot: there may be many, and the pass decodes them
+    producers: bytes
     #: every aborted transaction with a batch or a marker in the sources
     aborted: tuple[EndedTransaction, ...] = ()
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(asdict(self) | {"producers": b64encode(self.producers).decode()}).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> CleanJob:
         values = json.loads(data)
         values["sources"] = tuple(Source(**source) for source in values["sources"])
-        values["producers"] = {int(producer_id): tuple(last) for producer_id, last in values["producers"].items()}
+        values["producers"] = b64decode(values["producers"])
         values["aborted"] = tuple(EndedTransaction._make(row) for row in values["aborted"])
         return cls(**values)
 
@@ -170,6 +172,9 @@ class _Pass:
         self._offsets: dict[bytes, int] = {}
         #: the map knows everything from the first dirty offset up to here
         self._latest = job.end_offset - 1
+
+        #: of each producer that is still known the last offset, -1 if only markers tell of it, and the epoch
+        self._producers = last_offsets(job.producers)
 
         # Transactions
         #: aborted ones by producer, in order: two of the same producer never overlap
@@ -304,7 +309,7 @@ class _Pass:
 
     def _tells_of_producer(self, header: BatchHeader) -> bool:
         """Whether a batch without records stays: its sequence, or its epoch, is the last that is known."""
-        last_offset, epoch = self._job.producers.get(header.producer_id, (-1, -1))
+        last_offset, epoch = self._producers.get(header.producer_id, (-1, -1))
         if last_offset >= 0:
             return header.last_offset == last_offset
         return bool(header.attributes & CONTROL) and header.producer_epoch == epoch and header.producer_id >= 0

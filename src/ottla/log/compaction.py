@@ -358,7 +358,7 @@ class _Pass:
 
 
 def _job_of(plan: CompactionPlan, now_ms: int, settings: BrokerSettings) -> CleanJob:
-    topic, entries = plan.log.settings, plan.log.producers.entries
+    topic = plan.log.settings
     # No output may have more index entries than an index may hold, however its batches fall.
     entry_bytes_min = max(topic.index_interval_bytes, HEADER_BYTES)
     index_bytes_max = topic.segment_index_bytes // TIME_ENTRY_BYTES * entry_bytes_min
@@ -377,10 +377,7 @@ def _job_of(plan: CompactionPlan, now_ms: int, settings: BrokerSettings) -> Clea
         keys_max=max(int(buffer_bytes / KEY_BYTES), 1),
         read_bytes=max(settings.log_cleaner_io_buffer_size, HEADER_BYTES),
         inflate_bytes_max=max(topic.max_message_bytes * _INFLATE_MAX, _INFLATE_BYTES_MIN),
-        producers={
-            producer_id: (entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
-            for producer_id, entry in entries.items()
-        },
+        producers=plan.log.producers.rows(),
         aborted=tuple(plan.log.aborted_between(plan.sources[0].base_offset, plan.end_offset)),
     )
 

@@ -241,14 +241,15 @@ class Log:
             self._begin_segment(max_ts, now_ms)
         segment.note_append(last, size, max_ts, self._index_interval_bytes)
         if entry is not None:
-            if entry.next_sequence < 0:
-                self.producers.entries[producer_id] = entry
+            is_new = entry.next_sequence < 0
             if sequenced:
                 entry.note(sequence, delta, base, max_ts)
             else:
                 entry.note_unsequenced(base, last, max_ts)
             if entry.txn_bit != attributes & TRANSACTIONAL:
                 self.producers.begin(producer_id, entry, base)
+            if is_new:
+                self.producers.add(producer_id, entry)
         self.log_end_offset = last + 1
         self.appended_bytes += size
         if self.pending_bytes > PENDING_BYTES_MAX:
@@ -685,6 +686,15 @@ class Log:
         if self._producers is None and self._producers_offset == self.log_end_offset and self._disk.exists(path):
             return  # the existing file is the same snapshot
         self._disk.write_file(path, self.producers.to_snapshot(), sync=sync)
+
+    @property
+    def idle_producers(self) -> int:
+        """Producers that can be forgotten; 0 as long as the state of producers is not loaded."""
+        return self._producers.idle_count if self._producers is not None else 0
+
+    @property
+    def producer_count(self) -> int:
+        return self._producers.count if self._producers is not None else 0
 
     def expire_producers(self, older_than_ms: int) -> None:
         if self._producers is not None:

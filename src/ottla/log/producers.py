@@ -10,6 +10,11 @@ producer, whose next batch is then of an older epoch. While it is open the produ
 coordinator that has been replaced are refused by its epoch. A batch of a transaction that has ended is not answered as
 a duplicate, because no client repeats it: a transaction ends when all its batches are answered or dropped.
 
+Memory. A producer that writes costs an object of about 600 bytes. A log with more than a few of them keeps those that
+are idle, and those that have written one batch, as rows of the snapshot: 200 bytes each, which the garbage collector
+does not visit, and which are joined to a snapshot without being looked at. A row becomes an object when its producer
+writes again.
+
 ``.snapshot`` is Kafka's format with one addition: Kafka keeps the last batch only, so a client whose earlier replies
 were lost around a restart gets OUT_OF_ORDER_SEQUENCE_NUMBER there. We append the older batches of the window behind
 Kafka's entries, inside the checksum, where Kafka's reader does not look.
@@ -18,6 +23,8 @@ Kafka's entries, inside the checksum, where Kafka's reader does not look.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from itertools import islice
 from struct import Struct, error
 from typing import NamedTuple
 
@@ -30,11 +37,19 @@ from ottla.model.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequen
 
 WINDOW = 5
 
+#: producers of a log up to this number are all kept as objects
+_FEW = 64
+#: objects of a log, and how many become rows at once when there are more
+_ACTIVE_MAX = 512
+_DEMOTED_AT_ONCE = 64
+
 _SNAPSHOT_HEAD = Struct(">hII")
 _SNAPSHOT_VERSION = 1
 _CRC_END = 6
 _ENTRY = Struct(">qhiqiqiq")
 _WINDOW_ENTRY = Struct(">qiiqq")
+_PRODUCER_ID = _ROW_TIMESTAMP = Struct(">q")
+_ROW_TIMESTAMP_AT = 26
 
 
 class ProducedBatch(NamedTuple):
@@ -106,12 +121,74 @@ class ProducerEntry:
 class Producers:
     """All producers of one log."""
 
-    __slots__ = ("entries", "open")
+    __slots__ = ("_idle", "_idle_windows", "entries", "open")
 
     def __init__(self) -> None:
+        #: producers that are active; all with an open transaction are among them
         self.entries: dict[int, ProducerEntry] = {}
+        #: the others by producer id, the longest idle first: their row of the snapshot
+        self._idle: dict[int, bytes] = {}
+        #: and their older batches, as they stand in the snapshot, if they have any
+        self._idle_windows: dict[int, bytes] = {}
         #: first offsets of the open transactions by producer id, in order: whoever begins later begins higher
         self.open: dict[int, int] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self.entries) + len(self._idle)
+
+    @property
+    def idle_count(self) -> int:
+        """Producers that ``evict`` can forget."""
+        return len(self._idle)
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """Return the entry of a producer; None if nothing is known of it."""
+        entry = self.entries.get(producer_id)
+        if entry is None and (row := self._idle.pop(producer_id, None)) is not None:
+            entry = _entry_of(row, self._idle_windows.pop(producer_id, b""))
+            self.entries[producer_id] = entry
+            if len(self.entries) > _ACTIVE_MAX:
+                self._demote()
+        return entry
+
+    def add(self, producer_id: int, entry: ProducerEntry) -> None:
+        """Keep the entry of a producer that was not known, or not in this epoch. Its first batch has been noted."""
+        if len(self.entries) < _FEW or entry.txn_bit or producer_id in self.entries:
+            self.entries[producer_id] = entry
+        else:
+            self._put_idle(producer_id, entry)
+
+    def items(self) -> Iterator[tuple[int, ProducerEntry]]:
+        """Iterate over all producers."""
+        yield from self.entries.items()
+        for producer_id, row in self._idle.items():
+            yield producer_id, _entry_of(row, self._idle_windows.get(producer_id, b""))
+
+    def evict(self, count: int) -> int:
+        """Forget up to so many idle producers, the longest idle first, as if they had expired. Return the number."""
+        evicted = list(islice(self._idle, count))
+        for producer_id in evicted:
+            self._drop_idle(producer_id)
+        return len(evicted)
+
+    def _demote(self) -> None:
+        """Turn the entries that were active longest ago to rows, unless a transaction of theirs is open."""
+        for producer_id in list(islice(self.entries, _DEMOTED_AT_ONCE)):
+            entry = self.entries.pop(producer_id)
+            if entry.txn_bit:
+                self.entries[producer_id] = entry
+            else:
+                self._put_idle(producer_id, entry)
+
+    def _put_idle(self, producer_id: int, entry: ProducerEntry) -> None:
+        self._idle[producer_id] = _row_of(producer_id, entry)
+        if len(entry.batches) > 1:
+            self._idle_windows[producer_id] = _window_of(producer_id, entry)
+
+    def _drop_idle(self, producer_id: int) -> None:
+        del self._idle[producer_id]
+        self._idle_windows.pop(producer_id, None)
 
     # -- batches --------------------------------------------------------------------------------------------------
 
@@ -123,7 +200,7 @@ class Producers:
         Nothing changes here: the caller notes the batch once everything else about it is known to be right. Without a
         sequence, which is for coordinators, only the epoch counts.
         """
-        entry = self.entries.get(producer_id)
+        entry = self.get(producer_id)
         if entry is None:
             return ProducerEntry(epoch), None
         if epoch < entry.epoch:
@@ -162,7 +239,7 @@ class Producers:
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
         """Raises when a marker comes from a coordinator, or for a producer, that has been replaced."""
-        entry = self.entries.get(producer_id)
+        entry = self.get(producer_id)
         if entry is None:
             return
         if epoch < entry.epoch:
@@ -177,14 +254,17 @@ class Producers:
         self, producer_id: int, epoch: int, *, coordinator_epoch: int, offset: int, timestamp: int
     ) -> EndedTransaction | None:
         """Note the marker at ``offset``; the transaction that it ends, None when none was open."""
-        entry = self.entries.get(producer_id)
+        entry = self.get(producer_id)
+        is_new = False
         if entry is None or entry.epoch != epoch:
             entry = entry.with_epoch(epoch) if entry is not None else ProducerEntry(epoch)
             # ProducerAppendInfo: whoever has an epoch here but no batch starts at 0.
             entry.next_sequence = 0
-            self.entries[producer_id] = entry
+            is_new = True
         entry.coordinator_epoch, entry.timestamp = coordinator_epoch, timestamp
         entry.txn_first_offset, entry.txn_bit = -1, 0
+        if is_new:
+            self.add(producer_id, entry)
         first_offset = self.open.pop(producer_id, None)
         if first_offset is None:
             return None
@@ -211,27 +291,29 @@ class Producers:
         self, producer_id: int, epoch: int, base_sequence: int, delta: int, base_offset: int, timestamp: int, *,
         transactional: bool = False,
     ) -> None:  # fmt: skip
-        entry = self.entries.get(producer_id)
+        entry = self.get(producer_id)
         if entry is None or entry.epoch != epoch:
             entry = entry.with_epoch(epoch) if entry is not None else ProducerEntry(epoch)
-            self.entries[producer_id] = entry
+        is_new = entry.next_sequence < 0
         if base_sequence >= 0:
             entry.note(base_sequence, delta, base_offset, timestamp)
         else:
             entry.note_unsequenced(base_offset, base_offset + delta, timestamp)
         if transactional and not entry.txn_bit:
             self.begin(producer_id, entry, base_offset)
+        if is_new:
+            self.add(producer_id, entry)
 
     def _replay_control(self, header: BatchHeader, batch: bytes | memoryview) -> EndedTransaction | None:
         marker = read_marker(batch)
         if marker is None:
             # Compaction keeps an empty one for the sake of the epoch alone.
-            known = self.entries.get(header.producer_id)
+            known = self.get(header.producer_id)
             if known is None or known.epoch < header.producer_epoch:
                 epoch = header.producer_epoch
                 entry = known.with_epoch(epoch) if known is not None else ProducerEntry(epoch)
                 entry.next_sequence, entry.timestamp = 0, header.max_timestamp
-                self.entries[header.producer_id] = entry
+                self.add(header.producer_id, entry)
             return None
         ended = self.end(
             header.producer_id, header.producer_epoch, coordinator_epoch=marker.coordinator_epoch,
@@ -244,23 +326,27 @@ class Producers:
         for producer_id, entry in list(self.entries.items()):
             if entry.timestamp < older_than_ms and entry.txn_first_offset < 0:
                 del self.entries[producer_id]
+        read = _ROW_TIMESTAMP.unpack_from
+        for producer_id in [
+            each for each, row in self._idle.items() if read(row, _ROW_TIMESTAMP_AT)[0] < older_than_ms
+        ]:
+            self._drop_idle(producer_id)
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def to_snapshot(self) -> bytes:
-        rows, older = [], []
-        for producer_id, entry in self.entries.items():
-            last = entry.batches[-1] if entry.batches else ProducedBatch(-1, -1, -1, -1)
-            delta = last.last_offset - last.base_offset
-            rows.append(
-                _ENTRY.pack(
-                    producer_id, entry.epoch, last.last_sequence, last.last_offset, delta, entry.timestamp,
-                    entry.coordinator_epoch, entry.txn_first_offset,
-                )
-            )  # fmt: skip
-            older += [_WINDOW_ENTRY.pack(producer_id, *batch) for batch in entry.batches[:-1]]
-        body = len(rows).to_bytes(4, "big") + b"".join(rows) + b"".join(older)
+        parts = [self.count.to_bytes(4, "big"), *self._rows()]
+        parts += [_window_of(*each) for each in self.entries.items()]
+        parts += self._idle_windows.values()
+        body = b"".join(parts)
         return _SNAPSHOT_VERSION.to_bytes(2, "big") + int(crc32c(body)).to_bytes(4, "big") + body
+
+    def rows(self) -> bytes:
+        """Return the producers as they stand in the snapshot, without their older batches."""
+        return b"".join(self._rows())
+
+    def _rows(self) -> list[bytes]:
+        return [*(_row_of(*each) for each in self.entries.items()), *self._idle.values()]
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> Producers:
@@ -274,25 +360,54 @@ class Producers:
             raise ValueError("snapshot is damaged")
         producers = cls()
         began = []
-        window = data[entries_end:]
-        older: dict[int, list[ProducedBatch]] = {}
-        whole = len(window) // _WINDOW_ENTRY.size * _WINDOW_ENTRY.size
-        for producer_id, *batch in _WINDOW_ENTRY.iter_unpack(window[:whole]):
-            older.setdefault(producer_id, []).append(ProducedBatch(*batch))
-        for row in _ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size : entries_end]):
-            producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, txn_first = row
-            entry = producers.entries[producer_id] = ProducerEntry(epoch)
-            entry.next_sequence, entry.timestamp, entry.coordinator_epoch = 0, timestamp, coordinator_epoch
-            if last_sequence >= 0:
-                entry.batches = older.get(producer_id, [])
-                entry.note((last_sequence - delta) % SEQUENCES, delta, last_offset - delta, timestamp)
-            elif last_offset >= 0:
-                entry.note_unsequenced(last_offset - delta, last_offset, timestamp)
+        windows: dict[int, bytes] = {}
+        for at in range(entries_end, len(data) - _WINDOW_ENTRY.size + 1, _WINDOW_ENTRY.size):
+            (producer_id,) = _PRODUCER_ID.unpack_from(data, at)
+            windows[producer_id] = windows.get(producer_id, b"") + data[at : at + _WINDOW_ENTRY.size]
+        for at in range(_SNAPSHOT_HEAD.size, entries_end, _ENTRY.size):
+            producer_id, *_, txn_first = _ENTRY.unpack_from(data, at)
+            row, window = data[at : at + _ENTRY.size], windows.get(producer_id, b"")
             if txn_first >= 0:
                 began.append((txn_first, producer_id))
+            if txn_first >= 0 or len(producers.entries) < _FEW:
+                producers.entries[producer_id] = _entry_of(row, window)
+                continue
+            producers._idle[producer_id] = row
+            if window:
+                producers._idle_windows[producer_id] = window
         for txn_first, producer_id in sorted(began):
             producers.begin(producer_id, producers.entries[producer_id], txn_first)
         return producers
+
+
+def last_offsets(rows: bytes) -> dict[int, tuple[int, int]]:
+    """Return the last offset and the epoch of each producer; the offset is -1 if only a marker tells of it."""
+    return {row[0]: (row[3], row[1]) for row in _ENTRY.iter_unpack(rows)}
+
+
+def _row_of(producer_id: int, entry: ProducerEntry) -> bytes:
+    last = entry.batches[-1] if entry.batches else ProducedBatch(-1, -1, -1, -1)
+    return _ENTRY.pack(
+        producer_id, entry.epoch, last.last_sequence, last.last_offset, last.last_offset - last.base_offset,
+        entry.timestamp, entry.coordinator_epoch, entry.txn_first_offset,
+    )  # fmt: skip
+
+
+def _window_of(producer_id: int, entry: ProducerEntry) -> bytes:
+    return b"".join([_WINDOW_ENTRY.pack(producer_id, *batch) for batch in entry.batches[:-1]])
+
+
+def _entry_of(row: bytes, window: bytes) -> ProducerEntry:
+    """Return the entry that a row of the snapshot and its older batches stand for, without its open transaction."""
+    _, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, _ = _ENTRY.unpack(row)
+    entry = ProducerEntry(epoch)
+    entry.next_sequence, entry.timestamp, entry.coordinator_epoch = 0, timestamp, coordinator_epoch
+    if last_sequence >= 0:
+        entry.batches = [ProducedBatch(*batch) for _, *batch in _WINDOW_ENTRY.iter_unpack(window)]
+        entry.note((last_sequence - delta) % SEQUENCES, delta, last_offset - delta, timestamp)
+    elif last_offset >= 0:
+        entry.note_unsequenced(last_offset - delta, last_offset, timestamp)
+    return entry
 
 
 def snapshot_path(directory: str, offset: int) -> str:

@@ -236,6 +236,15 @@ class LogSettings(SettingsSnapshot):
         "Time without a batch after which a partition expires the sequence numbers of an idempotent producer.",
         dynamic=True,
     )
+    producer_id_max_count = Setting(
+        "producer.id.max.count",
+        INT,
+        150_000,
+        at_least(1000),
+        "Ottla's own. Most idempotent producers, counted once per partition, whose sequence numbers this broker keeps. "
+        "With more, those that have been idle longest expire early, in the partitions that have most of them.",
+        dynamic=True,
+    )
 
     # Log cleaner
 

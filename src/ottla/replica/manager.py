@@ -74,6 +74,10 @@ class ReplicaManager:
         self.syncs = 0
         self.acks_zero = 0
         self.read_errors = 0
+        #: producers whose sequence numbers are kept, and those that expired early, because there were too many
+        self.producers = 0
+        self.producers_evicted = 0
+        self._bytes_in_at_eviction = 0
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
@@ -338,6 +342,26 @@ class ReplicaManager:
             if its_log.settings.flush_ms < _LONG_MAX and its_log.synced_end_offset < partition.high_watermark:
                 self.sync_in_background(partition)
 
+    def evict_producers(self, count_max: int) -> None:
+        """Forget idle producers, in the partitions that have most of them, until there are no more than ``count_max``.
+
+        Called once a second. A producer that writes is not idle; an open transaction is never forgotten.
+        """
+        if self.bytes_in == self._bytes_in_at_eviction:
+            return  # nobody wrote since the last call
+        self._bytes_in_at_eviction = self.bytes_in
+        logs = [partition.log for partition in self._by_log.values()]
+        self.producers = sum(each.producer_count for each in logs)
+        if self.producers <= count_max:
+            return
+        for each in sorted(logs, key=_idle_producers, reverse=True):
+            evicted = each.producers.evict(self.producers - count_max) if each.idle_producers else 0
+            self.producers -= evicted
+            self.producers_evicted += evicted
+            if not evicted or self.producers <= count_max:
+                break
+        log.warning("producers expired early producers=%d evicted_in_total=%d", self.producers, self.producers_evicted)
+
     def check_free_space(self) -> None:
         """Refuse produces to a directory before it is full, so that the broker can still restart and delete."""
         # A fast producer could fill the reserve between two periodic checks, so bytes count as well.
@@ -433,3 +457,7 @@ def _sync(of: Log, segments: list[tuple[Segment, int]]) -> None:
     for segment, _ in segments:
         if not of.deleted:  # do not reopen a closed file: a new topic may use the same path
             segment.sync()
+
+
+def _idle_producers(its_log: Log) -> int:
+    return its_log.idle_producers

@@ -18,6 +18,7 @@ from ottla.env.disk import RealDisk
 from ottla.log import compaction
 from ottla.log.cleaner import CleanerFailed, CleanJob, Source, Uncleanable, clean, clean_in_process
 from ottla.log.compaction import plan_compaction
+from ottla.log.producers import Producers
 from ottla.log.retention import retention_start_offset
 from ottla.log.segment import Segment
 from ottla.log.store import CLEANER_OFFSETS
@@ -833,10 +834,12 @@ def test_swap_that_kafka_began_is_finished(room: CompactionRoom, rooms: list[Com
 
 
 def job_of(sources: list[Source], end_offset: int) -> CleanJob:
+    producers = Producers()
+    producers.note(5, 0, 0, 0, 3, 0)
     return CleanJob(
         sources=tuple(sources), first_dirty_offset=0, end_offset=end_offset, now_ms=NOW, delete_retention_ms=0,
         output_bytes_max=1 << 30, index_interval_bytes=100, keys_max=1000, read_bytes=200, inflate_bytes_max=1 << 20,
-        producers={5: (3, 0)},
+        producers=producers.rows(),
     )  # fmt: skip
 
 

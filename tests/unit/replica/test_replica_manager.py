@@ -567,3 +567,28 @@ def test_failure_to_delete_is_a_storage_error(room: ManagerRoom) -> None:
 def test_disk_is_the_one_that_was_given(room: ManagerRoom) -> None:
     assert isinstance(room.disk, MemoryDisk)
     assert room.manager.disk_space(room.room.store.dirs[0]) == (1 << 40, 1 << 40)
+
+
+# -- producers --------------------------------------------------------------------------------------------------------
+
+
+def test_too_many_producers_expire_where_most_of_them_are(room: ManagerRoom) -> None:
+    crowded, small = room.add(0), room.add(1)
+    for producer_id in range(300):
+        room.append(crowded, batch(producer=(producer_id, 0, 0)))
+    for producer_id in range(100):
+        room.append(small, batch(producer=(producer_id, 0, 0)))
+    room.manager.evict_producers(400)
+    assert (room.manager.producers, room.manager.producers_evicted) == (400, 0)
+    room.append(small, batch())
+    room.manager.evict_producers(250)
+    assert (room.manager.producers, room.manager.producers_evicted) == (250, 150)
+    assert (crowded.log.producer_count, small.log.producer_count) == (150, 100)
+
+
+def test_producers_that_cannot_expire_are_left_alone(room: ManagerRoom) -> None:
+    partition = room.add()
+    for producer_id in range(50):
+        room.append(partition, batch(producer=(producer_id, 0, 0)))
+    room.manager.evict_producers(10)
+    assert partition.log.producer_count == room.manager.producers == 50

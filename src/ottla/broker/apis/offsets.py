@@ -159,7 +159,7 @@ def describe_producers(
             row = PartitionResponse(partition_index=number, error_message=None)
             try:
                 partition = find(services, topic.name, number)
-                entries = partition.log.producers.entries
+                producers = partition.log.producers
                 row.active_producers = [
                     ProducerState(
                         producer_id=producer_id, producer_epoch=entry.epoch,
@@ -167,7 +167,7 @@ def describe_producers(
                         last_timestamp=entry.timestamp, coordinator_epoch=entry.coordinator_epoch,
                         current_txn_start_offset=entry.txn_first_offset,
                     )
-                    for producer_id, entry in entries.items()
+                    for producer_id, entry in producers.items()
                 ]  # fmt: skip
             except KafkaError as error:
                 row.error_code = error.code
