@@ -198,15 +198,21 @@ class _MemorySampler:
         self._peak = max(self._peak, _resident_bytes(self._pid, "VmHWM"))
 
 
-def _resident_bytes(pid: int, field: str) -> int:
-    """Return a size of a process and all its children from /proc; 0 for a process that has ended."""
+def _resident_bytes(pid: int, field: str, parent_command: bytes = b"") -> int:
+    """Return a size of a process and all its children from /proc; 0 for a process that has ended.
+
+    A child that has not executed its program yet still has the memory, and the command line, of its parent.
+    """
     try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
         status = Path(f"/proc/{pid}/status").read_text()
         # A child belongs to the thread that started it.
         threads = Path(f"/proc/{pid}/task").iterdir()
         children = [child for thread in threads for child in (thread / "children").read_text().split()]
     except OSError:
         return 0
+    if command == parent_command:
+        return 0
     found = re.search(rf"{field}:\s+(\d+) kB", status)
     own = int(found[1]) * 1024 if found else 0
-    return own + sum(_resident_bytes(int(child), field) for child in children)
+    return own + sum(_resident_bytes(int(child), field, command) for child in children)

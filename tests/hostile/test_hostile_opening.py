@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections import Counter
 
 import pytest
 from tests.hostile.harness import Attacked, scaled
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.broker
 
 PRODUCE, VERSION = 0, 9
 LZ4, ZSTD = CODECS.index("lz4"), CODECS.index("zstd")
-MESSAGE_TOO_LARGE, INVALID_RECORD = 10, 87
+REQUEST_TIMED_OUT, MESSAGE_TOO_LARGE, INVALID_RECORD = 7, 10, 87
 
 
 def tiny_records(count: int, key: bytes | None = b"k", codec: int = ZSTD) -> bytes:
@@ -100,4 +102,20 @@ def test_lookups_by_time_in_large_batches() -> None:
             for each, number in ids:
                 (topic,) = each.receive(2, 7, number).topics
                 assert [row.error_code for row in topic.partitions] == [0] * 4
+        target.report().check()
+
+
+def test_many_connections_with_large_batches() -> None:
+    """Batches beyond those that may wait are refused with an error that producers retry."""
+    batch = tiny_records(scaled(5_000, 90_000), codec=0)
+    connections = scaled(10, 30)
+    with Attacked() as target, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(target.bootstrap, timeout_s=90)) for _ in range(connections)]
+        clients[0].create_topic("compacted", config={"cleanup.policy": "compact"})
+        target.measure()
+        ids = [client.send(produce_request(("compacted", 0, batch)), VERSION) for client in clients]
+        answers = [client.receive(PRODUCE, VERSION, each) for client, each in zip(clients, ids, strict=True)]
+        codes = Counter(answer.responses[0].partition_responses[0].error_code for answer in answers)
+        assert codes[0] >= min(connections, 10)
+        assert set(codes) <= {0, REQUEST_TIMED_OUT}
         target.report().check()

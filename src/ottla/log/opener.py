@@ -50,7 +50,7 @@ _SHORT_IN_A_ROW = 8
 _HERE_RECORDS_MAX = 1000
 _HERE_BYTES_MAX = 64 << 10
 #: bytes of batches that may wait; one that waits alone may be larger
-_WAITING_BYTES_MAX = 32 << 20
+_WAITING_BYTES_MAX = 16 << 20
 _ATTEMPTS = 2
 _COMMAND = "from ottla.log.opener_process import main; main()"
 
