@@ -1,4 +1,4 @@
-"""The runtime of groups: shards of ``__consumer_offsets``."""
+"""The runtime of the group coordinator: the shards of ``__consumer_offsets``."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class GroupRuntime(ShardRuntime[GroupShard]):
 
     def __init__(self, *, on_rebalance: Callable[[Rebalance], None], **parts: Any) -> None:
         super().__init__(**parts)
+        #: called for each completed rebalance
         self._on_rebalance = on_rebalance
 
     def make_shard(self, partition: Partition) -> GroupShard:
@@ -47,20 +48,20 @@ class GroupRuntime(ShardRuntime[GroupShard]):
     def run_parked(
         self, group_id: str, operate: Operation[GroupShard], refuse: Refusal
     ) -> Message | PendingReply:  # fmt: skip
-        """Run an operation whose reply may wait for other members; it ends early if its client disconnects."""
+        """Run an operation whose request may be parked. If the client disconnects, the parked request is completed."""
         reply = self.run(group_id, operate, refuse)
         if isinstance(reply, PendingReply):
             reply.abandon = partial(self._abandon, group_id, reply)
         return reply
 
     def _abandon(self, group_id: str, ticket: PendingReply) -> None:
-        """Answer a parked request whose client has closed the connection."""
+        """Complete a parked request whose client has closed the connection."""
         if ticket.done():
             return
         try:
             hosted = self._host_of(group_id)
         except KafkaError:
-            return  # the shard has answered all parked requests when it was unloaded
+            return  # the unloaded shard has completed all parked requests
         self._operate(hosted, [group_id], lambda shard, now: shard.abandon(group_id, ticket, now))
 
     @property
@@ -72,11 +73,11 @@ class GroupRuntime(ShardRuntime[GroupShard]):
         return self.world.settings.offsets_topic_compression_codec
 
     def expire_offsets(self) -> None:
-        """What has outlived its retention goes."""
+        """Append tombstones for the committed offsets whose retention time is over."""
         self.perform_everywhere(lambda shard, now: shard.expire_offsets(now), _group_of)
 
     def topics_deleted(self, names: list[str]) -> None:
-        """Offsets of topics that are gone go with them."""
+        """Append tombstones for the committed offsets of deleted topics."""
         self.perform_everywhere(lambda shard, _: shard.topics_deleted(names), _group_of)
 
 

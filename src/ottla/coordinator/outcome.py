@@ -1,12 +1,12 @@
-"""What the group state machines are given and what they give back. Pure: no I/O, no clock, no loop.
+"""Parameters and results of the coordinators' state machines. Pure: no I/O, no clock, no event loop.
 
-    request ──► handler(request, client, ticket, now) ──► Outcome ──► runtime: append records ──► replay them
-                                                                               └──► durable? replies leave
+    request ──► handler(request, client, ticket, now) ──► Outcome ──► runtime: append the records ──► replay them
+                                                                               └──► durable: send the replies
 
-A reply may be to another request than the one at hand: a join that completes a rebalance answers everybody who waits.
-So each request comes with a ticket, and an outcome names the tickets that are answered. The runtime keeps all replies
-of an outcome back until its records, and everything before them in the same log, are durable; when they cannot be, it
-answers NOT_COORDINATOR instead and rebuilds the state from the log.
+One request can complete other requests: the join that completes a rebalance completes all parked joins. Each request
+therefore has a ticket, and an outcome has a reply for each ticket that it completes. The runtime sends the replies of
+an outcome when its records, and all records before them in the same log, are durable. If the write fails, the runtime
+replies NOT_COORDINATOR instead and rebuilds the state from the log.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from ottla.coordinator.records import CoordinatorRecord
 from ottla.model.settings import BrokerSettings, GroupSettings
 from ottla.wire import Message
 
-#: whatever the runtime needs to find a parked request again; state machines keep it and give it back unseen
+#: identifies a parked request for the runtime; state machines store it and return it without reading it
 Ticket = Any
 
 NEVER = float("inf")
 
 
 class Moment(NamedTuple):
-    """Now, on both clocks."""
+    """The current time of both clocks."""
 
-    #: seconds; every deadline counts on it
+    #: in seconds; all deadlines of sessions and rebalances use this clock
     monotonic_s: float
-    #: goes into records, and into nothing that is compared with ``monotonic_s``
+    #: the clock of timestamps in records; never compared with ``monotonic_s``
     wall_ms: int
 
 
 class Client(NamedTuple):
-    """Who asks."""
+    """The client that sent the request."""
 
     client_id: str
     host: str
-    #: of the request at hand
+    #: API version of the request
     version: int
-    #: counts the connections in the order in which they were accepted; 0 where that is not known
+    #: number of the connection, in the order in which the broker accepted them; 0 if unknown
     connection: int = 0
-    #: of the request at hand
+    #: correlation id of the request
     correlation_id: int = 0
 
 
 class Topics(Protocol):
-    """What the coordinator knows of topics."""
+    """The topic metadata that the coordinators read."""
 
     def partition_count(self, topic: str) -> int | None:
-        """None when there is no such topic."""
+        """Return the number of partitions, or None if the topic does not exist."""
 
     def topic_id(self, topic: str) -> bytes | None: ...
 
@@ -61,23 +61,23 @@ class Topics(Protocol):
     def names(self) -> Iterable[str]: ...
 
     def end_offset(self, topic: str, partition: int) -> int | None:
-        """Where readers can read up to; None when this broker does not know."""
+        """Return the offset up to which consumers can read, or None if this broker does not know it."""
 
     @property
     def version(self) -> int:
-        """Goes up with every change."""
+        """Return a number that increases with every change of the metadata."""
 
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """What every group of this broker shares."""
+    """Dependencies shared by all groups and transactional ids of this broker."""
 
-    #: replaced as a whole when a setting changes at run time: read it anew each time
+    #: replaced by a new object when a setting changes at run time: do not keep a reference to the old object
     settings: BrokerSettings
     topics: Topics
-    #: a fresh UUID as text, for member ids
+    #: returns a new UUID as text, for member ids
     new_uuid: Callable[[], str]
-    #: group -> settings of its own, changed at run time
+    #: group -> settings that override the broker's settings; changes at run time
     group_overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def session_timeout_ms(self, group_id: str) -> int:
@@ -94,7 +94,7 @@ class World:
 
 
 class Producer(NamedTuple):
-    """Who writes in a transaction."""
+    """The producer id and epoch that write in a transaction."""
 
     producer_id: int
     epoch: int
@@ -102,12 +102,12 @@ class Producer(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a handler of groups decided; that of transactions is in ``transaction_records.py``."""
+    """The result of an operation on a group. ``transaction_records.py`` has the result for transactions."""
 
     #: appended as one batch, in this order, then replayed
     records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[tuple[Ticket, Message]] = field(default_factory=list)
-    #: rebalances that this completes, for those who ask why
+    #: rebalances that the operation completes, for the journal that explains rebalances
     rebalances: list[Rebalance] = field(default_factory=list)
-    #: the batch belongs to this producer's transaction: what it says counts when the transaction is committed
+    #: the batch belongs to this producer's transaction; its offsets are pending until the transaction is committed
     producer: Producer | None = None

@@ -1,15 +1,17 @@
-"""The shards at work: load them from the log, run operations on them, append what they decide, reply when it is stored.
+"""Runtime of the shards of a coordinator: load shards from the log, run operations, append records, send replies.
 
-    operation ──► Outcome ──► append to __consumer_offsets ──► replay ──► (turn's write, group commit) ──► replies leave
-                     └── append refused: the group's soft state is dropped, an error is answered, nothing changed
-                                                          the write failed later: the shard is loaded again from the log
+    operation ──► Outcome ──► append to __consumer_offsets ──► replay ──► (write and group commit) ──► send replies
+                     │                                                             └── the write fails: load the shard
+                     └── the append fails: discard the group's soft state,             again from the log
+                         reply with an error, leave the durable state unchanged
 
-Everything runs on the event loop, one operation at a time, so a shard needs no lock. A reply leaves when everything
-that its shard has appended so far is durable, its own records or not: what a client was told is never taken back.
+All code runs on the event loop, one operation at a time, so a shard needs no lock. The runtime sends a reply when every
+record that the shard has appended so far is durable, including records of other operations. A crash can therefore never
+revert a state that a client has seen in a reply.
 
-Timers: a group sets ``wake_at``, which is not later than its earliest deadline; one entry in the broker's timer wheel
-per group that waits for something. A heartbeat moves a number and touches no timer. A timer may be late, because the
-wheel rounds up and the loop may be busy. No operation and no reader depends on it: ``_expire_due`` applies every
+Timers: a group sets ``wake_at``, which is not later than its earliest deadline. The broker's timer wheel has one entry
+per group that has a deadline. A heartbeat changes a deadline but no timer. A timer may fire late, because the wheel
+rounds up and the event loop may be busy. No operation and no reader depends on the timer: ``_expire_due`` applies every
 deadline that has passed before the state of a group is read or changed, so that an expired session is never observed.
 """
 
@@ -35,23 +37,23 @@ from ottla.wire import Message, WireError
 
 log = logging.getLogger(__name__)
 
-#: the shard is not there yet, or no longer; clients look for the coordinator again and come back
+#: error of the log -> error in the reply. Clients rediscover the coordinator and retry after either reply code
 RETRIABLE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
-#: how much of a log is replayed before other work gets its turn
-_LOAD_BYTES = 128 << 10
-#: tombstones in one batch
-_UPKEEP_RECORDS_MAX = 1000
+#: bytes of a log that are replayed before the load yields to the event loop
+_LOAD_STEP_BYTES = 128 << 10
+#: records in one batch of ``perform_everywhere``
+_BATCH_RECORDS_MAX = 1000
 
 Refusal = Callable[[int], Message]
 
 
 class Decided(Protocol):
-    """What an operation decided: ``Outcome`` or ``TransactionOutcome``."""
+    """The result of an operation: ``Outcome`` or ``TransactionOutcome``."""
 
     @property
     def records(self) -> list[Any]: ...
@@ -61,8 +63,9 @@ class Decided(Protocol):
 
 
 class Sleeper(Protocol):
-    """A group, or a transactional id: it says when it wants to be woken."""
+    """A group or a transactional id with deadlines."""
 
+    #: the monotonic time at which ``expire`` has to run, not later than the earliest deadline; NEVER without a deadline
     wake_at: float
 
     def expire(self, now: Moment) -> Decided: ...
@@ -71,7 +74,7 @@ class Sleeper(Protocol):
 
 
 class Shard(Protocol):
-    """The state of one partition. Pure; ``replay`` is the only writer of what is durable."""
+    """The state of one partition. Pure: no I/O. Only ``replay`` and ``end_transaction`` change the durable state."""
 
     @property
     def sleepers(self) -> Mapping[str, Sleeper]: ...
@@ -79,7 +82,7 @@ class Shard(Protocol):
     def replay(self, record: Any, producer: Producer | None) -> None: ...
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """A marker: what was replayed for this producer counts from now on, or never."""
+        """Apply a marker: commit or discard the pending records of this producer."""
 
     def resume(self, now: Moment) -> None: ...
 
@@ -88,7 +91,7 @@ class Shard(Protocol):
     def settle(self, name: str, now: Moment, *, changed: bool) -> Decided | None: ...
 
     def changes_soft_state(self, records: list[Any]) -> bool:
-        """Whether whoever made these records may have changed what is not durable, too."""
+        """Return whether the operation that returned these records may also have changed soft state."""
 
     def discard_soft_state(self, name: str, now: Moment) -> None: ...
 
@@ -102,18 +105,18 @@ Operation = Callable[[S, Ticket, Moment], Decided]
 
 
 class PendingReply:
-    """A ticket: the reply, once it is known, and who waits for it.
+    """A ticket: holds the reply to a request, and the callback or the task that waits for the reply.
 
-    Unlike an asyncio future it tells the one who waits at once: a reply that becomes known when files are written
-    leaves at the end of the same turn.
+    ``answer`` calls the callback synchronously, which an asyncio future does not do. A reply that is waiting for a
+    write is therefore sent in the same turn of the event loop as the write.
     """
 
     __slots__ = ("_future", "_message", "_then", "abandon", "refuse")
 
     def __init__(self, refuse: Refusal) -> None:
-        #: the reply for an error that hit the whole request
+        #: returns the reply for an error code that applies to the whole request
         self.refuse = refuse
-        #: for a request that may wait for long: called when its client has closed the connection
+        #: for a parked request: called when the client has closed the connection
         self.abandon: Callable[[], None] | None = None
         self._message: Message | None = None
         self._then: Callable[[Message], None] | None = None
@@ -127,7 +130,7 @@ class PendingReply:
             self._future.set_result(message)
 
     def then(self, callback: Callable[[Message], None]) -> None:
-        """Call back with the reply, which is not known yet."""
+        """Register the callback that gets the reply. The reply must not be known yet."""
         assert self._message is None and self._then is None
         self._then = callback
 
@@ -149,7 +152,7 @@ class PendingReply:
 
 
 class Unstored(Message):
-    """Stands for a reply where none is sent: the log could not be made durable."""
+    """The result of a wait for durability that failed; never sent to a client."""
 
     __slots__ = ("error_code",)
 
@@ -158,7 +161,7 @@ class Unstored(Message):
 
 
 class Hosted(Generic[S]):
-    """One partition: its shard, and where its log stands."""
+    """One partition with its shard, the end offset of the replay and the timers."""
 
     __slots__ = ("end_offset", "loaded", "partition", "shard", "timers")
 
@@ -166,14 +169,14 @@ class Hosted(Generic[S]):
         self.partition = partition
         self.shard = shard
         self.loaded = False
-        #: everything below was replayed
+        #: the shard has replayed every record below this offset
         self.end_offset = partition.log.log_start_offset
-        #: by name
+        #: group or transactional id -> its timer
         self.timers: dict[str, _Timer] = {}
 
 
 class _Timer:
-    """Wakes one group, or one transactional id."""
+    """Entry in the timer wheel for one group or one transactional id."""
 
     __slots__ = ("_hosted", "_name", "_runtime", "at", "timer_bucket")
 
@@ -181,6 +184,7 @@ class _Timer:
         self._runtime = runtime
         self._hosted = hosted
         self._name = name
+        #: the monotonic time for which the timer is set
         self.at = NEVER
         self.timer_bucket: dict[Expiring, None] | None = None
 
@@ -188,8 +192,8 @@ class _Timer:
         self._runtime.wake(self._hosted, self._name)
 
 
-class _Commit:
-    """An outcome whose replies wait until the log is durable up to an offset."""
+class _DurableWaiter:
+    """Sends the replies of an outcome when the log is durable up to an offset."""
 
     __slots__ = ("_hosted", "_outcome", "_runtime", "deadline")
 
@@ -210,14 +214,14 @@ class _Commit:
         self._runtime.refuse(self._outcome.replies, RETRIABLE.get(ErrorCode(error_code), ErrorCode.NOT_COORDINATOR))
         if error_code != ErrorCode.REQUEST_TIMED_OUT:
             self._runtime.reload(self._hosted)
-        elif self._runtime.leads_to_more(self._outcome):
-            self._runtime.wait_for_disk(self._hosted, self._outcome)
+        elif self._runtime.requires_on_durable(self._outcome):
+            self._runtime.wait_without_deadline(self._hosted, self._outcome)
 
 
 class ShardRuntime(ABC, Generic[S]):
     """All shards of one internal topic on this broker."""
 
-    #: whose partitions the shards are
+    #: the internal topic; each of its partitions has one shard
     topic: str
 
     def __init__(
@@ -229,15 +233,17 @@ class ShardRuntime(ABC, Generic[S]):
         self._wheel = wheel
         self._replicas = replicas
         self.world = world
-        #: makes sure that what is appended outside of a request is written, too
+        #: schedules the write at the end of this turn, also for records that no request appended
         self._begin_turn = begin_turn
+        #: partition number -> shard
         self._shards: dict[int, Hosted[S]] = {}
+        #: shards that ``_load_task`` still has to load, in this order
         self._loading: list[Hosted[S]] = []
         self._load_task: asyncio.Task[None] | None = None
-        #: shards whose state was found to differ from a replay of their log; must stay 0
+        #: how many times ``verify`` found a shard whose state differs from a replay of its log; must stay 0
         self.mismatches = 0
 
-    # -- what the two coordinators differ in ------------------------------------------------------------------------
+    # -- hooks for the group coordinator and the transaction coordinator ----------------------------------------------
 
     @abstractmethod
     def make_shard(self, partition: Partition) -> S: ...
@@ -247,26 +253,29 @@ class ShardRuntime(ABC, Generic[S]):
 
     @abstractmethod
     def decode(self, key: bytes, value: bytes | None) -> Any | None:
-        """None for a record that is not ours to know. Raises WireError for one that is damaged."""
+        """Return the record, or None for a record type that Ottla ignores.
+
+        :raises WireError: if the bytes are damaged.
+        """
 
     @abstractmethod
     def producer_of(self, outcome: Decided) -> Producer | None:
-        """Whose transaction the records of an outcome belong to."""
+        """Return the producer whose transaction the records belong to; None outside of a transaction."""
 
     @property
     @abstractmethod
     def partitions_at_creation(self) -> int:
-        """How many partitions the topic will have if it is not there yet."""
+        """Return the number of partitions with which the topic is created."""
 
     def on_appended(self, outcome: Decided) -> None:
-        """The outcome is decided and its records are in the log."""
+        """Called when the records of the outcome are in the log and replayed, or when the outcome has no records."""
 
-    def leads_to_more(self, outcome: Decided) -> bool:
-        """Whether ``on_durable`` must be called, however late the disk is and although nobody waits for a reply."""
+    def requires_on_durable(self, outcome: Decided) -> bool:
+        """Return whether ``on_durable`` must be called even if the requests were refused with a timeout."""
         return False
 
     def on_durable(self, outcome: Decided) -> None:
-        """They are on disk, and the replies have left."""
+        """Called when the records of the outcome are durable and its replies are sent."""
 
     @property
     def commit_timeout_ms(self) -> int:
@@ -279,7 +288,7 @@ class ShardRuntime(ABC, Generic[S]):
     # -- operations -----------------------------------------------------------------------------------------------
 
     def run(self, name: str, operate: Operation[S], refuse: Refusal) -> Message | PendingReply:
-        """Run an operation on the shard of a name. The reply is there at once, or it is awaited."""
+        """Run an operation on the shard of a name. Return the reply, or a ticket if the reply is not known yet."""
         try:
             hosted = self._host_of(name)
         except KafkaError as error:
@@ -290,40 +299,41 @@ class ShardRuntime(ABC, Generic[S]):
         self, names: Iterable[str], operate: Callable[[list[str]], Operation[S]],
         refuse: Callable[[list[str]], Refusal],
     ) -> list[Message | PendingReply]:  # fmt: skip
-        """The same for a request about many names: one operation, and one reply, per shard."""
+        """Run a request about many names, as one operation per shard. Return one reply or ticket per shard."""
         by_shard: dict[int, list[str]] = {}
         for name in names:
             by_shard.setdefault(self.partition_for(name), []).append(name)
         results: list[Message | PendingReply] = []
-        for some in by_shard.values():
+        for of_shard in by_shard.values():
             try:
-                results.append(self._run(self._host_of(some[0]), some, operate(some), refuse(some)))
+                results.append(self._run(self._host_of(of_shard[0]), of_shard, operate(of_shard), refuse(of_shard)))
             except KafkaError as error:
-                results.append(refuse(some)(error.code))
+                results.append(refuse(of_shard)(error.code))
         return results
 
     def shard(self, name: str) -> S:
-        """Return the shard of a name, to read what it has of this name.
+        """Return the shard of a name, for a caller that reads the state of this name.
 
-        :raises KafkaError: the error to answer with while there is no coordinator.
+        :raises KafkaError: if the shard is not loaded; the error has the code for the reply.
         """
         hosted = self._host_of(name)
         self._expire_due(hosted, (name,))
         return hosted.shard
 
     def durable(self, name: str) -> bool | PendingReply:
-        """Whether what was just read of this name is on disk; else a reply that is known when it is.
+        """Return True if the state that the caller has just read is durable, else a ticket to wait for.
 
-        Somebody who read an offset must not find an older one after a power cut. It is a message only
-        because those of all waits are: ``Unstored`` when it never came to be, anything else when it did.
+        A client that has fetched an offset must not get an older offset after a power failure. The result of the ticket
+        is a message so that all waiters share one type: ``Unstored`` if the write failed, any other message if it
+        succeeded.
         """
         ticket = PendingReply(Unstored)
-        self._reply(self._host_of(name), _Answer([(ticket, Message())]))
+        self._reply(self._host_of(name), _RuntimeOutcome([(ticket, Message())]))
         result = ticket.now_or_later()
         return result if isinstance(result, PendingReply) else True
 
     def shards(self) -> Iterator[S]:
-        """Yield the loaded shards, to read all that they have."""
+        """Yield the loaded shards, for a caller that reads the state of all names."""
         for hosted in list(self._shards.values()):
             if hosted.loaded:
                 self._expire_due(hosted, hosted.shard.sleepers)
@@ -334,10 +344,14 @@ class ShardRuntime(ABC, Generic[S]):
         return any(not hosted.loaded for hosted in self._shards.values())
 
     def partition_for(self, name: str) -> int:
-        """Kafka's choice: Java's hash of the name, without its sign. The same before the topic is there and after."""
+        """Return Kafka's partition for a name: Java's hash without its sign, modulo the number of partitions.
+
+        The result is the same before and after the topic is created.
+        """
         return (java_hash(name) & 0x7FFFFFFF) % (len(self._shards) or self.partitions_at_creation)
 
     def _host_of(self, name: str) -> Hosted[S]:
+        """Return the loaded shard of a name. Raise Refused if the shard is not loaded or its log is offline."""
         hosted = self._shards.get(self.partition_for(name))
         if hosted is None or hosted.partition.offline:
             raise Refused(ErrorCode.NOT_COORDINATOR if hosted is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -358,26 +372,29 @@ class ShardRuntime(ABC, Generic[S]):
         self._perform(hosted, names, decide(hosted.shard, now), now)
 
     def _perform(self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
-        """Append, replay, reply; then whatever follows from it."""
+        """Append and replay the records, send the replies, then perform the follow-up of each name and set timers."""
         self._perform_one(hosted, names, outcome, now)
         for name in names:
             follow_up = hosted.shard.settle(name, now, changed=bool(outcome.records))
             if follow_up is not None:
                 self._perform_one(hosted, [name], follow_up, now)
-            self._arm(hosted, name)
+            self._set_timer(hosted, name)
 
     def _perform_one(self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
         if outcome.records:
             try:
                 self._append(hosted, outcome, now)
             except KafkaError as error:
-                self._not_stored(hosted, names, outcome, error, now)
+                self._on_append_failed(hosted, names, outcome, error, now)
                 return
         self.on_appended(outcome)
         self._reply(hosted, outcome)
 
     def _append(self, hosted: Hosted[S], outcome: Decided, now: Moment) -> None:
-        """One batch, replayed as soon as it is in the log. Raises KafkaError, and then nothing was replayed."""
+        """Append the records as one batch, then replay them.
+
+        :raises KafkaError: if the append failed; then no record is in the log and none was replayed.
+        """
         partition = hosted.partition
         partition.check_enough_replicas()
         producer = self.producer_of(outcome)
@@ -402,19 +419,25 @@ class ShardRuntime(ABC, Generic[S]):
             hosted.shard.replay(record, producer)
 
     def _reply(self, hosted: Hosted[S], outcome: Decided) -> None:
+        """Send the replies when all records of the shard are durable."""
         deadline = self._clock.monotonic() + self.commit_timeout_ms / 1000
-        commit = _Commit(self, hosted, outcome, deadline)
-        self._replicas.wait_durable(hosted.partition, hosted.end_offset, commit)
+        waiter = _DurableWaiter(self, hosted, outcome, deadline)
+        self._replicas.wait_durable(hosted.partition, hosted.end_offset, waiter)
 
-    def wait_for_disk(self, hosted: Hosted[S], outcome: Decided) -> None:
-        """Whoever asked was told that it takes too long. What was decided is decided all the same."""
+    def wait_without_deadline(self, hosted: Hosted[S], outcome: Decided) -> None:
+        """Wait without a deadline until the outcome is durable, then call ``on_durable``.
+
+        The requests have already been refused with a timeout. The records are in the log and replayed, so the outcome
+        stays in force.
+        """
         outcome.replies.clear()
-        commit = _Commit(self, hosted, outcome, NEVER)
-        self._replicas.wait_durable(hosted.partition, hosted.end_offset, commit)
+        waiter = _DurableWaiter(self, hosted, outcome, NEVER)
+        self._replicas.wait_durable(hosted.partition, hosted.end_offset, waiter)
 
-    def _not_stored(
+    def _on_append_failed(
         self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, error: KafkaError, now: Moment
     ) -> None:
+        """Refuse the requests of the outcome, and discard the soft state that the operation may have changed."""
         too_large = isinstance(error, MessageTooLarge | RecordListTooLarge)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else RETRIABLE.get(error.code, ErrorCode.NOT_COORDINATOR)
         for name in names:
@@ -437,8 +460,11 @@ class ShardRuntime(ABC, Generic[S]):
 
     # -- timers ---------------------------------------------------------------------------------------------------
 
-    def _arm(self, hosted: Hosted[S], name: str) -> None:
-        """Wake a name when it wants to be, if no earlier alarm is set: an early one costs a look and is set anew."""
+    def _set_timer(self, hosted: Hosted[S], name: str) -> None:
+        """Set the timer of a name to its ``wake_at``, unless the timer is set to an earlier time.
+
+        A timer that fires early only costs a check; ``wake`` then sets it again.
+        """
         sleeper = hosted.shard.sleepers.get(name)
         timer = hosted.timers.get(name)
         if sleeper is None or sleeper.wake_at == NEVER:
@@ -454,15 +480,16 @@ class ShardRuntime(ABC, Generic[S]):
             self._wheel.add(timer, max(sleeper.wake_at - self._clock.monotonic(), 0.0))
 
     def wake(self, hosted: Hosted[S], name: str) -> None:
-        """The timer of a name fired. Its deadlines may have moved since it was set: then it is set again."""
+        """Expire what is due after the timer of a name fired, and set the timer again if a deadline is left."""
         if hosted.loaded and not hosted.partition.offline:
             self._expire_due(hosted, (name,))
-            self._arm(hosted, name)
+            self._set_timer(hosted, name)
 
     def _expire_due(self, hosted: Hosted[S], names: Iterable[str]) -> Moment | None:
-        """Expire what is due of these names, whether its timer has fired or not; return the time if one has deadlines.
+        """Expire the deadlines of these names that have passed. Return the time, or None if no name has a deadline.
 
-        All of them are compared with the same time, and the operation that follows gets it too.
+        The timers may not have fired yet. All deadlines are compared with the same time. The caller passes that time to
+        the operation that follows.
         """
         sleepers = hosted.shard.sleepers
         waiting = [name for name in names if (found := sleepers.get(name)) is not None and found.wake_at != NEVER]
@@ -475,10 +502,13 @@ class ShardRuntime(ABC, Generic[S]):
                 self._perform(hosted, [name], sleeper.expire(now), now)
         return now
 
-    # -- partitions come and go -----------------------------------------------------------------------------------
+    # -- load and unload ------------------------------------------------------------------------------------------
 
     def serve(self, partitions: dict[int, Partition]) -> None:
-        """These are the partitions of the topic now. Those that are new are loaded; empty ones are ready at once."""
+        """Load the shards of new partitions, and unload the shards of partitions that are not in ``partitions``.
+
+        The shard of an empty log counts as loaded immediately.
+        """
         for number, partition in partitions.items():
             known = self._shards.get(number)
             if known is not None and known.partition is partition:
@@ -494,16 +524,17 @@ class ShardRuntime(ABC, Generic[S]):
             self._unload(self._shards.pop(number))
 
     def reload(self, hosted: Hosted[S]) -> None:
-        """The log lost what was replayed already: start again from what it has."""
+        """Replace the shard by a new one and load it, because the log lost records that the old one has replayed."""
         number = hosted.partition.name.partition
         if self._shards.get(number) is not hosted:
             return
         log.error("a shard is loaded again after a failed write partition=%s", hosted.partition.name)
         self._unload(hosted)
-        again = self._shards[number] = Hosted(hosted.partition, self.make_shard(hosted.partition))
-        self._load_later(again)
+        replacement = self._shards[number] = Hosted(hosted.partition, self.make_shard(hosted.partition))
+        self._load_later(replacement)
 
     def _unload(self, hosted: Hosted[S]) -> None:
+        """Remove the timers of a shard and refuse its parked requests with NOT_COORDINATOR."""
         hosted.loaded = False
         for timer in hosted.timers.values():
             TimerWheel.remove(timer)
@@ -538,14 +569,14 @@ class ShardRuntime(ABC, Generic[S]):
             self._perform(hosted, names, hosted.shard.after_load(now), now)
 
     async def _load(self, hosted: Hosted[S]) -> None:
-        while (position := self._read(hosted, hosted.end_offset)) is not None:
-            hosted.end_offset = position
+        while (next_offset := self._read(hosted, hosted.end_offset)) is not None:
+            hosted.end_offset = next_offset
             await asyncio.sleep(0)
 
     def _read(self, hosted: Hosted[S], offset: int) -> int | None:
-        """Replay some records from ``offset`` on; where to go on, None at the end."""
-        its_log = hosted.partition.log
-        region = its_log.read(offset, _LOAD_BYTES, its_log.written_end_offset, at_least_one=True)
+        """Replay ``_LOAD_STEP_BYTES`` from ``offset`` on. Return the next offset, or None at the end of the log."""
+        partition_log = hosted.partition.log
+        region = partition_log.read(offset, _LOAD_STEP_BYTES, partition_log.written_end_offset, at_least_one=True)
         if region is None:
             return None
         data = region.read()
@@ -581,36 +612,36 @@ class ShardRuntime(ABC, Generic[S]):
             hosted.shard.end_transaction(header.producer_id, commit=marker.commit)
 
     def marker_written(self, partition: Partition, producer_id: int, *, commit: bool, end_offset: int) -> None:
-        """A transaction with records in this partition was ended by a marker that is in its log."""
+        """Apply a marker that is in the log of this partition to its shard, if the shard is loaded."""
         hosted = self._shards.get(partition.name.partition)
         if hosted is not None and hosted.partition is partition and hosted.loaded:
             hosted.shard.end_transaction(producer_id, commit=commit)
             hosted.end_offset = end_offset
 
-    # -- upkeep ---------------------------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------------------------
 
     def perform_everywhere(self, decide: Callable[[S, Moment], list[Any]], name_of: Callable[[Any], str]) -> None:
-        """Append the records that ``decide`` returns for every shard, in batches of a bounded size."""
+        """Append the records that ``decide`` returns for each shard, in batches of ``_BATCH_RECORDS_MAX`` records."""
         for hosted in list(self._shards.values()):
             if not hosted.loaded or hosted.partition.offline:
                 continue
             now = self._expire_due(hosted, hosted.shard.sleepers) or self.now()
             records = decide(hosted.shard, now)
-            for start in range(0, len(records), _UPKEEP_RECORDS_MAX):
-                part = records[start : start + _UPKEEP_RECORDS_MAX]
-                self._perform(hosted, list(dict.fromkeys(map(name_of, part))), _Answer([], part), now)
+            for start in range(0, len(records), _BATCH_RECORDS_MAX):
+                part = records[start : start + _BATCH_RECORDS_MAX]
+                self._perform(hosted, list(dict.fromkeys(map(name_of, part))), _RuntimeOutcome([], part), now)
 
     async def verify(self) -> int:
-        """Replay every log beside what is served and compare: the state must be the replay's, at any time."""
+        """Replay every log into a second shard and compare both. Return the number of shards that differ."""
         differing = 0
         for hosted in list(self._shards.values()):
             if not hosted.loaded or hosted.partition.offline:
                 continue
-            twin = Hosted(hosted.partition, self.make_shard(hosted.partition))
-            while twin.end_offset < hosted.end_offset and hosted.loaded:
-                await self._load(twin)
-                await asyncio.sleep(0)  # what is pending is written at the end of this turn
-            if hosted.loaded and hosted.shard.durable() != twin.shard.durable():
+            replayed = Hosted(hosted.partition, self.make_shard(hosted.partition))
+            while replayed.end_offset < hosted.end_offset and hosted.loaded:
+                await self._load(replayed)
+                await asyncio.sleep(0)  # appended records are written to the file at the end of this turn
+            if hosted.loaded and hosted.shard.durable() != replayed.shard.durable():
                 differing += 1
                 log.error("a shard differs from a replay of its log partition=%s", hosted.partition.name)
         self.mismatches += differing
@@ -625,15 +656,15 @@ class ShardRuntime(ABC, Generic[S]):
 
 
 @dataclass(slots=True)
-class _Answer:
-    """An outcome of the runtime's own."""
+class _RuntimeOutcome:
+    """An outcome that the runtime creates itself."""
 
     replies: list[tuple[Ticket, Message]]
     records: list[Any] = field(default_factory=list)
 
 
 def java_hash(text: str) -> int:
-    """``String.hashCode`` as an unsigned number; it counts UTF-16 units."""
+    """Return Java's ``String.hashCode``, which hashes UTF-16 code units, as an unsigned 32-bit number."""
     value = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for index in range(0, len(data), 2):

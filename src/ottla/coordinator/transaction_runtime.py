@@ -75,7 +75,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def partitions_at_creation(self) -> int:
         return self.world.settings.transaction_state_log_num_partitions
 
-    def leads_to_more(self, outcome: Decided) -> bool:
+    def requires_on_durable(self, outcome: Decided) -> bool:
         return isinstance(outcome, TransactionOutcome) and bool(outcome.deliveries)
 
     def on_durable(self, outcome: Decided) -> None:
