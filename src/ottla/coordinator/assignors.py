@@ -1,10 +1,11 @@
-"""The server-side assignors of the consumer protocol: who should read which partition. Pure functions.
+"""The server-side assignors of the consumer protocol: they assign partitions to members. Pure functions.
 
-``uniform``  as even as the subscriptions allow; a partition moves only if that makes the assignment more even.
-``range``    each topic is cut into contiguous ranges in the order of the members, so that equal partition numbers of
-             topics of equal size meet at one member (co-partitioning). It does not try to leave partitions in place.
+``uniform``  as even as the subscriptions allow, and sticky: a partition moves only if that makes the assignment more
+             even.
+``range``    splits each topic into contiguous ranges in the order of the members, so that equal partition numbers of
+             topics of equal size go to the same member (co-partitioning). It is not sticky.
 
-Both are deterministic. Racks are not looked at. A topic that has no partition count does not exist: nobody gets it.
+Both are deterministic and ignore racks. A topic without a partition count does not exist and is not assigned.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from ottla.coordinator.records import TopicPartitions
 
 
 class MemberSpec(NamedTuple):
-    """What an assignor has to know of a member."""
+    """The properties of a member that an assignor uses."""
 
     topic_ids: frozenset[bytes]
     instance_id: str | None = None
 
 
-#: members, the target so far by member, partitions by topic -> the new target of every member
+#: (members, current target assignment by member, partition count by topic) -> new target assignment by member
 Assignor = Callable[
     [Mapping[str, MemberSpec], Mapping[str, TopicPartitions], Mapping[bytes, int]], dict[str, TopicPartitions]
 ]
 
 _Partition = tuple[bytes, int]
 
-#: Each round of moves roughly halves what is uneven (UniformHeterogeneousAssignmentBuilder has the same bound).
+#: Each round of moves roughly halves the imbalance (UniformHeterogeneousAssignmentBuilder has the same bound).
 _BALANCE_ROUNDS_MAX: Final = 16
 
 
 def uniform(
     members: Mapping[str, MemberSpec], target: Mapping[str, TopicPartitions], partition_counts: Mapping[bytes, int]
 ) -> dict[str, TopicPartitions]:
-    """Even and sticky."""
+    """Return an even and sticky assignment."""
     if not members:
         return {}
     subscriptions = {spec.topic_ids for spec in members.values()}
@@ -52,7 +53,10 @@ def uniform(
 def range_(
     members: Mapping[str, MemberSpec], target: Mapping[str, TopicPartitions], partition_counts: Mapping[bytes, int]
 ) -> dict[str, TopicPartitions]:
-    """Contiguous and co-partitioned. Static members come first, so that their ranges outlive dynamic ones."""
+    """Return a co-partitioned assignment of contiguous ranges.
+
+    Static members come first, so that dynamic members which join or leave do not shift their ranges as much.
+    """
     order = sorted(members, key=lambda each: (members[each].instance_id is None, members[each].instance_id or "", each))
     ranges: dict[str, list[tuple[bytes, tuple[int, ...]]]] = {member_id: [] for member_id in members}
     for topic_id, subscribers in sorted(_subscribers(order, members, partition_counts).items()):
@@ -66,12 +70,12 @@ def range_(
     return {member_id: tuple(topics) for member_id, topics in ranges.items()}
 
 
-#: by the names that ``group.consumer.assignors`` and clients know
+#: by the name in ``group.consumer.assignors`` and in requests
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": uniform, "range": range_}
 
 
 def topic_partitions(partitions: Iterable[_Partition]) -> TopicPartitions:
-    """As the records have them: topics and partitions in order."""
+    """Return the partitions grouped by topic as the records store them, topics and partitions sorted."""
     by_topic: dict[bytes, list[int]] = {}
     for topic_id, partition in partitions:
         by_topic.setdefault(topic_id, []).append(partition)
@@ -81,7 +85,7 @@ def topic_partitions(partitions: Iterable[_Partition]) -> TopicPartitions:
 def _subscribers(
     order: Sequence[str], members: Mapping[str, MemberSpec], partition_counts: Mapping[bytes, int]
 ) -> dict[bytes, list[str]]:
-    """Topic -> members, in this order; only topics that exist."""
+    """Return the subscribed members of each existing topic, in the given order."""
     subscribers: dict[bytes, list[str]] = {}
     for member_id in order:
         for topic_id in members[member_id].topic_ids:
@@ -93,7 +97,7 @@ def _subscribers(
 def _uniform_keep(
     members: Mapping[str, MemberSpec], target: Mapping[str, TopicPartitions], partition_counts: Mapping[bytes, int]
 ) -> dict[str, list[_Partition]]:
-    """What every member may keep of what it was given before, in order."""
+    """Return the partitions of its current target that each member may keep: they exist and it subscribes to them."""
     held: dict[str, list[_Partition]] = {}
     taken: set[_Partition] = set()
     for member_id in sorted(members):
@@ -112,21 +116,24 @@ def _uniform_keep(
 def _uniform_same_topics(
     held: dict[str, list[_Partition]], topic_ids: frozenset[bytes], partition_counts: Mapping[bytes, int]
 ) -> None:
-    """All members may have everything: each gets its quota, and the few extra ones stay with those who have more."""
-    everything = [
+    """Fill ``held`` up to equal quotas when all members subscribe to the same topics.
+
+    If the number of partitions is not divisible, the members that hold most keep one more than the others.
+    """
+    partitions = [
         (topic_id, partition)
         for topic_id in sorted(topic_ids & partition_counts.keys())
         for partition in range(partition_counts[topic_id])
     ]
-    quota, extra = divmod(len(everything), len(held))
-    rich = sorted(held, key=lambda member_id: -len(held[member_id]))[:extra]
-    quotas = dict.fromkeys(held, quota) | dict.fromkeys(rich, quota + 1)
+    quota, extra = divmod(len(partitions), len(held))
+    with_extra = sorted(held, key=lambda member_id: -len(held[member_id]))[:extra]
+    quotas = dict.fromkeys(held, quota) | dict.fromkeys(with_extra, quota + 1)
     for member_id, mine in held.items():
         del mine[quotas[member_id] :]
     taken = {place for mine in held.values() for place in mine}
     unfilled = [member_id for member_id in held if len(held[member_id]) < quotas[member_id]]
-    free = iter([place for place in everything if place not in taken])
-    # One each in turn, so that a topic is spread over many members rather than given to one.
+    free = iter([place for place in partitions if place not in taken])
+    # Assign one partition to each member in turn, so that a topic is spread over many members.
     while unfilled:
         for member_id in unfilled:
             held[member_id].append(next(free))
@@ -136,11 +143,15 @@ def _uniform_same_topics(
 def _uniform_mixed_topics(
     held: dict[str, list[_Partition]], members: Mapping[str, MemberSpec], partition_counts: Mapping[bytes, int]
 ) -> None:
-    """Members want different topics: hand out the free partitions to whoever has least, then move while it helps."""
+    """Fill ``held`` when members subscribe to different topics.
+
+    Assign each free partition to the subscriber with the fewest partitions, then move partitions until a round moves
+    none.
+    """
     load = {member_id: len(mine) for member_id, mine in held.items()}
     owner = {place: member_id for member_id, mine in held.items() for place in mine}
     subscribers = _subscribers(sorted(members), members, partition_counts)
-    # Topics with the most partitions per subscriber leave the least choice, so they go first.
+    # Topics with the most partitions per subscriber come first, because they leave the fewest alternatives.
     order = sorted(
         subscribers, key=lambda each: (-partition_counts[each] / len(subscribers[each]), len(subscribers[each]), each)
     )
@@ -170,33 +181,33 @@ def _balance_topic(
     owner: dict[_Partition, str],
     load: dict[str, int],
 ) -> int:
-    """Move partitions of this topic from those who have most to those who have least. Returns how many moved."""
+    """Move partitions of this topic from the members with the most to those with the fewest. Return how many moved."""
     mine: dict[str, list[int]] = {}
     for partition in range(partition_counts[topic_id]):
         mine.setdefault(owner[topic_id, partition], []).append(partition)
-    givers = [(-load[member_id], member_id) for member_id in mine]
-    takers = [(load[member_id], member_id) for member_id in subscribers]
-    heapq.heapify(givers)
-    heapq.heapify(takers)
+    sources = [(-load[member_id], member_id) for member_id in mine]
+    destinations = [(load[member_id], member_id) for member_id in subscribers]
+    heapq.heapify(sources)
+    heapq.heapify(destinations)
     moves = 0
-    while givers:
-        most, giver = givers[0]
-        least, taker = takers[0]
+    while sources:
+        most, source = sources[0]
+        least, destination = destinations[0]
         if -most - least <= 1:
             break
-        # A member stands in both heaps; whichever entry is out of date is put right before it is believed.
-        if load[taker] != least:
-            heapq.heapreplace(takers, (load[taker], taker))
-        elif load[giver] != -most:
-            heapq.heapreplace(givers, (-load[giver], giver))
+        # A member is in both heaps, so a move makes its entry in the other heap stale: correct stale entries first.
+        if load[destination] != least:
+            heapq.heapreplace(destinations, (load[destination], destination))
+        elif load[source] != -most:
+            heapq.heapreplace(sources, (-load[source], source))
         else:
-            owner[topic_id, mine[giver].pop()] = taker
-            load[giver] -= 1
-            load[taker] += 1
+            owner[topic_id, mine[source].pop()] = destination
+            load[source] -= 1
+            load[destination] += 1
             moves += 1
-            heapq.heapreplace(takers, (load[taker], taker))
-            if mine[giver]:
-                heapq.heapreplace(givers, (-load[giver], giver))
+            heapq.heapreplace(destinations, (load[destination], destination))
+            if mine[source]:
+                heapq.heapreplace(sources, (-load[source], source))
             else:
-                heapq.heappop(givers)
+                heapq.heappop(sources)
     return moves

@@ -1,11 +1,12 @@
 """GroupShard: all groups and offsets of one partition of ``__consumer_offsets``. Pure.
 
-    handler(request, client, ticket, now) ──► Outcome           replay(record): the only writer of what is durable
+    handler(request, client, ticket, now) ──► Outcome           replay(record): the only writer of durable state
 
-A group is either classic (``classic.py``) or of the consumer protocol (``consumer.py``); which one it is follows from
-its records. The shard finds the group, or makes one where Kafka does, moves groups between the two, and answers what
-concerns a group that does not exist. ``groups`` also holds what is not durable yet: a classic group whose first members
-are still joining. It goes when nothing of it was stored and nobody is left.
+A group uses either the classic protocol (``classic.py``) or the consumer protocol (``consumer.py``); the types of its
+records determine which. The shard looks up the group of a request, creates a group in the cases in which Kafka creates
+one, converts groups between the two protocols, and answers requests for groups that do not exist. ``groups`` also holds
+classic groups without a stored record: their first members are still joining. The shard deletes such a group when its
+last member has left.
 """
 
 from __future__ import annotations
@@ -53,33 +54,35 @@ from ottla.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 Group = ClassicGroup | ConsumerGroup
 
-#: LeaveGroup answers per member from here on
+#: the first version of LeaveGroup that returns an error code per member
 _BATCH_LEAVE_FROM = 3
-#: SyncGroup must name the protocol from here on
+#: the first version of SyncGroup in which the protocol type and the protocol name are required
 _SYNC_PROTOCOL_FROM = 5
-#: OffsetCommit and DescribeGroups learnt to say that there is no such group
+#: the first versions of OffsetCommit and DescribeGroups that return GROUP_ID_NOT_FOUND
 _COMMIT_NOT_FOUND_FROM = 9
 _DESCRIBE_NOT_FOUND_FROM = 6
 
 
 class GroupShard:
-    """The groups of one partition."""
+    """The groups and committed offsets of one partition of ``__consumer_offsets``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
-        #: groups that a handler converted and whose records are about to be replayed: they keep their soft state
+        #: groups that a handler converted to the consumer protocol and whose records are not replayed yet; ``replay``
+        #: uses the object from here, because it holds the soft state
         self._converted: dict[str, ConsumerGroup] = {}
 
     # -- durable --------------------------------------------------------------------------------------------------
 
     @property
     def sleepers(self) -> dict[str, Group]:
+        """Return the objects with a ``wake_at``, by group id."""
         return self.groups
 
     def replay(self, record: CoordinatorRecord, producer: Producer | None = None) -> None:
-        """Apply one record of the log. The same at load and at run time; records only set, so twice is once."""
+        """Apply one record of the log, at load and at run time alike. Applying a record twice has no further effect."""
         key, value = record
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
@@ -103,7 +106,7 @@ class GroupShard:
             return
         if not isinstance(group, ConsumerGroup):
             if value is None:
-                return  # the rest of a group that is gone, or that became a classic one
+                return  # a tombstone of a group that was deleted or converted to a classic group
             group = self._converted.pop(key.group, None) or ConsumerGroup(key.group, self._world)
             self.groups[key.group] = group
         group.replay(record)
@@ -111,11 +114,11 @@ class GroupShard:
             del self.groups[key.group]
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """A marker in the log: what was committed in the transaction counts now, or never did."""
+        """Apply a transaction marker: make the pending offsets of this producer visible, or discard them."""
         self.offsets.end_transaction(producer_id, commit=commit)
 
     def resume(self, now: Moment) -> None:
-        """The whole log was replayed: what is not durable starts anew. Members get a fresh session each."""
+        """Rebuild the soft state after the whole log was replayed. Every member starts a new session."""
         for group in self.groups.values():
             group.resume(now)
         for group_id in self.offsets.by_group:
@@ -123,7 +126,10 @@ class GroupShard:
                 self.groups[group_id] = ClassicGroup(group_id, self._world)
 
     def settle(self, group_id: str, now: Moment, *, changed: bool) -> Outcome | None:
-        """After an operation on a group: what follows without being asked for. ``changed``: records were replayed."""
+        """Clean up after an operation on a group. Return the records and replies of a downgrade, or None.
+
+        ``changed`` says whether the operation replayed records.
+        """
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             if group.is_disposable and group_id not in self.offsets.by_group:
@@ -140,7 +146,7 @@ class GroupShard:
         return None
 
     def durable(self) -> dict[str, object]:
-        """All that was replayed, to be compared with another replay."""
+        """Return the state that results from replayed records; two replays of one log return equal states."""
         state: dict[str, object] = {f"offsets of {group_id}": rows for group_id, rows in self.offsets.by_group.items()}
         state["offsets pending in transactions"] = self.offsets.pending()
         for group_id, group in self.groups.items():
@@ -151,29 +157,32 @@ class GroupShard:
 
     @staticmethod
     def changes_soft_state(records: Iterable[CoordinatorRecord]) -> bool:
-        """Whether whoever made these records may have changed a group, too: those of a commit stand for themselves."""
+        """Return whether the handler that made these records may also have changed the soft state of a group.
+
+        A handler that makes only records of committed offsets changes no soft state.
+        """
         return any(not isinstance(record.key, OffsetCommitKey) for record in records)
 
     def discard_soft_state(self, group_id: str, now: Moment) -> None:
-        """The records that a handler made were not stored: back to what is."""
+        """Reset a group to its durable state because the records of a handler were not stored."""
         self._converted.pop(group_id, None)
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             stored = group.stored
-            again = ClassicGroup(group_id, self._world)
+            restored = ClassicGroup(group_id, self._world)
             if stored is not None:
-                again.replay(stored)
-                again.resume(now)
-                self.groups[group_id] = again
+                restored.replay(stored)
+                restored.resume(now)
+                self.groups[group_id] = restored
             elif group_id in self.offsets.by_group:
-                self.groups[group_id] = again
+                self.groups[group_id] = restored
             else:
                 del self.groups[group_id]
 
     # -- the classic protocol -------------------------------------------------------------------------------------
 
     def join_group(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """A join makes the group, unless it is refused: a group without members knows whom it does not know."""
+        """Handle JoinGroup. The request creates the group if it does not exist and the join is accepted."""
         if not request.group_id:
             return _answer(ticket, refused_join(request.member_id, ErrorCode.INVALID_GROUP_ID, client.version))
         group = self.groups.get(request.group_id)
@@ -181,15 +190,16 @@ class GroupShard:
             return group.join_classic(request, client, ticket, now)
         if isinstance(group, ClassicGroup):
             return group.join(request, client, ticket, now)
-        before = group.tombstones() if group is not None else []
-        fresh = ClassicGroup(request.group_id, self._world)
-        outcome = fresh.join(request, client, ticket, now)
-        if not fresh.is_disposable:
-            self.groups[request.group_id] = fresh
-            outcome.records[:0] = before
+        tombstones = group.tombstones() if group is not None else []
+        new_group = ClassicGroup(request.group_id, self._world)
+        outcome = new_group.join(request, client, ticket, now)
+        if not new_group.is_disposable:
+            self.groups[request.group_id] = new_group
+            outcome.records[:0] = tombstones
         return outcome
 
     def sync_group(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle SyncGroup."""
         group = self.groups.get(request.group_id)
         if client.version >= _SYNC_PROTOCOL_FROM and (request.protocol_type is None or request.protocol_name is None):
             return _answer(ticket, SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
@@ -205,6 +215,7 @@ class GroupShard:
         return group.abandon(ticket, now) if isinstance(group, ClassicGroup) else Outcome()
 
     def heartbeat(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle Heartbeat."""
         group = self.groups.get(request.group_id)
         if not request.group_id or group is None:
             return _answer(ticket, HeartbeatResponse(error_code=_no_group(request.group_id)))
@@ -213,6 +224,7 @@ class GroupShard:
         return group.heartbeat(request, client, ticket, now)
 
     def leave_group(self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle LeaveGroup."""
         group = self.groups.get(request.group_id)
         if not request.group_id:
             return _answer(ticket, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
@@ -232,7 +244,7 @@ class GroupShard:
         return group.leave(request, client, ticket, now, lambda member: self._is_behind(request.group_id, member))
 
     def _is_behind(self, group_id: str, member: ClassicMember) -> bool:
-        """Whether records wait behind what was committed for this member's partitions."""
+        """Return whether a partition of this member has records after its committed offset."""
         committed = self.offsets.by_group.get(group_id, {})
         try:
             assigned = decode_assignment(member.assignment).partitions
@@ -250,12 +262,12 @@ class GroupShard:
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client: Client, ticket: Ticket, now: Moment
     ) -> Outcome:
-        """The first heartbeat of this protocol makes the group, or converts the classic one."""
+        """Handle ConsumerGroupHeartbeat. A join creates the group, or converts the classic group of this id."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group.heartbeat(request, client, ticket, now)
-        fresh = ConsumerGroup(request.group_id, self._world)
-        if request.member_epoch != 0:  # only a join makes or converts a group
+        new_group = ConsumerGroup(request.group_id, self._world)
+        if request.member_epoch != 0:  # only a join creates or converts a group
             try:
                 check_heartbeat(request, client.version, self._world.settings.group_consumer_assignors)
             except KafkaError as error:
@@ -265,22 +277,23 @@ class GroupShard:
         conversion: list[CoordinatorRecord] = []
         if group is not None:
             try:
-                conversion = self._conversion(group, now)
+                conversion = self._conversion_records(group, now)
             except KafkaError as error:
                 return _answer(ticket, _heartbeat_refusal(error.code, str(error)))
             for record in conversion:
                 if not isinstance(record.key, GroupMetadataKey):
-                    fresh.replay(record)
-            fresh.resume(now)
-        outcome = fresh.heartbeat(request, client, ticket, now)
-        if outcome.records:  # otherwise it was refused, and everything stays as it is
+                    new_group.replay(record)
+            new_group.resume(now)
+        outcome = new_group.heartbeat(request, client, ticket, now)
+        if outcome.records:  # without records the heartbeat was rejected, and the classic group stays
             outcome.records[:0] = conversion
             if group is not None:
                 outcome.replies.extend(group.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
-            self._converted[request.group_id] = fresh
+            self._converted[request.group_id] = new_group
         return outcome
 
-    def _conversion(self, group: ClassicGroup, now: Moment) -> list[CoordinatorRecord]:
+    def _conversion_records(self, group: ClassicGroup, now: Moment) -> list[CoordinatorRecord]:
+        """Return the records that convert this group to the consumer protocol. Raise Refused if it cannot convert."""
         if not group.is_empty:
             can_upgrade(group, self._world)
             return upgrade_records(group, self._world, now)
@@ -289,7 +302,7 @@ class GroupShard:
         return [CoordinatorRecord(GroupMetadataKey(group.group_id), None)]
 
     def _downgrade(self, group: ConsumerGroup, now: Moment) -> Outcome:
-        """Only classic members are left: they get a classic group, and a rebalance in it."""
+        """Convert a group with only classic members to a classic group, which starts with a rebalance."""
         records = downgrade_records(group, now)
         stored = next(
             record.value for record in records
@@ -304,6 +317,7 @@ class GroupShard:
     # -- offsets --------------------------------------------------------------------------------------------------
 
     def commit_offsets(self, request: OffsetCommitRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle OffsetCommit."""
         topics, refused = existing_topics(request, client.version, self._world)
         if not topics:
             return _answer(ticket, merge_answers(refused))
@@ -317,7 +331,7 @@ class GroupShard:
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, client: Client, ticket: Ticket, now: Moment
     ) -> Outcome:
-        """What a transaction commits beside its records; it counts when the marker of the transaction is written."""
+        """Handle TxnOffsetCommit. The offsets become visible when the transaction's commit marker is replayed."""
         plain = plain_commit(request)
         topics, refused = existing_topics(plain, 0, self._world)
         if not topics:
@@ -337,23 +351,24 @@ class GroupShard:
     def _check_commit(
         self, request: OffsetCommitRequest, client: Client, now: Moment, *, transactional: bool = False
     ) -> None:
+        """Raise KafkaError if the sender of this request may not commit offsets in the group."""
         group = self.groups.get(request.group_id)
         epoch = request.generation_id_or_member_epoch
         if group is None:
             if epoch < 0:
-                return  # nobody's group: a simple consumer, or an administrator
+                return  # a commit without a group: by a consumer that assigns its own partitions, or by a tool
             not_found = client.version >= _COMMIT_NOT_FOUND_FROM
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if not_found else ErrorCode.ILLEGAL_GENERATION)
-        who = request.member_id, request.group_instance_id, epoch, now
+        sender = request.member_id, request.group_instance_id, epoch, now
         if isinstance(group, ConsumerGroup):
-            group.check_commit(*who, client.version, transactional=transactional)
+            group.check_commit(*sender, client.version, transactional=transactional)
         else:
-            group.check_commit(*who, transactional=transactional)
+            group.check_commit(*sender, transactional=transactional)
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, client: Client, now: Moment, *, require_stable: bool
     ) -> OffsetFetchResponseGroup:
-        """One group's part of OffsetFetch. A group that nobody knows has committed nothing, which is no error."""
+        """Return the OffsetFetch response of one group. An unknown group has no committed offsets, without an error."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and request.member_id is not None:
             try:
@@ -363,6 +378,7 @@ class GroupShard:
         return self.offsets.fetch(request, client.version, self._world, require_stable=require_stable)
 
     def delete_offsets(self, request: OffsetDeleteRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle OffsetDelete."""
         group = self.groups.get(request.group_id)
         if not request.group_id:
             return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
@@ -377,6 +393,7 @@ class GroupShard:
         return Outcome(records=records, replies=[(ticket, answer)])
 
     def delete_groups(self, group_ids: Sequence[str], client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle DeleteGroups for the groups of this shard."""
         outcome = Outcome()
         results = []
         for group_id in group_ids:
@@ -387,44 +404,46 @@ class GroupShard:
             elif not group.is_empty:
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
-                outcome.records.extend(self._deletion(group))
+                outcome.records.extend(self._deletion_records(group))
             results.append(DeletableGroupResult(group_id=group_id, error_code=code))
         outcome.replies.append((ticket, DeleteGroupsResponse(results=results)))
         return outcome
 
-    def _deletion(self, group: Group) -> list[CoordinatorRecord]:
+    def _deletion_records(self, group: Group) -> list[CoordinatorRecord]:
+        """Return the tombstones of all records and offsets of the group."""
         records = self.offsets.tombstones(group.group_id)
         if isinstance(group, ConsumerGroup):
             return records + group.tombstones()
-        # A simple group has no record of its own; its tombstone removes the object all the same.
+        # A group that only has offsets has no group record. ``replay`` of its tombstone still removes the object.
         return [*records, CoordinatorRecord(GroupMetadataKey(group.group_id), None)]
 
     def expire_offsets(self, now: Moment) -> list[CoordinatorRecord]:
-        """What has outlived its retention; with its last offset an empty group goes too."""
+        """Return tombstones of offsets older than their retention, and of empty groups whose last offset expires."""
         minutes = self._world.settings.offsets_retention_minutes
         records: list[CoordinatorRecord] = []
         for group_id, group in self.groups.items():
             expired = self.offsets.expired(group_id, group, minutes, now)
-            nothing_left = len(expired) == len(self.offsets.by_group.get(group_id, ()))
-            if nothing_left and group.is_empty and not self.offsets.has_pending(group_id):
-                records.extend(self._deletion(group))
+            all_expired = len(expired) == len(self.offsets.by_group.get(group_id, ()))
+            if all_expired and group.is_empty and not self.offsets.has_pending(group_id):
+                records.extend(self._deletion_records(group))
             else:
                 records.extend(expired)
         return records
 
     def topics_deleted(self, names: Iterable[str]) -> list[CoordinatorRecord]:
+        """Return the tombstones of all offsets of these topics."""
         return self.offsets.without_topics(names)
 
     def after_load(self, now: Moment) -> Outcome:
-        """Offsets of topics that went while nobody looked go as well."""
+        """Return the tombstones of offsets whose topics were deleted while no coordinator had this shard loaded."""
         names = {topic for committed in self.offsets.by_group.values() for topic, _ in committed}
         missing = [name for name in names if self._world.topics.partition_count(name) is None]
         return Outcome(records=self.topics_deleted(missing))
 
-    # -- questions ------------------------------------------------------------------------------------------------
+    # -- describe -------------------------------------------------------------------------------------------------
 
     def list_groups(self, states: set[str], types: set[str]) -> list[ListedGroup]:
-        """The groups in one of these states and of one of these types, in small letters; an empty set takes all."""
+        """Return the groups in these states and of these types, both in lower case; an empty set matches all."""
         return [
             ListedGroup(
                 group_id=group_id, protocol_type=group.protocol_type or "", group_state=group.state,
@@ -435,6 +454,7 @@ class GroupShard:
         ]  # fmt: skip
 
     def describe_group(self, group_id: str, version: int) -> DescribedGroup:
+        """Return the DescribeGroups response for one group."""
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group.describe(version)
@@ -447,6 +467,7 @@ class GroupShard:
         )
 
     def describe_consumer_group(self, group_id: str, version: int) -> DescribedConsumerGroup:
+        """Return the ConsumerGroupDescribe response for one group."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group.describe(version)
@@ -455,7 +476,7 @@ class GroupShard:
         return DescribedConsumerGroup(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text)
 
     def retire(self, error_code: ErrorCode) -> Outcome:
-        """The shard goes away: everybody who waits is told."""
+        """Answer all parked requests with this error code because this broker resigns as coordinator of the shard."""
         outcome = Outcome()
         for group in self.groups.values():
             outcome.replies.extend(group.retire(error_code).replies)

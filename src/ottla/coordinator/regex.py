@@ -1,7 +1,8 @@
 """Topic subscriptions by regular expression, resolved by the coordinator.
 
-A client sends the expression, so matching it must take time linear in the name: it is RE2, by Google's own library, as
-it is in Kafka by a port of it. The library is loaded when the first expression arrives; most brokers never see one.
+A client sends the expression, so matching must take time linear in the length of a topic name. RE2 guarantees this:
+Ottla uses Google's library, Kafka uses RE2/J. The library is imported when the first expression arrives, because most
+brokers never receive one.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import Any, Final
 
 from ottla.model.errors import ErrorCode, Refused
 
-#: bytes that a compiled expression may take; a larger one is refused as invalid
+#: memory limit of a compiled expression; a larger expression is rejected as invalid
 _COMPILED_BYTES_MAX: Final = 1 << 20
-#: characters; a name of a topic has at most 249, so that nothing sensible is longer
+#: characters; much longer than a topic name, which has at most 249
 _EXPRESSION_LENGTH_MAX: Final = 4096
 
 
 def matching_topics(expression: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names that the expression matches from the first character to the last, in order.
+    """Return the names that the whole expression matches, sorted.
 
     :raises Refused: INVALID_REGULAR_EXPRESSION.
     """
@@ -36,7 +37,7 @@ def _compile(expression: str) -> Any:
         )
     options = re2.Options()
     options.max_mem = _COMPILED_BYTES_MAX
-    # What a client got wrong is told to the client, not to our standard error.
+    # The error goes into the response to the client; RE2 would also print it to the broker's standard error.
     options.log_errors = False
     try:
         return re2.compile(expression, options)

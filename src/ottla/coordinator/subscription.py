@@ -1,7 +1,7 @@
-"""The bytes that clients of the classic protocol exchange under the protocol type "consumer".
+"""Subscriptions and assignments of the protocol type "consumer", which classic clients exchange as bytes.
 
-To the coordinator they are opaque, except where it must know what a member wants: to describe a group, to expire the
-offsets of topics that nobody reads, and to let such a member into a group of the consumer protocol.
+The coordinator decodes these bytes only where it needs the topics of a member: to expire the offsets of topics without
+a subscriber, to name the cause of a rebalance, and to admit a classic member to a group of the consumer protocol.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _VERSION: Final = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a member brings when it joins."""
+    """The subscription that a member sends in JoinGroup."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
-    #: since version 1: what a cooperative member still holds
+    #: since version 1: the partitions that a cooperative member still owns
     owned_partitions: PartitionsByTopic = ()
-    #: since version 2: when it got them
+    #: since version 2: the generation in which the member was assigned its owned partitions
     generation_id: int = -1
     #: since version 3
     rack_id: str | None = None
@@ -39,7 +39,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What the leader of a group gives to a member."""
+    """The assignment that the leader of a group sends for one member in SyncGroup."""
 
     partitions: PartitionsByTopic = ()
     user_data: bytes | None = None
@@ -47,9 +47,11 @@ class Assignment:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """A version above ours is read as our newest, and so it is told: a newer one only adds at the end.
+    """Return the decoded subscription. A version above ``VERSION_MAX`` is decoded, and reported, as ``VERSION_MAX``.
 
-    :raises WireError: if the bytes are no subscription.
+    This is possible because newer versions only append fields.
+
+    :raises WireError: if the bytes are not a subscription.
     """
     version = _read_version(data)
     message, _ = decode(ConsumerProtocolSubscription, version, data, _VERSION.size, REQUEST_ELEMENTS_MAX)
@@ -64,7 +66,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """In the version it names; what that version lacks is left out."""
+    """Return the bytes in the version of the subscription, without the fields that this version does not have."""
     message = ConsumerProtocolSubscription(
         topics=subscription.topics,
         user_data=subscription.user_data,
@@ -76,9 +78,9 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """No bytes at all are no partitions: what a member gets that the leader forgot.
+    """Return the decoded assignment. Empty bytes, for a member that the leader left out, have no partitions.
 
-    :raises WireError: if the bytes are no assignment.
+    :raises WireError: if the bytes are not an assignment.
     """
     if not data:
         return Assignment(version=0)
@@ -90,7 +92,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def encode_assignment(assignment: Assignment, version: int) -> bytes:
-    """In the version that the member reads, which need not be the one it was decoded from."""
+    """Return the bytes in this version, which may differ from the version of the assignment."""
     message = ConsumerProtocolAssignment(
         assigned_partitions=_to_schema(assignment.partitions), user_data=assignment.user_data
     )
