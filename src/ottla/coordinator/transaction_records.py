@@ -1,7 +1,8 @@
-"""The records of ``__transaction_state``, and what a handler of transactions decides. Kafka's own keys and values.
+"""The records of ``__transaction_state`` with Kafka's keys and values, and the result of an operation on transactions.
 
-A key is an int16 version 0 and the transactional id. A value starts with an int16 version: 0 is written, or 1
-(flexible) when it must carry what only transactions of version 2 have; both are read. A null value removes the id.
+A key is an int16 version 0 and the transactional id. A value starts with an int16 version. Ottla writes version 1
+(flexible) if the value has a field that only transactions of version 2 use, else version 0, and reads both. A null
+value is a tombstone: it deletes the transactional id.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ottla.wire.schema import Array, Field
 
 
 class TransactionState(IntEnum):
-    """Kafka's numbers."""
+    """The states of a transaction, with Kafka's numbers."""
 
     EMPTY = 0
     ONGOING = 1
@@ -33,7 +34,7 @@ class TransactionState(IntEnum):
 
 
 class Ending(StrEnum):
-    """How a transaction ended; only metrics tell the last from the second."""
+    """How a transaction ended. Only metrics distinguish TIMED_OUT from ABORTED."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -46,26 +47,27 @@ class TransactionLogKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLogValue:
-    """All that is durable of a transactional id."""
+    """The durable state of a transactional id."""
 
     producer_id: int
     producer_epoch: int
     timeout_ms: int
     state: TransactionState
-    #: in order; an id in the state Empty has none, and null in the log
+    #: sorted; in the state Empty there are none, and the log has null
     partitions: tuple[TopicPartition, ...] = ()
     last_update_ms: int
+    #: when the transaction started; -1 in the state Empty
     start_ms: int = -1
-    # What version 1 adds in tagged fields
+    # The following are tagged fields of version 1.
     previous_producer_id: int = -1
     next_producer_id: int = -1
-    #: 0 or 1: the old protocol; 2: KIP-890
+    #: 0 or 1: the protocol before KIP-890; 2: KIP-890
     client_transaction_version: int = 0
     next_producer_epoch: int = -1
 
 
 class TransactionRecord(NamedTuple):
-    """One change. Without a value the id is forgotten."""
+    """One record. Without a value it is a tombstone, which deletes the transactional id."""
 
     key: TransactionLogKey
     value: TransactionLogValue | None
@@ -73,11 +75,11 @@ class TransactionRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Markers that end a transaction: one for each of its partitions, to be written until all are durable."""
+    """The markers that end a transaction: one per partition. Each append is retried until the marker is durable."""
 
     transactional_id: str
     producer: Producer
-    #: the leader epoch of the coordinator's own partition: a marker of an older coordinator is refused
+    #: leader epoch of the partition of ``__transaction_state``; a log rejects a marker with an older epoch
     coordinator_epoch: int
     commit: bool
     partitions: tuple[TopicPartition, ...]
@@ -85,13 +87,13 @@ class Delivery:
 
 @dataclass(slots=True)
 class TransactionOutcome:
-    """What a handler decided: records are appended as one batch and replayed, then replies leave and markers go out."""
+    """The result of an operation. The runtime appends the records as one batch, replays them and sends the replies."""
 
     records: list[TransactionRecord] = field(default_factory=list)
     replies: list[tuple[Ticket, Message]] = field(default_factory=list)
-    #: begun when the records are durable
+    #: the runtime starts to append these markers when the records are durable
     deliveries: list[Delivery] = field(default_factory=list)
-    #: of the transaction whose outcome is settled by the records
+    #: set if the records decide whether a transaction commits or aborts
     ending: Ending | None = None
 
 
@@ -99,9 +101,9 @@ class TransactionOutcome:
 
 
 def encode_transaction(record: TransactionRecord) -> tuple[bytes, bytes | None]:
-    """The key, and the value or None for a tombstone.
+    """Return the bytes of the key and of the value. The value is None for a tombstone.
 
-    :raises ValueError: if the id or a number is too large for its field.
+    :raises ValueError: if the transactional id or a number is too large for its field.
     """
     transactional_id = record.key.transactional_id.encode()
     value = record.value
@@ -129,9 +131,9 @@ def encode_transaction(record: TransactionRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode_transaction(key: bytes, value: bytes | None) -> TransactionRecord | None:
-    """None for a key of a version that no Kafka wrote so far.
+    """Return the record, or None if the version of the key is unknown.
 
-    :raises WireError: if the bytes are damaged, or the value is of an unknown version or in an unknown state.
+    :raises WireError: if the bytes are damaged, or if the version of the value or the state is unknown.
     """
     try:
         (version,) = _INT16.unpack_from(key)
@@ -171,7 +173,7 @@ class _Partitions(Struct):
 
 @dataclass(slots=True, kw_only=True)
 class _Value(Message):
-    """Kafka's TransactionLogValue, with its fields in its order."""
+    """The schema of Kafka's TransactionLogValue, with the fields in Kafka's order."""
 
     VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
     FLEXIBLE_FROM: ClassVar[int] = 1
@@ -203,12 +205,13 @@ class _Value(Message):
 
 
 _INT16: Final = struct.Struct(">h")
-#: version and length of the transactional id
+#: version, length of the transactional id
 _KEY: Final = struct.Struct(">hh")
 _KEY_VERSION: Final = 0
 
 
 def _needs_tags(value: TransactionLogValue) -> bool:
+    """Return whether a tagged field differs from its default, so that the value needs version 1."""
     return (
         value.client_transaction_version > 0
         or value.previous_producer_id != -1
@@ -219,8 +222,8 @@ def _needs_tags(value: TransactionLogValue) -> bool:
 
 def _by_topic(partitions: tuple[TopicPartition, ...]) -> list[_Partitions]:
     return [
-        _Partitions(topic=topic, partition_ids=[each.partition for each in those])
-        for topic, those in groupby(partitions, lambda each: each.topic)
+        _Partitions(topic=topic, partition_ids=[name.partition for name in of_topic])
+        for topic, of_topic in groupby(partitions, lambda name: name.topic)
     ]
 
 

@@ -1,10 +1,10 @@
-"""The runtime of transactions: shards of ``__transaction_state``, and the markers that end what they decided.
+"""The runtime of the transaction coordinator: the shards of ``__transaction_state``, and the transaction markers.
 
-    EndTxn ──► Prepare is durable ──► reply leaves, a marker to every partition ──► all durable ──► Complete
-                                                     └── a partition cannot take it now: again a little later
+    EndTxn ──► Prepare is durable ──► send the reply, append a marker to each partition ──► all durable ──► Complete
+                                                         └── the append fails: retry after ``_RETRY_S``
 
-A marker ends the transaction for readers of its partition. It is written until it is durable everywhere: after a
-restart the shard hands out every delivery that its log shows as begun.
+A marker ends the transaction for the consumers of its partition. The append of each marker is retried until the marker
+is durable. After a restart, the shard starts a delivery for each transaction whose last record is a Prepare.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from ottla.wire import Message
 log = logging.getLogger(__name__)
 
 TRANSACTION_TOPIC = "__transaction_state"
-#: how soon a marker that could not be written is tried again
-_AGAIN_S = 0.1
-#: how long a request waits for the markers of the previous transaction before it is answered CONCURRENT_TRANSACTIONS
+#: delay before the append of a marker is retried
+_RETRY_S = 0.1
+#: how long a request waits for the markers of the previous transaction before the reply is CONCURRENT_TRANSACTIONS
 _MARKERS_WAIT_S = 1.0
-#: how long a marker may wait for the disk before that counts as not written
-_MARKER_S = 30.0
-#: somebody newer ended the transaction, or owns the producer id: there is nothing left to end
-_SETTLED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+#: a marker that is not durable after this time counts as failed
+_MARKER_TIMEOUT_S = 30.0
+#: a newer coordinator has ended the transaction, or a newer producer owns the producer id: no marker is needed
+_MARKER_OBSOLETE = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 
 
 class TransactionRuntime(ShardRuntime[TransactionShard]):
@@ -56,7 +56,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
         self._markers = markers
         #: requests that wait for the markers of a transactional id, in the order in which they began to wait
         self._marker_waiters: dict[str, dict[asyncio.Future[None], None]] = {}
-        #: transactions whose outcome became durable here, each once
+        #: number of transactions whose commit or abort became durable on this broker
         self.ended = dict.fromkeys(Ending, 0)
 
     def make_shard(self, partition: Partition) -> TransactionShard:
@@ -83,16 +83,18 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
             if outcome.ending is not None:
                 self.ended[outcome.ending] += 1
             for delivery in outcome.deliveries:
-                # The reply leaves first: nobody waits for the markers but the client's next transaction.
+                # Send the reply first, because only the client's next transaction waits for the markers.
                 self._loop.call_soon(self._markers.deliver, delivery, self._is_awaited, self._delivered)
 
     def _is_awaited(self, delivery: Delivery) -> bool:
+        """Return whether the shard still waits for this delivery."""
         try:
             return self.shard(delivery.transactional_id).awaits(delivery)
         except KafkaError:
-            return False  # the shard is loaded again, and hands out a delivery of its own
+            return False  # the shard is loaded again and then starts a new delivery
 
     def _delivered(self, delivery: Delivery) -> None:
+        """Append the Complete record, because all markers of the delivery are durable."""
         self.run(delivery.transactional_id, lambda shard, _, now: shard.delivered(delivery, now), _ignore_reply)
 
     # -- requests that wait for markers -----------------------------------------------------------------------------
@@ -145,7 +147,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
                     waiter.set_result(None)
 
     def expire(self) -> None:
-        """Transactions that took too long are aborted, ids that nobody uses are forgotten."""
+        """Abort the transactions that have timed out, and delete the transactional ids that have expired."""
         now = self.now()
         for name, outcome in [
             (name, outcome) for shard in list(self.shards()) for name, outcome in shard.expire(now)
@@ -154,7 +156,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
 
 
 class MarkerWriter:
-    """Writes markers to the partitions of this broker until they are durable."""
+    """Appends markers to the partitions of this broker, and retries until they are durable."""
 
     def __init__(
         self, *, replicas: ReplicaManager, clock: Clock, wheel: TimerWheel, begin_turn: Callable[[], None],
@@ -164,43 +166,46 @@ class MarkerWriter:
         self._clock = clock
         self._wheel = wheel
         self._begin_turn = begin_turn
-        #: told of every marker that is in a log: partition, producer id, whether it commits, the offset behind it
+        #: called for each appended marker with the partition, producer id, whether it commits, and the next offset
         self._on_written = on_written
-        #: those that had to be written again count again
+        #: number of appended markers, including retries
         self.written = 0
 
     def deliver(
         self, delivery: Delivery, is_awaited: Callable[[Delivery], bool], done: Callable[[Delivery], None]
     ) -> None:  # fmt: skip
-        """``is_awaited`` is asked before a marker is written, ``done`` is told when all are durable."""
+        """Append all markers of a delivery, and call ``done`` when all are durable.
+
+        A marker is appended only while ``is_awaited`` returns True.
+        """
         progress = _Progress(delivery, is_awaited, done)
         for name in delivery.partitions:
             self.write(progress, name)
-        progress.maybe_done()
+        progress.call_done_if_complete()
 
     def write(self, progress: _Progress, name: TopicPartition) -> None:
-        """One marker. A partition that no longer exists needs none."""
+        """Append the marker of one partition, and retry later if that fails. A deleted partition needs no marker."""
         if not progress.is_awaited:
             return
         delivery = progress.delivery
         partition = self._replicas.find(name.topic, name.partition)
         if partition is None:
-            progress.settled(name)
+            progress.remove(name)
             return
         try:
             end = self._append(partition, delivery)
         except KafkaError as error:
-            if error.code in _SETTLED:
+            if error.code in _MARKER_OBSOLETE:
                 log.info("marker is not needed any more partition=%s error=%s", name, error)
-                progress.settled(name)
+                progress.remove(name)
             else:
-                self.write_again(progress, name)
+                self.retry_later(progress, name)
             return
-        waiter = _MarkerWaiter(self, progress, name, self._clock.monotonic() + _MARKER_S)
+        waiter = _MarkerWaiter(self, progress, name, self._clock.monotonic() + _MARKER_TIMEOUT_S)
         self._replicas.wait_durable(partition, end, waiter)
 
     async def write_once(self, delivery: Delivery) -> int:
-        """One marker for whoever asks from outside: tried once, and the error code of what became of it."""
+        """Append one marker for a WriteTxnMarkers request, without a retry. Return the error code."""
         (name,) = delivery.partitions
         partition = self._replicas.find(name.topic, name.partition)
         if partition is None:
@@ -209,12 +214,12 @@ class MarkerWriter:
             end = self._append(partition, delivery)
         except KafkaError as error:
             return error.code
-        waiter = _Once(asyncio.get_running_loop(), self._clock.monotonic() + _MARKER_S)
+        waiter = _SingleMarkerWaiter(asyncio.get_running_loop(), self._clock.monotonic() + _MARKER_TIMEOUT_S)
         self._replicas.wait_durable(partition, end, waiter)
         return await waiter.code
 
     def _append(self, partition: Partition, delivery: Delivery) -> int:
-        """The offset behind the marker. Raises KafkaError, and then nothing was appended."""
+        """Append a marker and return the offset after it. Raise KafkaError if the append failed."""
         self._begin_turn()
         producer = delivery.producer
         _, end = self._replicas.append_marker(
@@ -225,21 +230,22 @@ class MarkerWriter:
         self._on_written(partition, producer.producer_id, delivery.commit, end)
         return end
 
-    def write_again(self, progress: _Progress, name: TopicPartition) -> None:
-        self._wheel.add(_Again(self, progress, name), _AGAIN_S)
+    def retry_later(self, progress: _Progress, name: TopicPartition) -> None:
+        """Append the marker of one partition again after ``_RETRY_S``."""
+        self._wheel.add(_MarkerRetry(self, progress, name), _RETRY_S)
 
 
 class _Progress:
-    """The partitions of a delivery that still lack their marker."""
+    """The partitions of a delivery whose markers are not durable yet."""
 
-    __slots__ = ("_done", "_is_awaited", "_is_done", "_left", "delivery")
+    __slots__ = ("_done", "_is_awaited", "_is_done", "_remaining", "delivery")
 
     def __init__(
         self, delivery: Delivery, is_awaited: Callable[[Delivery], bool], done: Callable[[Delivery], None]
     ) -> None:  # fmt: skip
         self._is_awaited = is_awaited
         self._done = done
-        self._left = dict.fromkeys(delivery.partitions)
+        self._remaining = dict.fromkeys(delivery.partitions)
         self._is_done = False
         self.delivery = delivery
 
@@ -247,18 +253,19 @@ class _Progress:
     def is_awaited(self) -> bool:
         return self._is_awaited(self.delivery)
 
-    def settled(self, name: TopicPartition) -> None:
-        self._left.pop(name, None)
-        self.maybe_done()
+    def remove(self, name: TopicPartition) -> None:
+        """Remove a partition whose marker is durable or not needed."""
+        self._remaining.pop(name, None)
+        self.call_done_if_complete()
 
-    def maybe_done(self) -> None:
-        if not self._left and not self._is_done:
+    def call_done_if_complete(self) -> None:
+        if not self._remaining and not self._is_done:
             self._is_done = True
             self._done(self.delivery)
 
 
 class _MarkerWaiter:
-    """Waits until a marker is durable."""
+    """Waits until a marker of a delivery is durable; retries if the wait fails."""
 
     __slots__ = ("_name", "_progress", "_writer", "deadline")
 
@@ -270,13 +277,13 @@ class _MarkerWaiter:
 
     def on_committed(self, error_code: int) -> None:
         if error_code:
-            self._writer.write_again(self._progress, self._name)
+            self._writer.retry_later(self._progress, self._name)
         else:
-            self._progress.settled(self._name)
+            self._progress.remove(self._name)
 
 
-class _Once:
-    """Waits for a marker that is tried once."""
+class _SingleMarkerWaiter:
+    """Waits until a marker of a WriteTxnMarkers request is durable; does not retry."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         self.deadline = deadline
@@ -287,8 +294,8 @@ class _Once:
             self.code.set_result(error_code)
 
 
-class _Again:
-    """Tries a marker once more."""
+class _MarkerRetry:
+    """Entry in the timer wheel that appends a marker again."""
 
     __slots__ = ("_name", "_progress", "_writer", "timer_bucket")
 
@@ -303,5 +310,5 @@ class _Again:
 
 
 def _ignore_reply(code: int) -> Message:
-    """No client waits for this operation."""
+    """Return an empty message, because no client waits for the reply of this operation."""
     return Message()
