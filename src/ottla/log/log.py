@@ -761,7 +761,7 @@ class Log:
         segment.truncate(segment.size_bytes, end_offset)
         self._roll_after_ms = self._roll_deadline()
         if not undo:  # undoing pending batches leaves all snapshots valid: they contain only written batches
-            remove_snapshots(self._disk, self.directory, behind=end_offset)
+            remove_snapshots(self._disk, self.directory, after=end_offset)
 
     def _end_of(self, segment: Segment) -> int:
         end = segment.base_offset

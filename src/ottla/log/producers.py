@@ -1,23 +1,26 @@
-"""What a log remembers of each idempotent producer, so that a retry is stored once and a transaction has an end.
+"""The producer state of a log: deduplicates the batches of idempotent producers and tracks open transactions.
 
-Per producer id: its epoch and its last five batches (a client has at most five in flight). The rules are
-ProducerAppendInfo's: the same batch again is answered with the offset it has; an older epoch is fenced; a newer one
-starts at sequence 0; otherwise the sequence must follow; a producer we know nothing of may start anywhere, because
-retention may have dropped what we knew.
+The state of a producer id is its epoch and its last five batches (a client has at most five in flight). The rules are
+those of Kafka's ProducerAppendInfo:
 
-A transaction begins with its first batch and ends with a marker, also with one of a newer epoch: that one fences the
-producer, whose next batch is then of an older epoch. While it is open the producer writes nothing else. Markers of a
-coordinator that has been replaced are refused by its epoch. A batch of a transaction that has ended is not answered as
-a duplicate, because no client repeats it: a transaction ends when all its batches are answered or dropped.
+- A duplicate batch gets the offsets of the first one.
+- A batch with an older epoch is rejected (the producer is fenced). A newer epoch must start at sequence number 0.
+- Otherwise the sequence number must follow the last one.
+- An unknown producer may start with any sequence number, because its state may have expired.
 
-Memory. A producer that writes costs an object of about 600 bytes. A log with more than a few of them keeps those that
-are idle, and those that have written one batch, as rows of the snapshot: 200 bytes each, which the garbage collector
-does not visit, and which are joined to a snapshot without being looked at. A row becomes an object when its producer
-writes again.
+A transaction begins with its first batch and ends with a marker. A marker with a newer epoch fences the producer, whose
+next batch then has an older epoch. While a transaction is open, the producer's batches must belong to it. A marker with
+an older coordinator epoch is rejected, because that coordinator was replaced. A batch of an ended transaction is not
+treated as a duplicate, because no client resends it: a client ends a transaction only after each of its batches was
+acknowledged or dropped.
 
-``.snapshot`` is Kafka's format with one addition: Kafka keeps the last batch only, so a client whose earlier replies
-were lost around a restart gets OUT_OF_ORDER_SEQUENCE_NUMBER there. We append the older batches of the window behind
-Kafka's entries, inside the checksum, where Kafka's reader does not look.
+Memory: the object of an active producer has about 600 bytes. A log with more than ``_FEW`` producers keeps the idle ones,
+and those with a single batch, as rows of the snapshot. A row has 200 bytes, the garbage collector does not visit it, and
+a snapshot copies it without decoding. A row becomes an object when its producer sends another batch.
+
+``.snapshot`` files have Kafka's format with one addition. Kafka stores only the last batch of each producer. A client
+that lost earlier replies around a restart of Kafka gets OUT_OF_ORDER_SEQUENCE_NUMBER. Ottla therefore writes the older
+batches of the window after Kafka's entries: the checksum covers them, and Kafka's reader ignores them.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ from ottla.model.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequen
 
 WINDOW = 5
 
-#: producers of a log up to this number are all kept as objects
+#: a log keeps up to this number of producers as objects, even if they are idle
 _FEW = 64
-#: objects of a log, and how many become rows at once when there are more
+#: maximum number of objects per log, and the number of objects that become rows when it is exceeded
 _ACTIVE_MAX = 512
 _DEMOTED_AT_ONCE = 64
 
@@ -53,7 +56,7 @@ _ROW_TIMESTAMP_AT = 26
 
 
 class ProducedBatch(NamedTuple):
-    """One batch of the window."""
+    """One of the last ``WINDOW`` batches of a producer."""
 
     base_sequence: int
     last_sequence: int
@@ -62,33 +65,34 @@ class ProducedBatch(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer id."""
+    """The state of one producer id."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "next_sequence", "timestamp", "txn_bit", "txn_first_offset")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        #: the sequence that the next batch must start with; -1 when the producer was unknown until now
+        #: the sequence number of the next batch; -1 if the producer is unknown and any number is valid
         self.next_sequence = -1
-        #: newest timestamp seen; the entry expires when it is old
+        #: timestamp of the last batch or marker; the entry expires by it
         self.timestamp = -1
         #: oldest first, at most WINDOW
         self.batches: list[ProducedBatch] = []
-        #: of the newest marker
+        #: coordinator epoch of the last marker
         self.coordinator_epoch = -1
-        #: of the transaction that is open, -1 when none is
+        #: first offset of the open transaction; -1 if none is open
         self.txn_first_offset = -1
-        #: what the attributes of a batch say that needs no further look: TRANSACTIONAL while a transaction is open
+        #: TRANSACTIONAL while a transaction is open, else 0; a batch with this bit needs no check of its transaction
         self.txn_bit = 0
 
     def duplicate_of(self, base_sequence: int, last_sequence: int) -> ProducedBatch | None:
+        """Return the batch of the window with these sequence numbers; None if there is none."""
         for batch in self.batches:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                 return batch
         return None
 
     def ended_transaction_has(self, sequence: int) -> bool:
-        """Return whether a record with this sequence number was stored in a transaction that has ended."""
+        """Return whether a record with this sequence number was appended in a transaction that has ended."""
         return any(
             (not self.txn_bit or batch.base_offset < self.txn_first_offset)
             and (sequence - batch.base_sequence) % SEQUENCES <= batch.last_offset - batch.base_offset
@@ -96,6 +100,7 @@ class ProducerEntry:
         )
 
     def note(self, base_sequence: int, last_offset_delta: int, base_offset: int, timestamp: int) -> None:
+        """Apply an appended batch with a sequence number."""
         last_sequence = (base_sequence + last_offset_delta) % SEQUENCES
         batches = self.batches
         if len(batches) == WINDOW:
@@ -105,13 +110,13 @@ class ProducerEntry:
         self.timestamp = timestamp
 
     def note_unsequenced(self, base_offset: int, last_offset: int, timestamp: int) -> None:
-        """A coordinator wrote for the producer, and coordinators do not count: there is nothing to repeat."""
+        """Apply a batch that a coordinator appended for the producer; it has no sequence number and no duplicates."""
         self.batches = [ProducedBatch(-1, -1, base_offset, last_offset)]
         self.next_sequence = 0
         self.timestamp = timestamp
 
     def with_epoch(self, epoch: int) -> ProducerEntry:
-        """The same producer in a newer epoch: its batches no longer count, its transaction goes on."""
+        """Return the entry of the same producer with a newer epoch: no batches, the same open transaction."""
         entry = ProducerEntry(epoch)
         entry.timestamp, entry.coordinator_epoch = self.timestamp, self.coordinator_epoch
         entry.txn_first_offset, entry.txn_bit = self.txn_first_offset, self.txn_bit
@@ -119,31 +124,32 @@ class ProducerEntry:
 
 
 class Producers:
-    """All producers of one log."""
+    """The state of all producers of one log."""
 
     __slots__ = ("_idle", "_idle_windows", "entries", "open")
 
     def __init__(self) -> None:
-        #: producers that are active; all with an open transaction are among them
+        #: active producers, including all with an open transaction
         self.entries: dict[int, ProducerEntry] = {}
-        #: the others by producer id, the longest idle first: their row of the snapshot
+        #: snapshot rows of the idle producers by producer id, the longest idle first
         self._idle: dict[int, bytes] = {}
-        #: and their older batches, as they stand in the snapshot, if they have any
+        #: older batches of the idle producers, in the format of the snapshot; no entry if there are none
         self._idle_windows: dict[int, bytes] = {}
-        #: first offsets of the open transactions by producer id, in order: whoever begins later begins higher
+        #: first offsets of the open transactions by producer id, in increasing order
         self.open: dict[int, int] = {}
 
     @property
     def count(self) -> int:
+        """Return the number of producers."""
         return len(self.entries) + len(self._idle)
 
     @property
     def idle_count(self) -> int:
-        """Producers that ``evict`` can forget."""
+        """Return the number of producers that ``evict`` can remove."""
         return len(self._idle)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """Return the entry of a producer; None if nothing is known of it."""
+        """Return the entry of a producer; None if the producer is unknown. An idle producer becomes active."""
         entry = self.entries.get(producer_id)
         if entry is None and (row := self._idle.pop(producer_id, None)) is not None:
             entry = _entry_of(row, self._idle_windows.pop(producer_id, b""))
@@ -153,27 +159,27 @@ class Producers:
         return entry
 
     def add(self, producer_id: int, entry: ProducerEntry) -> None:
-        """Keep the entry of a producer that was not known, or not in this epoch. Its first batch has been noted."""
+        """Add the entry of a producer id, or of a new epoch of it, after its first batch was applied."""
         if len(self.entries) < _FEW or entry.txn_bit or producer_id in self.entries:
             self.entries[producer_id] = entry
         else:
             self._put_idle(producer_id, entry)
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
-        """Iterate over all producers."""
+        """Yield the id and the entry of every producer."""
         yield from self.entries.items()
         for producer_id, row in self._idle.items():
             yield producer_id, _entry_of(row, self._idle_windows.get(producer_id, b""))
 
     def evict(self, count: int) -> int:
-        """Forget up to so many idle producers, the longest idle first, as if they had expired. Return the number."""
+        """Remove up to ``count`` idle producers, the longest idle first. Return how many were removed."""
         evicted = list(islice(self._idle, count))
         for producer_id in evicted:
             self._drop_idle(producer_id)
         return len(evicted)
 
     def _demote(self) -> None:
-        """Turn the entries that were active longest ago to rows, unless a transaction of theirs is open."""
+        """Convert the first ``_DEMOTED_AT_ONCE`` entries to rows, except those with an open transaction."""
         for producer_id in list(islice(self.entries, _DEMOTED_AT_ONCE)):
             entry = self.entries.pop(producer_id)
             if entry.txn_bit:
@@ -195,10 +201,10 @@ class Producers:
     def check(
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int, *, transactional: bool = False
     ) -> tuple[ProducerEntry, ProducedBatch | None]:
-        """The producer's entry, and the batch that this one repeats. Raises when the batch must be refused.
+        """Return the producer's entry and the batch of which this one is a duplicate, or None.
 
-        Nothing changes here: the caller notes the batch once everything else about it is known to be right. Without a
-        sequence, which is for coordinators, only the epoch counts.
+        Raise the KafkaError for the reply if the batch is invalid. The state does not change: the caller applies the
+        batch after all other checks. A coordinator's batch has no sequence number; only its epoch is checked.
         """
         entry = self.get(producer_id)
         if entry is None:
@@ -211,10 +217,10 @@ class Producers:
             entry = entry.with_epoch(epoch)
         elif base_sequence >= 0 and entry.next_sequence not in (base_sequence, -1):
             if transactional and entry.ended_transaction_has(base_sequence):
-                # librdkafka reuses the sequence numbers of records that it purged in an abort although the broker had
-                # stored them. Kafka acknowledges the batch as a duplicate if it has the same number of records, which
-                # loses these records, and else answers OUT_OF_ORDER_SEQUENCE_NUMBER, which is fatal for the producer.
-                # With this code the client aborts the transaction, raises its epoch (KIP-360) and continues.
+                # librdkafka reuses the sequence numbers of records that it purged in an abort, even if the broker had
+                # appended them. Kafka acknowledges the batch as a duplicate if it has the same number of records, which
+                # loses them. Otherwise Kafka replies OUT_OF_ORDER_SEQUENCE_NUMBER, which is fatal for the producer.
+                # With UNKNOWN_PRODUCER_ID the client aborts the transaction, bumps its epoch (KIP-360) and continues.
                 raise UnknownProducerId(
                     f"producer {producer_id} sent sequence {base_sequence} of a transaction that has ended"
                 )
@@ -232,18 +238,19 @@ class Producers:
         return entry, None
 
     def begin(self, producer_id: int, entry: ProducerEntry, first_offset: int) -> None:
+        """Open a transaction of the producer at ``first_offset``."""
         entry.txn_first_offset, entry.txn_bit = first_offset, TRANSACTIONAL
         self.open[producer_id] = first_offset
 
     # -- markers --------------------------------------------------------------------------------------------------
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
-        """Raises when a marker comes from a coordinator, or for a producer, that has been replaced."""
+        """Raise a KafkaError if the marker's producer epoch or coordinator epoch is older than the known one."""
         entry = self.get(producer_id)
         if entry is None:
             return
         if epoch < entry.epoch:
-            raise InvalidProducerEpoch(f"marker for producer {producer_id} epoch {epoch}, which is at {entry.epoch}")
+            raise InvalidProducerEpoch(f"marker for producer {producer_id} epoch {epoch} is older than {entry.epoch}")
         if coordinator_epoch < entry.coordinator_epoch:
             raise Refused(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -253,12 +260,12 @@ class Producers:
     def end(
         self, producer_id: int, epoch: int, *, coordinator_epoch: int, offset: int, timestamp: int
     ) -> EndedTransaction | None:
-        """Note the marker at ``offset``; the transaction that it ends, None when none was open."""
+        """Apply the marker at ``offset``. Return the transaction that it ends; None if none was open."""
         entry = self.get(producer_id)
         is_new = False
         if entry is None or entry.epoch != epoch:
             entry = entry.with_epoch(epoch) if entry is not None else ProducerEntry(epoch)
-            # ProducerAppendInfo: whoever has an epoch here but no batch starts at 0.
+            # As in ProducerAppendInfo: a producer with a known epoch but without a batch starts at sequence 0.
             entry.next_sequence = 0
             is_new = True
         entry.coordinator_epoch, entry.timestamp = coordinator_epoch, timestamp
@@ -270,12 +277,12 @@ class Producers:
             return None
         return EndedTransaction(producer_id, first_offset, offset, next(iter(self.open.values()), offset + 1))
 
-    # -- what the log holds ---------------------------------------------------------------------------------------
+    # -- replay ---------------------------------------------------------------------------------------------------
 
     def replay(self, header: BatchHeader, batch: bytes | memoryview) -> EndedTransaction | None:
-        """Note a batch that the log already holds: no checks, the log is the truth. The transaction that it aborted.
+        """Apply a batch of the log, without checks. Return the transaction that it aborts, or None.
 
-        ``batch`` is looked at only when it is a control batch.
+        ``batch`` is read only if it is a control batch.
         """
         if header.producer_id < 0:
             return None
@@ -291,6 +298,7 @@ class Producers:
         self, producer_id: int, epoch: int, base_sequence: int, delta: int, base_offset: int, timestamp: int, *,
         transactional: bool = False,
     ) -> None:  # fmt: skip
+        """Apply a data batch of the log, without checks."""
         entry = self.get(producer_id)
         if entry is None or entry.epoch != epoch:
             entry = entry.with_epoch(epoch) if entry is not None else ProducerEntry(epoch)
@@ -307,7 +315,7 @@ class Producers:
     def _replay_control(self, header: BatchHeader, batch: bytes | memoryview) -> EndedTransaction | None:
         marker = read_marker(batch)
         if marker is None:
-            # Compaction keeps an empty one for the sake of the epoch alone.
+            # Compaction keeps an empty control batch only for its producer epoch.
             known = self.get(header.producer_id)
             if known is None or known.epoch < header.producer_epoch:
                 epoch = header.producer_epoch
@@ -322,7 +330,7 @@ class Producers:
         return None if marker.commit else ended
 
     def expire(self, older_than_ms: int) -> None:
-        """Forget producers whose newest batch is older, unless a transaction of theirs is open."""
+        """Remove the producers whose last batch is older than ``older_than_ms`` and that have no open transaction."""
         for producer_id, entry in list(self.entries.items()):
             if entry.timestamp < older_than_ms and entry.txn_first_offset < 0:
                 del self.entries[producer_id]
@@ -335,6 +343,7 @@ class Producers:
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def to_snapshot(self) -> bytes:
+        """Return the content of a ``.snapshot`` file."""
         parts = [self.count.to_bytes(4, "big"), *self._rows()]
         parts += [_window_of(*each) for each in self.entries.items()]
         parts += self._idle_windows.values()
@@ -342,7 +351,7 @@ class Producers:
         return _SNAPSHOT_VERSION.to_bytes(2, "big") + int(crc32c(body)).to_bytes(4, "big") + body
 
     def rows(self) -> bytes:
-        """Return the producers as they stand in the snapshot, without their older batches."""
+        """Return the rows of all producers in the format of the snapshot, without their older batches."""
         return b"".join(self._rows())
 
     def _rows(self) -> list[bytes]:
@@ -350,7 +359,7 @@ class Producers:
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> Producers:
-        """Load a snapshot; raises ValueError when it is damaged."""
+        """Return the producers in a snapshot. Raise ValueError if it is damaged."""
         try:
             version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
         except error:
@@ -381,7 +390,7 @@ class Producers:
 
 
 def last_offsets(rows: bytes) -> dict[int, tuple[int, int]]:
-    """Return the last offset and the epoch of each producer; the offset is -1 if only a marker tells of it."""
+    """Return the last offset and the epoch of each producer; the offset is -1 if the log has only markers of it."""
     return {row[0]: (row[3], row[1]) for row in _ENTRY.iter_unpack(rows)}
 
 
@@ -398,7 +407,7 @@ def _window_of(producer_id: int, entry: ProducerEntry) -> bytes:
 
 
 def _entry_of(row: bytes, window: bytes) -> ProducerEntry:
-    """Return the entry that a row of the snapshot and its older batches stand for, without its open transaction."""
+    """Return the entry for a row of the snapshot and its older batches, without its open transaction."""
     _, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, _ = _ENTRY.unpack(row)
     entry = ProducerEntry(epoch)
     entry.next_sequence, entry.timestamp, entry.coordinator_epoch = 0, timestamp, coordinator_epoch
@@ -415,20 +424,20 @@ def snapshot_path(directory: str, offset: int) -> str:
 
 
 def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
-    """The offsets for which there are producer snapshots, newest first."""
+    """Return the offsets of the producer snapshots in ``directory``, newest first."""
     stems = (name.removesuffix(".snapshot") for name in disk.listdir(directory) if name.endswith(".snapshot"))
     return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
 
 
-def remove_snapshots(disk: Disk, directory: str, *, behind: int) -> None:
-    """Remove what describes batches that are no longer there."""
+def remove_snapshots(disk: Disk, directory: str, *, after: int) -> None:
+    """Delete the snapshots with an offset larger than ``after``: they contain batches that were truncated."""
     for offset in snapshot_offsets(disk, directory):
-        if offset > behind:
+        if offset > after:
             disk.remove(snapshot_path(directory, offset))
 
 
 def load_snapshot(disk: Disk, directory: str, end_offset: int) -> tuple[Producers, int]:
-    """Return the newest snapshot at or below ``end_offset`` that can be read and is not damaged, and its offset."""
+    """Return the newest valid snapshot at or below ``end_offset`` and its offset; no producers and 0 if none exists."""
     for offset in snapshot_offsets(disk, directory):
         if offset <= end_offset:
             try:

@@ -258,7 +258,7 @@ def _recover(
             break
     # Remove the snapshots before a gap is filled: a producer that resends a lost batch must not get the reply that
     # the batch is a duplicate.
-    remove_snapshots(disk, directory, behind=end_offset)
+    remove_snapshots(disk, directory, after=end_offset)
     # A snapshot after the log end is useless: the log then loads an older snapshot and replays the batches.
     known_producers = producers if replay_from <= end_offset else None
     epochs.truncate_from_end(end_offset)

@@ -1,15 +1,16 @@
-"""What a transaction leaves in a log: the marker that ends it, and the index of those that were aborted.
+"""Transaction markers and the index of aborted transactions.
 
-A marker is a control batch of one record: key int16 version, int16 type; value int16 version, int32 epoch of the
-coordinator that decided. It takes an offset like any record, and clients skip it.
+A marker is a control batch with one record: key int16 version, int16 type; value int16 version, int32 coordinator
+epoch. It has an offset like any record; clients skip it.
 
-``.txnindex``, one row per aborted transaction whose marker is in the segment, in order of markers:
-int16 version, int64 producer id, first offset, last offset (the marker's), last stable offset once it was written.
-Readers get the rows that overlap what they read. A row too many hides records that were committed later by the same
-producer, one too few shows what was aborted: after a crash the rows are made anew, like every index.
+``.txnindex`` has one row per aborted transaction with a marker in the segment, ordered by marker:
+int16 version, int64 producer id, first offset, last offset (of the marker), last stable offset after the marker.
+A fetch returns the rows that overlap its records. A wrong additional row would hide records that the same producer
+committed later; a missing row would show aborted records. After a crash the rows are rebuilt, like every index.
 
-``.txnindex-crc`` holds the checksum of ``.txnindex``, as text, because Kafka's format has no place for one and Kafka
-ignores the file. An index that does not match, or that Kafka wrote, is rebuilt from the batches before it is used.
+``.txnindex-crc`` holds the checksum of ``.txnindex`` as text, because Kafka's format contains no checksum. Kafka
+ignores the file. An index that does not match its checksum, or that Kafka wrote, is rebuilt from the batches before its
+first use.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ _ROW = Struct(">hqqqq")
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction with its marker; as a row of the index, one that was aborted."""
+    """A transaction with its marker. The rows of the transaction index are aborted transactions."""
 
     producer_id: int
     first_offset: int
-    #: the marker's
+    #: offset of the marker
     last_offset: int
-    #: what came before was decided when the marker was written
+    #: all transactions that began below this offset had ended when the marker was appended
     last_stable_offset: int
 
 
 class Marker(NamedTuple):
-    """How a transaction ended, and who said so."""
+    """The content of a marker: whether the transaction was committed, and the epoch of the coordinator."""
 
     commit: bool
     coordinator_epoch: int
@@ -50,7 +51,7 @@ class Marker(NamedTuple):
 def marker_batch(
     producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, timestamp: int
 ) -> bytes:
-    """The control batch that ends a transaction, without an offset yet."""
+    """Return the control batch that ends a transaction. Its base offset is not assigned yet."""
     key = _KEY.pack(_VERSION, COMMIT if commit else ABORT)
     record = Record(timestamp=timestamp, key=key, value=_VALUE.pack(_VERSION, coordinator_epoch))
     return build_batch(
@@ -59,7 +60,7 @@ def marker_batch(
 
 
 def read_marker(batch: bytes | memoryview) -> Marker | None:
-    """The marker in a control batch; None when it holds something else, or compaction left nothing in it."""
+    """Return the marker in a control batch; None if it has no marker or compaction has emptied it."""
     try:
         record = next(iter(iterate_records(batch)), None)
     except InvalidRecord:
@@ -74,24 +75,25 @@ def read_marker(batch: bytes | memoryview) -> Marker | None:
 
 
 def index_to_bytes(rows: list[EndedTransaction]) -> bytes:
+    """Return the content of a ``.txnindex`` file."""
     return b"".join(_ROW.pack(_VERSION, *row) for row in rows)
 
 
 def index_checksum(data: bytes) -> bytes:
-    """Return the content of the checksum file for an index with this content."""
+    """Return the content of the ``.txnindex-crc`` file for an index with the content ``data``."""
     return b"%08x\n" % crc32c(data)
 
 
 def index_from_bytes(data: bytes, base_offset: int) -> list[EndedTransaction]:
-    """The rows of the index of the segment that begins at ``base_offset``; raises ValueError when it is damaged."""
+    """Return the rows of the index of the segment at ``base_offset``. Raise ValueError if the index is damaged."""
     if len(data) % _ROW.size:
-        raise ValueError("transaction index ends within a row")
+        raise ValueError("the last row of the transaction index is incomplete")
     rows = []
-    behind = base_offset
+    offset_min = base_offset
     for version, *fields in _ROW.iter_unpack(data):
         row = EndedTransaction._make(fields)
-        if version != _VERSION or not behind <= row.last_offset or not 0 <= row.first_offset < row.last_offset:
-            raise ValueError("transaction index holds a row that cannot be")
+        if version != _VERSION or not offset_min <= row.last_offset or not 0 <= row.first_offset < row.last_offset:
+            raise ValueError("the transaction index has an invalid row")
         rows.append(row)
-        behind = row.last_offset + 1
+        offset_min = row.last_offset + 1
     return rows
