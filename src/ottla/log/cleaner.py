@@ -1,23 +1,27 @@
-"""The per-record part of compaction: sealed segments in, what is left of them out. Runs in a process of its own.
+"""The cleaner: reads sealed segments and produces the compacted segments, in a process of its own for large logs.
 
-    1 the newest offset of every key between the first dirty offset and the end of the range
-    2 every segment from the log's start: records that a newer one of their key stands for are left out
+    1. Map each key between the first dirty offset and the end of the range to its newest offset.
+    2. Read every segment from the log start; remove each record for whose key the map has a larger offset.
 
-The rules are Kafka's (Cleaner, MemoryRecords.filterTo). A batch keeps its offsets, its producer and its sequences. One
-that has no record left goes, unless it holds the last sequence of a producer that is still known, or ends an output:
-every output ends where the segment behind it begins, so that a hole between segments always means loss. A deletion (a
-record without a value) stays until the delete horizon of its batch, which the first compaction sets. Records without a
-key go. Batches behind the last offset of the map stay as they are: memory for keys is bounded, and the next pass goes
-on there.
+The rules are Kafka's (Cleaner, MemoryRecords.filterTo):
 
-Records of aborted transactions go at once and stand for nothing; those of committed ones are records like any other. A
-marker stays while a batch of its transaction is there, even an empty one, and from the first pass that finds none on
-until its delete horizon. The row of an aborted transaction in the index of its output goes with the first such pass:
-while readers are told of a transaction they find its marker.
+- A batch keeps its offsets, its producer id and its sequence numbers.
+- A batch without remaining records is removed, with two exceptions: it holds the last sequence number of a producer
+  that has not expired, or it is the last of an output. Every output ends at the base offset of the next segment, so
+  that a gap between segments always means lost records.
+- A tombstone (a record without a value) is kept until the delete horizon of its batch. The first pass sets the horizon.
+- A record without a key is removed.
+- Batches after the last offset in the map are not changed. The memory for keys is limited; the next pass continues
+  there.
+- Records of aborted transactions are removed and do not replace older records of their keys. Records of committed
+  transactions are treated like all others.
+- A marker is kept while a batch of its transaction exists, even an empty one. The first pass without such a batch sets
+  the marker's delete horizon, and removes the row of an aborted transaction from the transaction index. So a reader
+  that gets such a row always finds the marker.
 
-Nothing is written here. The work is a stream of frames, each made from one read, for the one who writes files: a thread
-of the broker. With a small log that thread runs the generator itself; with a large one a process does, which cannot
-hold up the event loop by holding the interpreter's lock, and which ends by itself when nobody reads its frames.
+The cleaner writes no file. It yields frames, each from one read, and a thread of the broker writes their contents to
+files. For a small log that thread runs the generator. For a large log another process runs it, so that the cleaner does
+not hold the interpreter lock that the event loop needs. That process ends when its output pipe is closed.
 """
 
 from __future__ import annotations
@@ -54,9 +58,9 @@ from ottla.model.batch import (
 from ottla.model.errors import CorruptMessage, KafkaError
 from ottla.model.records import RecordSpan, empty_batch, placeholder, record_spans, retain_spans
 
-#: what one key costs in memory, measured: digest, offset and their place in a dict
+#: measured memory per key: digest, offset and their dict entry
 KEY_BYTES = 160
-#: a key up to this length is its own digest: digests are longer, so the two cannot meet
+#: a key up to this length is its own digest; it cannot equal a real digest, which is longer
 _OWN_DIGEST_BYTES_MAX = 15
 _DIGEST_BYTES = 16
 _NICENESS = 5
@@ -65,30 +69,33 @@ Batch = tuple[BatchHeader, bytes]
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """The kind of a frame."""
 
-    #: some work was done that has no result yet
+    #: work was done without a result
     PROGRESS = 0
-    #: an output begins, in the place of the source with the number ``first``
+    #: an output begins; it replaces the sources from number ``first`` on
     OUTPUT = 1
-    #: whole batches for the output's file
+    #: complete batches for the output's file
     DATA = 2
     INDEX = 3
     TIME_INDEX = 4
     TXN_INDEX = 5
-    #: the output is whole: ``sources`` went into it, and whether it is anything but a copy
+    #: the output is complete: the number of its ``sources``, and whether it is ``changed`` or a mere copy
     CLOSED = 6
-    #: the pass is over: everything below ``end_offset`` is compacted once the outputs are in place
+    #: the pass is complete: with its outputs the log is compacted below ``end_offset``
     END = 7
-    #: it cannot be done; the payload says why
+    #: the log cannot be compacted; the payload is the reason
     FAILED = 8
 
 
 class Frame(NamedTuple):
+    """One message of the cleaner."""
+
     kind: Kind
     payload: bytes
 
     def values(self) -> dict[str, Any]:
+        """Return the named values of an OUTPUT, CLOSED or END frame."""
         values: dict[str, Any] = json.loads(self.payload)
         return values
 
@@ -97,7 +104,7 @@ Frames = Generator[Frame, None, None]
 
 
 class CleanerFailed(Exception):
-    """The process ended before its work did, or could not be started."""
+    """The cleaner's process could not be started, or ended before the pass was complete."""
 
 
 class Uncleanable(Exception):
@@ -115,23 +122,23 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanJob:
-    """All that a pass has to know."""
+    """The input of a pass."""
 
     sources: tuple[Source, ...]
     first_dirty_offset: int
-    #: where the segment behind the last source begins
+    #: base offset of the segment after the last source
     end_offset: int
     now_ms: int
     delete_retention_ms: int
-    #: neighbours share an output up to this size
+    #: consecutive sources are merged into one output up to this size
     output_bytes_max: int
     index_interval_bytes: int
-    #: keys that a pass may remember
+    #: maximum number of keys in the map
     keys_max: int
     read_bytes: int
-    #: what a batch may grow to when it is opened
+    #: maximum size of a decompressed batch
     inflate_bytes_max: int
-    #: rows of the producers that are still known, as in the snapshot: there may be many, and the pass decodes them
+    #: snapshot rows of the producers that have not expired; the pass decodes them, because there may be many
     producers: bytes
     #: every aborted transaction with a batch or a marker in the sources
     aborted: tuple[EndedTransaction, ...] = ()
@@ -149,7 +156,7 @@ class CleanJob:
 
 
 def clean(disk: Disk, job: CleanJob) -> Frames:
-    """Run a pass in this process. Raise Uncleanable if a source cannot be read.
+    """Yield the frames of a pass that runs in this process. Raise Uncleanable if a source cannot be read.
 
     Raise OSError if no file descriptor is left, or if retention has deleted a source.
     """
@@ -169,37 +176,39 @@ class _Pass:
     def __init__(self, disk: Disk, job: CleanJob) -> None:
         self._disk = disk
         self._job = job
+        #: digest of each key -> its newest offset
         self._offsets: dict[bytes, int] = {}
-        #: the map knows everything from the first dirty offset up to here
+        #: the map covers the offsets from the first dirty offset to this one, inclusive
         self._latest = job.end_offset - 1
 
         #: of each producer that is still known the last offset, -1 if only markers tell of it, and the epoch
         self._producers = last_offsets(job.producers)
 
         # Transactions
-        #: aborted ones by producer, in order: two of the same producer never overlap
+        #: aborted transactions by producer id, ordered by offset: those of one producer never overlap
         self._aborted: dict[int, list[EndedTransaction]] = {}
         for row in sorted(job.aborted, key=_last_offset):
             self._aborted.setdefault(row.producer_id, []).append(row)
-        #: producers of whose transaction a batch was found, until its marker is
+        #: producers with a batch of a transaction whose marker was not read yet
         self._seen: set[int] = set()
-        #: rows for the index of the output
+        #: rows of the output's transaction index
         self._rows: list[EndedTransaction] = []
 
         # Output
-        #: counts and indexes only; the file is somebody else's
+        #: has only the size and the indexes; the reader of the frames writes the file
         self._output: Segment | None = None
         self._output_sources = 0
         self._changed = False
-        #: the batch that was read last, when nothing of it is in the output
+        #: the last batch that was read, if it was removed
         self._dropped: BatchHeader | None = None
 
     def run(self) -> Frames:
+        """Yield the frames of the pass."""
         yield from self._map_keys()
         for number, source in enumerate(self._job.sources):
             if source.base_offset > self._latest:
                 break
-            if self._output is None or not self._fits(number):
+            if self._output is None or not self._fits_into_output(number):
                 yield from self._close_output()
                 self._output = Segment(self._disk, "", source.base_offset)
                 self._output_sources, self._changed, self._rows = 0, False, []
@@ -231,7 +240,7 @@ class _Pass:
                 yield Frame(Kind.PROGRESS, b"")
 
     def _map_batch(self, batch: bytes, start: int) -> int | None:
-        """Note the batch's keys; the offset of the first record for which there was no room."""
+        """Add the batch's keys to the map. Return the offset of the first record that did not fit, or None."""
         offsets, keys_max = self._offsets, self._job.keys_max
         for span in record_spans(batch, max_bytes=self._job.inflate_bytes_max)[1]:
             key = span.key
@@ -243,27 +252,28 @@ class _Pass:
             offsets[digest] = span.offset
         return None
 
-    # -- what is left ---------------------------------------------------------------------------------------------
+    # -- filtering ------------------------------------------------------------------------------------------------
 
     def _clean(self, output: Segment, batches: list[Batch]) -> Frame:
+        """Return a frame with the remaining batches."""
         parts = []
         for header, batch in batches:
             if header.attributes & CONTROL:
-                left = self._left_of_marker(header, batch)
+                cleaned = self._clean_marker(header, batch)
             else:
-                left = self._left_of(header, batch)
-            if left is not batch:
+                cleaned = self._clean_batch(header, batch)
+            if cleaned is not batch:
                 self._changed = True
-            if left is None and self._tells_of_producer(header):
-                left = empty_batch(header)
-            self._dropped = header if left is None else None
-            if left is not None:
-                self._note(output, left)
-                parts.append(left)
+            if cleaned is None and self._is_last_of_producer(header):
+                cleaned = empty_batch(header)
+            self._dropped = header if cleaned is None else None
+            if cleaned is not None:
+                self._note(output, cleaned)
+                parts.append(cleaned)
         return Frame(Kind.DATA, b"".join(parts)) if parts else Frame(Kind.PROGRESS, b"")
 
-    def _left_of(self, header: BatchHeader, batch: bytes) -> bytes | None:
-        """The batch as it was, with fewer records, or None when none is left."""
+    def _clean_batch(self, header: BatchHeader, batch: bytes) -> bytes | None:
+        """Return the batch unchanged, or a batch with the remaining records, or None if no record remains."""
         if header.attributes & TRANSACTIONAL:
             self._seen.add(header.producer_id)
         if header.base_offset > self._latest:
@@ -273,18 +283,18 @@ class _Pass:
         data, spans = record_spans(batch, max_bytes=self._job.inflate_bytes_max)
         has_horizon = bool(header.attributes & DELETE_HORIZON)
         expired = has_horizon and header.base_timestamp <= self._job.now_ms
-        kept, has_deletions = self._kept(spans, expired=expired)
+        kept, has_tombstones = self._kept(spans, expired=expired)
         if not kept:
             return None
         horizon = None
-        if has_deletions and not has_horizon:
+        if has_tombstones and not has_horizon:
             horizon = self._job.now_ms + self._job.delete_retention_ms
         elif len(kept) == len(spans):
             return batch
         return retain_spans(header, data, kept, horizon)
 
-    def _left_of_marker(self, header: BatchHeader, batch: bytes) -> bytes | None:
-        """The marker as it was, with the time at which it may go, or None when that has come."""
+    def _clean_marker(self, header: BatchHeader, batch: bytes) -> bytes | None:
+        """Return the marker unchanged, or with a new delete horizon, or None if its delete horizon has passed."""
         was_seen = header.producer_id in self._seen
         self._seen.discard(header.producer_id)
         row = self._aborted_by(header)
@@ -300,23 +310,23 @@ class _Pass:
         return retain_spans(header, data, spans, self._job.now_ms + self._job.delete_retention_ms)
 
     def _aborted_by(self, header: BatchHeader) -> EndedTransaction | None:
-        """The aborted transaction that a batch or a marker belongs to."""
+        """Return the aborted transaction to which the batch or marker belongs; None if there is none."""
         if not header.attributes & TRANSACTIONAL or header.producer_id not in self._aborted:
             return None
         rows = self._aborted[header.producer_id]
         found = bisect_left(rows, header.last_offset, key=_last_offset)
         return rows[found] if found < len(rows) and rows[found].first_offset <= header.base_offset else None
 
-    def _tells_of_producer(self, header: BatchHeader) -> bool:
-        """Whether a batch without records stays: its sequence, or its epoch, is the last that is known."""
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        """Return whether the batch must be kept without records: it holds its producer's last sequence or epoch."""
         last_offset, epoch = self._producers.get(header.producer_id, (-1, -1))
         if last_offset >= 0:
             return header.last_offset == last_offset
         return bool(header.attributes & CONTROL) and header.producer_epoch == epoch and header.producer_id >= 0
 
     def _kept(self, spans: list[RecordSpan], *, expired: bool) -> tuple[list[RecordSpan], bool]:
-        """The records that stay, and whether one of those that the map covers is a deletion."""
-        kept, has_deletions, latest, offsets = [], False, self._latest, self._offsets
+        """Return the records to keep, and whether the map's range has a tombstone among them."""
+        kept, has_tombstones, latest, offsets = [], False, self._latest, self._offsets
         for span in spans:
             offset, key = span.offset, span.key
             if offset <= latest:
@@ -327,14 +337,14 @@ class _Pass:
                 if not span.has_value:
                     if expired:
                         continue
-                    has_deletions = True
+                    has_tombstones = True
             kept.append(span)
-        return kept, has_deletions
+        return kept, has_tombstones
 
     # -- outputs --------------------------------------------------------------------------------------------------
 
-    def _fits(self, number: int) -> bool:
-        """Whether a source goes into the output that is open. One that has nothing yet takes whatever comes."""
+    def _fits_into_output(self, number: int) -> bool:
+        """Return whether the source can be added to the current output. An empty output accepts any size."""
         assert self._output is not None
         sources = self._job.sources
         end = sources[number + 1].base_offset if number + 1 < len(sources) else self._job.end_offset
@@ -368,7 +378,10 @@ class _Pass:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _read(self, source: Source) -> Iterator[list[Batch]]:
-        """The batches of a segment, as many at once as one read shows. A damaged one is never given a new checksum."""
+        """Yield the batches of a segment, those of one read at a time. Raise CorruptMessage if a batch is damaged.
+
+        Each checksum is compared here, because a changed batch gets a new checksum, which would hide the damage.
+        """
         file, position = SegmentFile(self._disk, self._disk.open(source.path)), 0
         wanted = self._job.read_bytes
         while position < source.size_bytes:
@@ -377,19 +390,19 @@ class _Pass:
             while at + HEADER_BYTES <= len(chunk):
                 header = read_header(chunk, at)
                 if header.length < LENGTH_MIN or header.magic != MAGIC:
-                    raise CorruptMessage(f"no batch can start like the one at {position + at} in {source.path}")
+                    raise CorruptMessage(f"the batch at position {position + at} of {source.path} has a damaged header")
                 if at + header.size_bytes > len(chunk):
                     break
                 batch = chunk[at : at + header.size_bytes]
                 if checksum(batch) != header.crc:
-                    raise CorruptMessage(f"the batch at {position + at} in {source.path} is damaged")
+                    raise CorruptMessage(f"the batch at position {position + at} of {source.path} is damaged: checksum")
                 batches.append((header, batch))
                 at += header.size_bytes
             if batches:
                 yield batches
                 position, wanted = position + at, self._job.read_bytes
             elif len(chunk) < HEADER_BYTES or position + header.size_bytes > source.size_bytes:
-                raise CorruptMessage(f"no whole batch stands at {position} in {source.path}")
+                raise CorruptMessage(f"the batch at position {position} of {source.path} is incomplete")
             else:
                 wanted = header.size_bytes
 
@@ -412,11 +425,14 @@ _FRAME_HEAD = Struct(">BI")
 
 
 def clean_in_process(job: CleanJob) -> Frames:
-    """Run a pass in another process. Raises as ``clean`` does, and CleanerFailed when that process ends too early."""
+    """Yield the frames of a pass that runs in another process. Raise Uncleanable if a source cannot be read.
+
+    Raise CleanerFailed if the process cannot be started or ends before the pass is complete.
+    """
     command = [sys.executable, "-P", "-c", "from ottla.log.cleaner import main; main()"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        # A session of its own: Ctrl-C in the broker's terminal is the broker's to handle.
+        # A new session, so that Ctrl-C in the terminal reaches only the broker, which then ends this process.
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
@@ -448,11 +464,11 @@ def _frames_from(stream: IO[bytes]) -> Frames:
         yield frame
         if frame.kind == Kind.END:
             return
-    raise CleanerFailed("the cleaner's process ended before its work did")
+    raise CleanerFailed("the cleaner's process ended before the pass was complete")
 
 
 def main() -> None:
-    """The other process: a job on standard input, frames on standard output."""
+    """Read a job from standard input and write its frames to standard output: the cleaner's process."""
     os.nice(_NICENESS)
     job = CleanJob.from_json(sys.stdin.buffer.read())
     out = sys.stdout.buffer
@@ -463,7 +479,7 @@ def main() -> None:
         except Uncleanable as error:
             _write_frame(out, Frame(Kind.FAILED, str(error).encode()))
     except BrokenPipeError:
-        # The broker is gone, or has no use for the rest. The interpreter must not try to flush once more.
+        # The broker has ended or abandoned the pass. Prevent the interpreter from flushing to the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     except OSError as error:
         sys.exit(f"the cleaner could not read a segment: {error}")

@@ -1,17 +1,17 @@
-"""Which log to compact, and the swap of what was compacted. One log at a time.
+"""Compaction: choose the log to compact, write the output of the cleaner, replace segments. One log at a time.
 
-    plan ──► read a chunk, write what is left ──► ... ──► output on disk ──► segments replaced ──► names swapped ──► ...
-    loop     thread, one frame of the cleaner's            thread            loop                  thread
+    plan ──► read a chunk, write the output ──► ... ──► output synced ──► segments replaced ──► files renamed ──► ...
+    loop     thread, one frame of the cleaner           thread            loop                  thread
 
-The range ends before the active segment, the last stable offset, the first segment that is younger than
-``min.compaction.lag.ms``, and the recovery point: only what is on disk is compacted. A log is due when more than
-``min.cleanable.dirty.ratio`` of the range came since the last pass, or when part of that is older than
-``max.compaction.lag.ms``; the dirtiest goes first.
+A pass reads the sealed segments below the last stable offset and the recovery point (so that only synced segments are
+compacted), up to the first segment that is younger than ``min.compaction.lag.ms``. A log is due if more than
+``min.cleanable.dirty.ratio`` of these bytes were appended since the last pass, or if some of them are older than
+``max.compaction.lag.ms``. The log with the largest dirty ratio is compacted first.
 
-Safe against a stop at any point: outputs take the place of their sources from the log's start upwards, each with its
-names on disk before the next begins, and the cleaner's checkpoint comes last. So a deletion never goes before what it
-deletes, and a pass that is cut off is done again. Until an output has its name it is not deleted (its ``synced_bytes``
-say that it is not on disk), and a source that went meanwhile makes the pass give up.
+A crash is safe at any point. Outputs replace their sources in the order of offsets. The names of each output are synced
+before the next output starts, and the cleaner's checkpoint is written last. A tombstone is therefore never removed
+before the records that it deletes, and an interrupted pass is repeated. Retention does not delete an output before it
+is renamed, because its ``synced_bytes`` is still -1. If retention deletes a source meanwhile, the pass is abandoned.
 """
 
 from __future__ import annotations
@@ -46,25 +46,26 @@ from ottla.model.settings import BrokerSettings
 
 log = logging.getLogger(__name__)
 
-#: a log with less to read is compacted in the broker's own process: starting another costs more
+#: fewer bytes than this are compacted in the broker's process, because starting another process costs more
 PROCESS_BYTES_MIN = 256 * 1024
-#: the same for records: compressed ones may be many in few bytes
+#: the same limit for the number of records, because compressed batches can hold many records in few bytes
 PROCESS_RECORDS_MIN = 10_000
 _LONG_MAX = (1 << 63) - 1
-#: an opened batch may be this many times larger than the largest message, or have this size: more is a bomb
+#: a decompressed batch may be this many times larger than max.message.bytes, or have the size below: protection
+#: against decompression bombs
 _INFLATE_MAX = 16
 _INFLATE_BYTES_MIN = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """A log that is due, and the sealed segments of it that a pass reads."""
+    """A log that is due for compaction, and the sealed segments that the pass reads."""
 
     log: Log
     sources: list[Segment]
     first_dirty_offset: int
     end_offset: int
-    #: part of the range that came since the last pass
+    #: share of the bytes that were appended since the last pass
     dirty_ratio: float
 
     @property
@@ -73,19 +74,19 @@ class CompactionPlan:
 
     @property
     def records_max(self) -> int:
-        """Return how many records the sources have at most."""
+        """Return an upper bound of the number of records in the sources."""
         return self.end_offset - self.sources[0].base_offset
 
 
 def plan_compaction(of: Log, last_stable_offset: int, now_ms: int) -> CompactionPlan | None:
-    """What a pass over this log would read; None while it is not due."""
+    """Return the plan of a pass over this log; None if it is not due."""
     segments, settings = of.segments, of.settings
     first_dirty = of.first_dirty_offset
     if not of.log_start_offset <= first_dirty <= of.log_end_offset:
         first_dirty = of.log_start_offset
     dirty_from = max(bisect_right(segments, first_dirty, key=_base_offset) - 1, 0)
     limit = min(of.active.base_offset, last_stable_offset, of.recovery_point)
-    # A segment ends where the next begins; the active one never ends.
+    # A segment ends at the base offset of the next one: the active segment is never included.
     end = max(bisect_right(segments, limit, key=_base_offset) - 1, 0)
     if settings.min_compaction_lag_ms > 0:
         end = _first_young(segments, dirty_from, end, now_ms - settings.min_compaction_lag_ms)
@@ -103,6 +104,7 @@ def plan_compaction(of: Log, last_stable_offset: int, now_ms: int) -> Compaction
 
 
 def _first_young(segments: list[Segment], first: int, end: int, older_than_ms: int) -> int:
+    """Return the number of the first segment with a timestamp after ``older_than_ms``; ``end`` if there is none."""
     for number in range(first, end):
         segments[number].load_times()
         if segments[number].max_timestamp > older_than_ms:
@@ -111,12 +113,12 @@ def _first_young(segments: list[Segment], first: int, end: int, older_than_ms: i
 
 
 def _is_overdue(dirty: list[Segment], lag_ms: int, now_ms: int) -> bool:
-    # Few topics set it, and only for those the first batch of each segment is looked at.
+    # Read the first batch of each segment only for the few topics that set max.compaction.lag.ms.
     return lag_ms < _LONG_MAX and any(0 < segment.load_first_timestamp() < now_ms - lag_ms for segment in dirty)
 
 
 class Compactor:
-    """Compacts the logs of a broker, one after the other. Everything but ``work`` of a pass runs on the loop."""
+    """Compacts the logs of a broker, one at a time. Runs on the event loop; ``_Pass.work`` runs in a thread."""
 
     def __init__(self, *, disk: Disk, store: LogStore, threads: ThreadPool, monotonic: Callable[[], float]) -> None:
         self._disk = disk
@@ -125,17 +127,18 @@ class Compactor:
         self._monotonic = monotonic
         self._pass: _Pass | None = None
         self._stopped = False
-        #: an output is in place but could not get its name for want of room: nothing else is done before
-        self._stuck = False
-        #: logs with a batch or a file that cannot be read; they are left as they are until the next start
+        #: an output has replaced its sources, but renaming its files failed: ``resume`` must retry that first
+        self._rename_pending = False
+        #: logs with an unreadable batch or file; they are not compacted until the next start
         self.uncleanable: WeakSet[Log] = WeakSet()
 
     @property
     def busy(self) -> bool:
+        """Return whether a pass is running or waits for ``resume``."""
         return self._pass is not None
 
     def start(self, plans: Iterable[CompactionPlan], now_ms: int, settings: BrokerSettings) -> bool:
-        """Begin a pass over the dirtiest log for whose output there is room; False when there is none."""
+        """Start a pass over the dirtiest log whose disk has space for the output. Return False if there is none."""
         assert self._pass is None
         for plan in sorted(plans, key=lambda plan: -plan.dirty_ratio):
             directory = self._store.dir_of(plan.log)
@@ -147,23 +150,23 @@ class Compactor:
             except OSError as error:
                 self._failed(plan.log, error)
             except KafkaError as error:
-                self._is_uncleanable(plan.log, error)
+                self._mark_uncleanable(plan.log, error)
         return False
 
     def resume(self) -> None:
-        """Try again what there was no room for."""
-        if self._stuck and self._pass is not None:
-            self._stuck = False
+        """Retry a renaming that failed because of a full disk or missing file descriptors."""
+        if self._rename_pending and self._pass is not None:
+            self._rename_pending = False
             self._submit(self._pass)
 
     def stop(self) -> None:
-        """Start no further pass, and give up the one that runs after the chunk it is at."""
+        """Start no further pass, and abandon the running one after its current step."""
         self._stopped = True
 
     def _begin(self, plan: CompactionPlan, now_ms: int, settings: BrokerSettings) -> None:
         of = plan.log
         if not of.active.size_bytes and not of.active.is_open:
-            # A segment with gaps must not be the last one that a crash leaves: there gaps are damage.
+            # Create the active file: after a crash the last file must not have gaps, which recovery takes for damage.
             of.active.open_file()
         job = _job_of(plan, now_ms, settings)
         is_large = plan.size_bytes >= PROCESS_BYTES_MIN or plan.records_max >= PROCESS_RECORDS_MIN
@@ -173,51 +176,51 @@ class Compactor:
         self._submit(self._pass)
 
     def _submit(self, running: _Pass) -> None:
-        self._threads.submit(running.work, lambda error: self._worked(running, error))
+        self._threads.submit(running.work, lambda error: self._step_done(running, error))
 
-    def _worked(self, running: _Pass, error: OSError | None) -> None:
-        """A step is done: put an output in place, or give up, or note the end; then the next step."""
+    def _step_done(self, running: _Pass, error: OSError | None) -> None:
+        """Handle the result of a step: replace segments, abandon or finish the pass, or submit the next step."""
         of = running.plan.log
         directory = self._store.dir_of(of)
         if of.deleted or directory.offline:
-            self._give_up(running)
+            self._abandon(running)
         elif running.swapped is not None and not running.swapping:
             running.finish_swap()
             self._submit(running)
-        elif running.swapped is None and running.has_lost_a_source():
-            self._give_up(running)
+        elif running.swapped is None and running.has_dropped_source():
+            self._abandon(running)
         elif error is not None:
             self._failed(of, error)
             if running.swapping and not directory.offline:
-                self._stuck = True
+                self._rename_pending = True
             else:
-                self._give_up(running)
+                self._abandon(running)
         elif running.failure is not None:
             if isinstance(running.failure, Uncleanable):
-                self._is_uncleanable(of, running.failure)
+                self._mark_uncleanable(of, running.failure)
             else:
-                log.error("log is not compacted this time dir=%s reason=%s", of.directory, running.failure)
-            self._give_up(running)
+                log.error("compaction failed and will be retried dir=%s reason=%s", of.directory, running.failure)
+            self._abandon(running)
         elif running.end_offset is not None:
             self._finish(running, running.end_offset)
         elif self._stopped or not of.settings.compact or not running.maybe_replace():
-            self._give_up(running)
+            self._abandon(running)
         else:
             self._submit(running)
 
     def _failed(self, of: Log, error: OSError) -> None:
         if error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
-            log.warning("compaction has to wait dir=%s error=%s", of.directory, error)
+            log.warning("compaction is postponed dir=%s error=%s", of.directory, error)
         elif isinstance(error, WriteFailed):
             self._store.on_dir_failed(self._store.dir_of(of), error)
         else:
-            self._is_uncleanable(of, error)
+            self._mark_uncleanable(of, error)
 
-    def _is_uncleanable(self, of: Log, reason: Exception) -> None:
-        log.error("log cannot be compacted and is left as it is dir=%s reason=%s", of.directory, reason)
+    def _mark_uncleanable(self, of: Log, reason: Exception) -> None:
+        log.error("log cannot be compacted until the next start dir=%s reason=%s", of.directory, reason)
         self.uncleanable.add(of)
 
-    def _give_up(self, running: _Pass) -> None:
+    def _abandon(self, running: _Pass) -> None:
         def done(error: OSError | None) -> None:
             self._pass = None
 
@@ -236,7 +239,7 @@ class Compactor:
 
         def done(error: OSError | None) -> None:
             self._pass = None
-            # Without the checkpoint the next start takes the log for dirty, and reads more than it has to.
+            # Without the checkpoint, compaction after the next start reads more than necessary, but loses nothing.
             if error is not None and not of.deleted and not directory.offline:
                 self._failed(of, error)
 
@@ -244,7 +247,7 @@ class Compactor:
 
 
 class _Pass:
-    """One pass over one log: ``work`` is one step in a thread, the rest runs on the loop between two steps."""
+    """One pass over one log. ``work`` does one step in a thread; other methods run on the loop between two steps."""
 
     def __init__(self, disk: Disk, plan: CompactionPlan, frames: Frames, started: float) -> None:
         self._disk = disk
@@ -255,12 +258,12 @@ class _Pass:
         # The output being written
         self._output: Segment | None = None
         self._first_source = 0
-        #: sources that an output stands for, or that stay as they are
+        #: number of sources whose output is complete, or that need no change
         self._sources_done = 0
         self._index = self._time_index = self._txn_index = b""
-        #: an output that is on disk, and its sources, for which it has yet to stand
+        #: a synced output and its sources, which it has not yet replaced in the log
         self.closed: tuple[Segment, list[Segment]] | None = None
-        #: the same once it stands for them; while ``swapping`` it has yet to get its name
+        #: an output that has replaced its sources in the log; while ``swapping``, its files must still be renamed
         self.swapped: tuple[Segment, list[Segment]] | None = None
         self.swapping = False
 
@@ -271,7 +274,7 @@ class _Pass:
         self.segments_before = self.segments_after = 0
 
     def work(self) -> None:
-        """One step: swap the names of an output, or take the cleaner's next frame. In a thread."""
+        """Do one step: rename the files of an output, or process the cleaner's next frame. Runs in a thread."""
         if self.swapping:
             assert self.swapped is not None
             cleaned, sources = self.swapped
@@ -279,11 +282,11 @@ class _Pass:
             self.swapping = False
             return
         try:
-            self._take_frame()
+            self._process_frame()
         except (CleanerFailed, Uncleanable) as error:
             self.failure = error
 
-    def _take_frame(self) -> None:
+    def _process_frame(self) -> None:
         frame = next(self._frames)
         if frame.kind == Kind.OUTPUT:
             self._first_source = frame.values()["first"]
@@ -323,12 +326,12 @@ class _Pass:
             self.closed = output, sources
         self._output = None
 
-    def has_lost_a_source(self) -> bool:
-        """Whether retention took a segment that has yet to be read."""
+    def has_dropped_source(self) -> bool:
+        """Return whether retention has dropped a source that the pass still needs."""
         return any(segment.dropped for segment in self.plan.sources[self._sources_done :])
 
     def maybe_replace(self) -> bool:
-        """Put an output that is on disk in the place of its sources; False when they are no longer there."""
+        """Replace the sources of a synced output in the log, if there is one. Return False if a source was dropped."""
         if self.closed is None:
             return True
         cleaned, sources = self.closed
@@ -338,18 +341,19 @@ class _Pass:
         return True
 
     def finish_swap(self) -> None:
+        """Record that the files of the output are renamed and synced, and close them."""
         assert self.swapped is not None
         cleaned, sources = self.swapped
         cleaned.synced_bytes = cleaned.size_bytes
-        # Who reads it opens it again, under its own name. The sources close with their last reader: not all of a log's
-        # segments may be open at once.
+        # Close the files to limit the number of open files of a log. Readers open the output again under its final
+        # name; the sources close with their last reader.
         cleaned.release_file()
         done = self._sources_done
         self.plan.sources[done - len(sources) : done] = [cleaned] * len(sources)
         self.swapped = None
 
     def discard(self) -> None:
-        """End the cleaner, and remove what nobody will use. In a thread."""
+        """End the cleaner and delete an output that was not used. Runs in a thread."""
         self._frames.close()
         output = self._output or (self.closed[0] if self.closed else None)
         if output is not None and not self.plan.log.deleted:
@@ -359,7 +363,7 @@ class _Pass:
 
 def _job_of(plan: CompactionPlan, now_ms: int, settings: BrokerSettings) -> CleanJob:
     topic = plan.log.settings
-    # No output may have more index entries than an index may hold, however its batches fall.
+    # Limit the output's size so that its indexes cannot exceed segment.index.bytes, whatever the sizes of its batches.
     entry_bytes_min = max(topic.index_interval_bytes, HEADER_BYTES)
     index_bytes_max = topic.segment_index_bytes // TIME_ENTRY_BYTES * entry_bytes_min
     buffer_bytes = settings.log_cleaner_dedupe_buffer_size * settings.log_cleaner_io_buffer_load_factor

@@ -14,9 +14,9 @@ an older coordinator epoch is rejected, because that coordinator was replaced. A
 treated as a duplicate, because no client resends it: a client ends a transaction only after each of its batches was
 acknowledged or dropped.
 
-Memory: the object of an active producer has about 600 bytes. A log with more than ``_FEW`` producers keeps the idle ones,
-and those with a single batch, as rows of the snapshot. A row has 200 bytes, the garbage collector does not visit it, and
-a snapshot copies it without decoding. A row becomes an object when its producer sends another batch.
+Memory: the object of an active producer has about 600 bytes. A log with more than ``_FEW`` producers keeps the idle
+ones, and those with a single batch, as rows of the snapshot. A row has 200 bytes, the garbage collector does not visit
+it, and a snapshot copies it without decoding. A row becomes an object when its producer sends another batch.
 
 ``.snapshot`` files have Kafka's format with one addition. Kafka stores only the last batch of each producer. A client
 that lost earlier replies around a restart of Kafka gets OUT_OF_ORDER_SEQUENCE_NUMBER. Ottla therefore writes the older
