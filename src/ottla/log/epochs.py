@@ -1,6 +1,7 @@
-"""Which leader epoch wrote from which offset on: ``leader-epoch-checkpoint``.
+"""The leader epochs of a log and the start offset of each: ``leader-epoch-checkpoint``.
 
-Both columns only grow. A follower or a consumer that fell behind asks with it where its history parts from ours.
+Both epochs and start offsets increase. With them the leader answers OffsetsForLeaderEpoch: a follower or a consumer
+asks at which offset its log diverges from the leader's log.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
+        """Return the newest epoch; UNDEFINED if there is none."""
         return self.epochs[-1] if self.epochs else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that ``epoch`` writes from ``start_offset`` on; False when that was known."""
+        """Add ``epoch`` with its start offset. Return False, without a change, if it is not newer than the latest."""
         if epoch <= self.latest:
             return False
-        # An epoch that started here and wrote nothing gives way to the one that does.
+        # Remove epochs that started here but appended nothing.
         while self.starts and self.starts[-1] >= start_offset:
             self.starts.pop()
             self.epochs.pop()
@@ -36,15 +38,15 @@ class LeaderEpochs:
         return True
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that wrote ``offset``."""
+        """Return the epoch in which ``offset`` was appended; UNDEFINED if it is unknown."""
         found = bisect_right(self.starts, offset) - 1
         return self.epochs[found] if found >= 0 else UNDEFINED
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch not above ``epoch``, and the offset at which it ends.
+        """Return the largest known epoch that is at most ``epoch``, and its end offset.
 
-        As LeaderEpochFileCache.endOffsetFor: unknown and newer than all gives (-1, -1); older than all gives the
-        asked epoch and the first known start.
+        As in Kafka's LeaderEpochFileCache.endOffsetFor, return (-1, -1) if ``epoch`` is newer than all known epochs,
+        and ``epoch`` with the first known start offset if it is older than all.
         """
         if epoch == UNDEFINED or not self.epochs or epoch > self.latest:
             return UNDEFINED, UNDEFINED
@@ -56,13 +58,13 @@ class LeaderEpochs:
         return self.epochs[after - 1], self.starts[after]
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that start at or behind ``end_offset``."""
+        """Remove the epochs that start at or after ``end_offset``."""
         while self.starts and self.starts[-1] >= end_offset:
             self.starts.pop()
             self.epochs.pop()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget what ended before ``start_offset``; the epoch that spans it now starts there."""
+        """Remove the epochs that end before ``start_offset``. The epoch that contains it then starts there."""
         keep = bisect_right(self.starts, start_offset) - 1
         if keep > 0:
             del self.epochs[:keep], self.starts[:keep]
@@ -70,19 +72,20 @@ class LeaderEpochs:
             self.starts[0] = start_offset
 
     def to_text(self) -> str:
+        """Return the content of the checkpoint."""
         lines = ["0", str(len(self.epochs)), *(f"{e} {s}" for e, s in zip(self.epochs, self.starts, strict=True))]
         return "\n".join(lines) + "\n"
 
     @classmethod
     def from_text(cls, text: str) -> LeaderEpochs:
-        """Parse the checkpoint; raises ValueError when it is damaged."""
-        known = cls()
+        """Return the epochs in the checkpoint. Raise ValueError or IndexError if it is damaged."""
+        loaded = cls()
         lines = text.split("\n")
         if lines[0].strip() != "0":
             raise ValueError("leader-epoch-checkpoint has an unknown version")
         if len(lines) != int(lines[1]) + 3 or lines[-1]:
-            raise ValueError("leader-epoch-checkpoint is not whole")
+            raise ValueError("leader-epoch-checkpoint is incomplete")
         for line in lines[2:-1]:
             epoch, start = line.split()
-            known.assign(int(epoch), int(start))
-        return known
+            loaded.assign(int(epoch), int(start))
+        return loaded

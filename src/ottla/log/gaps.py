@@ -1,13 +1,13 @@
-"""Records that were stored and are missing now: report them, and never give their offsets to other records.
+"""Lost records: report them, and never assign their offsets to other records.
 
-The broker knows of some offsets that they were assigned: below where a log ended at a clean stop, below its recovery
-point, below the high watermark that was noted last, and below the base offset of the segment that follows. If a file
-ends before such an offset, records were lost: the file was cut, or an old copy was restored. New records in the place
-of the lost ones would be skipped by every consumer that has already passed these offsets.
+The broker knows that all offsets below these were assigned: the log end offset at the last clean stop, the recovery
+point, the checkpointed high watermark, and the base offset of the next segment. If a file ends before such an offset,
+records were lost: the file was truncated, or an old copy was restored. If new records got the lost offsets, every
+consumer that has already passed these offsets would skip them.
 
-A gap is therefore filled by one batch without records that covers its offsets, the same that Kafka's compaction leaves.
-Consumers skip it and go on behind it, ``kafka-dump-log`` shows it with ``count: 0``, and offsets stay dense, so that
-recovery needs to know nothing of gaps.
+A gap is therefore filled by one batch without records that covers its offsets, like the empty batches of Kafka's
+compaction. Consumers skip it, ``kafka-dump-log`` shows it with ``count: 0``, and the offsets stay consecutive, so that
+recovery needs no other knowledge of gaps.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 def fill_gap(disk: Disk, segment: Segment, end_offset: int, next_offset: int, leader_epoch: int) -> bool:
     """Append a batch without records for the offsets from ``end_offset`` up to ``next_offset``; the caller syncs.
 
-    Return False, with nothing changed, if the segment cannot hold such offsets: what says so is then damaged itself.
+    Return False, without a change, if the segment cannot hold such offsets: then ``next_offset`` itself is damaged.
     """
     if next_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX:
         log.error(
-            "records may be missing, but the offset up to which they were noted is not plausible "
+            "records may be missing, but the recorded end offset is not plausible "
             "path=%s log_end_offset=%d noted_offset=%d", segment.path(".log"), end_offset, next_offset,
         )  # fmt: skip
         return False
@@ -44,6 +44,7 @@ def fill_gap(disk: Disk, segment: Segment, end_offset: int, next_offset: int, le
 
 
 def report_gap(path: str, end_offset: int, next_offset: int) -> None:
+    """Log an error that names the offsets of the lost records."""
     log.error(
         "records are missing; their offsets are not used again, and consumers skip them "
         "path=%s first_missing_offset=%d next_offset=%d", path, end_offset, next_offset,
@@ -51,10 +52,10 @@ def report_gap(path: str, end_offset: int, next_offset: int) -> None:
 
 
 def check_sealed(disk: Disk, segment: Segment, next_base_offset: int, epochs: LeaderEpochs, *, may_skip: bool) -> None:
-    """Fill the gap at the end of a sealed segment whose file is shorter than it was. Raise WriteFailed.
+    """Fill the gap at the end of a sealed segment whose file was truncated. Raise WriteFailed if a write fails.
 
-    With ``may_skip`` the segment may end before the next one begins, as Kafka's compaction leaves it: only a batch
-    that is cut off is then proof of a loss. Reads the end of the index and of the log, not the whole files.
+    With ``may_skip`` the segment may end before the next one begins, as after Kafka's compaction: then only an
+    incomplete batch proves a loss. Reads only the end of the index and of the log.
     """
     try:
         end_offset, position = _end_of(disk, segment)
@@ -64,12 +65,12 @@ def check_sealed(disk: Disk, segment: Segment, next_base_offset: int, epochs: Le
         log.error("the end of a segment cannot be checked path=%s error=%s", segment.path(".log"), error)
         segment.release_file()
         return
-    is_cut_off = position < segment.size_bytes
-    if end_offset < next_base_offset and (is_cut_off or not may_skip):
+    is_incomplete = position < segment.size_bytes
+    if end_offset < next_base_offset and (is_incomplete or not may_skip):
         disk.truncate(segment.file.fd, position)
         segment.size_bytes = position
         segment.rebuild_indexes()
-        # The epoch that wrote the offsets: in a rebuilt history a later one would hide those between.
+        # Use the epoch in which the offsets were appended: a later one would hide epochs in rebuilt leader epochs.
         if fill_gap(disk, segment, end_offset, next_base_offset, max(epochs.epoch_at(end_offset), 0)):
             segment.sync()
             segment.synced_bytes = segment.size_bytes
@@ -78,7 +79,7 @@ def check_sealed(disk: Disk, segment: Segment, next_base_offset: int, epochs: Le
 
 
 def _end_of(disk: Disk, segment: Segment) -> tuple[int, int]:
-    """Return the offset behind the last whole batch of a sealed segment, and the position behind it."""
+    """Return the offset and the position after the last complete batch of a sealed segment."""
     start = _last_indexed_position(disk, segment)
     end_offset, position = segment.base_offset, start
     for at, header in segment.headers(start):
@@ -88,7 +89,7 @@ def _end_of(disk: Disk, segment: Segment) -> tuple[int, int]:
             break
         end_offset, position = header.next_offset, at + header.size_bytes
     if start and position == start:
-        # The index is damaged, or the file ends before the batch that it names: look at every batch.
+        # The index is damaged, or the file ends before the indexed batch: read every batch header.
         end_offset, position = segment.base_offset, 0
         for at, header in segment.headers():
             if at + header.size_bytes > segment.size_bytes:
@@ -98,7 +99,7 @@ def _end_of(disk: Disk, segment: Segment) -> tuple[int, int]:
 
 
 def _last_indexed_position(disk: Disk, segment: Segment) -> int:
-    """Return the position in the last entry of the index file; 0 if there is none that can be right."""
+    """Return the position in the last entry of the index file; 0 if there is no plausible entry."""
     path = segment.path(".index")
     size = disk.file_size(path) or 0
     if size < OFFSET_ENTRY_BYTES:

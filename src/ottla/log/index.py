@@ -1,13 +1,15 @@
-"""The sparse indexes beside a segment, in memory as arrays and on disk as Kafka writes them.
+"""The sparse indexes of a segment: arrays in memory, Kafka's format on disk.
 
 ``.index``      int32 last offset of a batch, relative to the segment's base; int32 position of that batch
-``.timeindex``  int64 largest timestamp so far; int32 relative offset of the batch that has it
+``.timeindex``  int64 largest timestamp so far; int32 relative offset of the batch with this timestamp
 
-An offset entry is one unsigned 64-bit number, relative offset in the high half, position in the low half. Read as
-big-endian bytes that number *is* Kafka's entry, and numbers in that form sort by offset, so ``bisect`` searches them.
-An index is a hint that saves scanning. It can always be rebuilt: after a crash it is, for every segment that is read
-again, and the index of a segment that is not was on disk before the recovery point passed it. It has no checksum, so a
-reader compares the entry that it uses with the batch at that position, and rebuilds the index if they differ.
+An offset entry is one unsigned 64-bit number: the relative offset in the high half, the position in the low half. Its
+big-endian bytes are Kafka's entry. Entries sort by offset, so that ``bisect`` can search them.
+
+An index only shortens scans and can always be rebuilt. After a crash, recovery rebuilds the index of each segment that
+it reads. The index of any other segment was synced before the recovery point advanced past the segment. The format has
+no checksum, so a reader compares each entry that it uses with the batch at that position, and rebuilds the index if
+they differ.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _SWAP = sys.byteorder == "little"
 
 
 class OffsetIndex:
-    """Where in the file to start scanning for an offset."""
+    """Maps an offset to the position where a scan for it starts."""
 
     __slots__ = ("entries",)
 
@@ -40,7 +42,7 @@ class OffsetIndex:
 
     def entry_before(self, relative_offset: int) -> int:
         """Return the entry of a batch at or before the one that holds ``relative_offset``; 0 if there is none."""
-        # An entry carries its batch's *last* offset: the batch found ends at or before the wanted offset.
+        # An entry holds the *last* offset of its batch: the batch found ends at or before the wanted offset.
         found = bisect_right(self.entries, relative_offset << 32 | POSITION_MASK) - 1
         return self.entries[found] if found >= 0 else 0
 
@@ -61,7 +63,7 @@ class OffsetIndex:
         return self.entries[found] if found < len(self.entries) else None
 
     def truncate(self, relative_offset: int) -> None:
-        """Drop the entries of batches that end at or behind ``relative_offset``."""
+        """Remove the entries of batches whose last offset is at least ``relative_offset``."""
         del self.entries[bisect_left(self.entries, relative_offset << 32) :]
 
     def to_bytes(self) -> bytes:
@@ -71,7 +73,7 @@ class OffsetIndex:
         return entries.tobytes()
 
     def is_sound(self, size_bytes: int) -> bool:
-        """Whether this can be the index of a segment of that size: offsets and positions grow, and stay inside."""
+        """Return whether this can be the index of a segment of that size: increasing offsets, valid positions."""
         entries = self.entries
         offsets = array("I", [entry >> 32 for entry in entries])
         positions = array("I", [entry & POSITION_MASK for entry in entries])
@@ -83,7 +85,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> OffsetIndex:
-        """Load a file; a preallocated tail of zeros, as Kafka leaves behind after a crash, is cut off."""
+        """Return the index in a file, without the preallocated zeros at the end that Kafka leaves after a crash."""
         index = cls()
         index.entries.frombytes(data[: len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES])
         if _SWAP:
@@ -95,7 +97,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """From which offset on a timestamp can occur."""
+    """Maps a timestamp to an offset before which all records are older."""
 
     __slots__ = ("offsets", "timestamps")
 
@@ -104,13 +106,13 @@ class TimeIndex:
         self.offsets: array[int] = array("I")
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> None:
-        """Both columns only grow; an entry that would not is of no use."""
+        """Append an entry if both its timestamp and its offset are larger than those of the last entry."""
         if not self.timestamps or (timestamp > self.timestamps[-1] and relative_offset > self.offsets[-1]):
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
 
     def offset_before(self, timestamp: int) -> int:
-        """Relative offset up to which every record is older than ``timestamp``; -1 when none is known to be."""
+        """Return the relative offset up to which all records are older than ``timestamp``; -1 if no entry is older."""
         found = bisect_left(self.timestamps, timestamp) - 1
         return self.offsets[found] if found >= 0 else -1
 
@@ -128,16 +130,16 @@ class TimeIndex:
         return b"".join(map(pack, self.timestamps, self.offsets))
 
     def is_sound(self, data: bytes) -> bool:
-        """Whether the file that this was loaded from held these entries, zeros behind them and nothing else."""
-        known = self.to_bytes()
-        return any(known[:TIME_ENTRY_BYTES]) and data.startswith(known) and not any(data[len(known) :])
+        """Return whether ``data``, the file's content, has exactly these entries, followed only by zeros."""
+        entries = self.to_bytes()
+        return any(entries[:TIME_ENTRY_BYTES]) and data.startswith(entries) and not any(data[len(entries) :])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeIndex:
-        """Load a file; entries that do not grow, such as a preallocated tail of zeros, are left out."""
+        """Return the index in a file, without entries that do not increase, such as preallocated zeros."""
         index = cls()
-        whole = len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
-        for timestamp, offset in TIME_ENTRY.iter_unpack(data[:whole]):
+        size_bytes = len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
+        for timestamp, offset in TIME_ENTRY.iter_unpack(data[:size_bytes]):
             index.maybe_append(timestamp, offset)
         return index
 

@@ -1,4 +1,4 @@
-"""Which segments have outlived their topic's limits. Nothing is deleted here: the log store does that."""
+"""Retention by size and time: computes the new log start offset. The log store deletes the segments before it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ log = logging.getLogger(__name__)
 
 
 def retention_start_offset(of: Log, high_watermark: int, now_ms: int) -> int:
-    """Return the offset that the log may start at. Whole segments go, oldest first, never beyond the high watermark.
+    """Return the log start offset that retention requires. It is the end of a segment below the high watermark.
 
-    A segment's age is that of its newest record; one with a timestamp in the future, or with none at all, stays. A
-    segment that cannot be read has no known age: it goes with the first segment behind it that is old enough.
+    The age of a segment is the age of its newest record. A segment with a timestamp in the future, or without
+    timestamps, is kept. A segment that cannot be read has no known age: it is deleted together with the first later
+    segment that is old enough.
     """
     start = of.log_start_offset
     if not of.settings.delete:
@@ -40,7 +41,10 @@ def retention_start_offset(of: Log, high_watermark: int, now_ms: int) -> int:
 
 
 def _load_times(segment: Segment, oldest_ms: int) -> bool:
-    """Return whether the segment's newest timestamp is known; one that means deletion is compared with the batches."""
+    """Load the segment's max timestamp. Return False if it cannot be read.
+
+    A timestamp that is old enough for deletion is first compared with the batches.
+    """
     try:
         segment.load_times()
         if NO_TIMESTAMP < segment.max_timestamp < oldest_ms:
@@ -48,6 +52,6 @@ def _load_times(segment: Segment, oldest_ms: int) -> bool:
     except OSError as error:
         if error.errno in NO_DESCRIPTORS:
             raise
-        log.error("the age of a segment cannot be read path=%s error=%s", segment.path(".log"), error)
+        log.error("the max timestamp of a segment cannot be read path=%s error=%s", segment.path(".log"), error)
         return False
     return True

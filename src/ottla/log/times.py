@@ -1,7 +1,7 @@
-"""Lookup of records by timestamp, for ListOffsets. Runs in a thread: files are read, and a batch may have to be opened.
+"""Lookup of records by timestamp, for ListOffsets. Runs in a thread, because it reads files and may open a batch.
 
-``find`` opens that batch: ``find_timestamp`` or ``max_timestamp_record`` of `model/records.py`, or the method of that
-name of `log/opener.py`, which opens a large batch in another process.
+``find`` opens the batch: ``find_timestamp`` or ``max_timestamp_record`` of `model/records.py`, or the method with the
+same name of `log/opener.py`, which opens a large batch in another process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def find_offset(
 ) -> tuple[int, int] | None:
     """Return offset and timestamp of the first record at or after ``timestamp`` in [log_start_offset, end_offset).
 
-    Decompress one batch at most, and only up to ``inflate_max`` bytes.
+    Return None if there is none. Decompress at most ``inflate_max`` bytes of a batch.
     """
     for segment in segments:
         segment.load_times()
@@ -39,7 +39,7 @@ def find_offset(
 
 
 def find_newest(segments: list[Segment], end_offset: int, inflate_max: int, find: FindRecord) -> tuple[int, int] | None:
-    """Return offset and timestamp of the record with the largest timestamp below ``end_offset``."""
+    """Return offset and timestamp of the record with the largest timestamp below ``end_offset``, or None."""
     newest: Segment | None = None
     newest_timestamp, newest_offset = NO_TIMESTAMP, -1
     for segment in segments:
@@ -57,7 +57,7 @@ def find_newest(segments: list[Segment], end_offset: int, inflate_max: int, find
 def _newest_by_scan(
     segments: list[Segment], end_offset: int, inflate_max: int, find: FindRecord
 ) -> tuple[int, int] | None:
-    """Find the newest record by reading every header: for a log whose newest batch lost its records to compaction."""
+    """Do the same by reading every header, because compaction has removed all records of the newest batch."""
     newest: tuple[Segment, int, BatchHeader] | None = None
     for segment in segments:
         for position, header in segment.headers() if segment.size_bytes else ():
