@@ -1,4 +1,4 @@
-"""log: one partition's bytes on disk, in Kafka's own format. Knows: model, env.
+"""log: the logs of partitions on disk, in Kafka's file format. Imports: model, env.
 
-Never: sockets, replicas, wire messages.
+Never touches: sockets, replicas, wire messages.
 """

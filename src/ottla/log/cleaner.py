@@ -181,7 +181,7 @@ class _Pass:
         #: the map covers the offsets from the first dirty offset to this one, inclusive
         self._latest = job.end_offset - 1
 
-        #: of each producer that is still known the last offset, -1 if only markers tell of it, and the epoch
+        #: producer id -> last offset (-1 if the log has only markers of the producer) and epoch
         self._producers = last_offsets(job.producers)
 
         # Transactions

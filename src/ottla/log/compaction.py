@@ -166,7 +166,7 @@ class Compactor:
     def _begin(self, plan: CompactionPlan, now_ms: int, settings: BrokerSettings) -> None:
         of = plan.log
         if not of.active.size_bytes and not of.active.is_open:
-            # Create the active file: after a crash the last file must not have gaps, which recovery takes for damage.
+            # Create the active file: recovery treats gaps in the last file as damage, so a source must not be the last.
             of.active.open_file()
         job = _job_of(plan, now_ms, settings)
         is_large = plan.size_bytes >= PROCESS_BYTES_MIN or plan.records_max >= PROCESS_RECORDS_MIN

@@ -1,19 +1,18 @@
-"""The opener: a process that opens batches for the broker, because the event loop must not wait for it.
+"""The opener: another process that opens batches, so that this work does not block the event loop.
 
-Opening a batch is pure Python, so a thread would hold the interpreter's lock while the loop waits for it. One process,
-started for the first batch that needs it, takes one job at a time from its standard input and writes the result to its
+Opening a batch is pure Python, so a thread would hold the interpreter lock that the event loop needs. One process,
+started for the first batch that needs it, reads one job at a time from its standard input and writes the result to its
 standard output:
 
-    job     ─►  number of bytes of the head, number of bytes of the batch, head (JSON), batch
-    result  ◄─  the same; the head names the error, if there is one, and the batch is the one to store
+    job     ─►  size of the head in bytes, size of the batch in bytes, head (JSON), batch
+    result  ◄─  the same; the head contains the error, if any, and the batch is the one to append
 
-A thread of the broker waits for the results. Short jobs go before long ones, but after ``_SHORT_IN_A_ROW`` short jobs a
-long one gets its turn. A connection waits for its job and sends no other meanwhile, so that clients take turns. The
-bytes that wait are bounded: beyond ``_WAITING_BYTES_MAX`` a batch is refused with REQUEST_TIMED_OUT, which producers
-retry.
+A thread of the broker waits for the results. Short jobs run before long ones, but after ``_SHORT_IN_A_ROW`` short jobs
+one long job runs. A connection submits one job at a time, so that clients take turns. The size of the waiting batches
+is limited: beyond ``_WAITING_BYTES_MAX`` a batch is rejected with REQUEST_TIMED_OUT, which producers retry.
 
-If the process ends in the middle of a job (the kernel may kill it for its memory) the job runs once more in a new one.
-The process ends by itself when the broker is gone, and ``close`` ends it.
+If the process ends during a job (the kernel may kill it because of its memory), the job is retried once in a new
+process. The process ends when its standard input is closed, and ``close`` ends it.
 """
 
 from __future__ import annotations
@@ -42,25 +41,25 @@ from ottla.model.errors import (
 from ottla.model.opening import OpeningRules
 from ottla.model.records import Bytes
 
-#: a job with fewer records and bytes than this takes a few milliseconds
+#: a job up to this number of records and bytes is short: it takes a few milliseconds
 _SHORT_RECORDS_MAX = 10_000
 _SHORT_BYTES_MAX = 256 << 10
 _SHORT_IN_A_ROW = 8
-#: a batch is searched in the thread that asks up to this size: that holds the interpreter's lock for about 1 ms
+#: a batch up to this size is searched in the calling thread, which then holds the interpreter lock for about 1 ms
 _HERE_RECORDS_MAX = 1000
 _HERE_BYTES_MAX = 64 << 10
-#: bytes of batches that may wait; one that waits alone may be larger
+#: maximum size of all waiting batches; a batch that waits alone may be larger
 _WAITING_BYTES_MAX = 16 << 20
 _ATTEMPTS = 2
 _COMMAND = "from ottla.log.opener_process import main; main()"
 
 
 class _ProcessEnded(Exception):
-    pass
+    """The process ended before it wrote the result of a job."""
 
 
 class _Job:
-    """A batch, what to do with it, and who waits for the result."""
+    """A batch, the request that describes the task, and the future of the result."""
 
     __slots__ = ("batch", "future", "request")
 
@@ -71,7 +70,7 @@ class _Job:
 
 
 class Opener:
-    """Opens batches in another process. ``open_batch`` belongs to the event loop, the searches to any other thread."""
+    """Opens batches in another process. Call ``open_batch`` on the event loop, the searches in any other thread."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,12 +81,15 @@ class Opener:
         self._short_in_a_row = 0
         self._waiting_bytes = 0
         self._closed = False
-        #: batches opened and processes started, for tests and metrics
+        #: number of opened batches and of started processes, for tests and metrics
         self.opened = 0
         self.started = 0
 
     async def open_batch(self, batch: Bytes, rules: OpeningRules, records: int) -> bytes | None:
-        """Return and raise what ``open_batch`` of `model/opening.py` does; ``records`` is the count in the header."""
+        """Return or raise the result of ``open_batch`` in `model/opening.py`; ``records`` is the count in the header.
+
+        Raise Refused with REQUEST_TIMED_OUT if too many batches wait.
+        """
         is_short = records <= _SHORT_RECORDS_MAX and len(batch) <= _SHORT_BYTES_MAX
         if self._waiting_bytes and self._waiting_bytes + len(batch) > _WAITING_BYTES_MAX:
             raise Refused(ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be opened; try again")
@@ -97,12 +99,12 @@ class Opener:
         return stored if head["changed"] else None
 
     def find_timestamp(self, batch: bytes, timestamp: int, *, starting_offset: int, max_bytes: int) -> Found:
-        """Do as ``records.find_timestamp`` does, large batches in the other process. Blocks: not for the event loop."""
+        """Return the result of ``records.find_timestamp``; a large batch is opened in the other process. Blocks."""
         arguments = {"timestamp": timestamp, "starting_offset": starting_offset, "max_bytes": max_bytes}
         return self._search("find_timestamp", batch, arguments)
 
     def max_timestamp_record(self, batch: bytes, *, max_bytes: int) -> Found:
-        """Do as ``records.max_timestamp_record`` does, large batches in the other process. Blocks, too."""
+        """Return the result of ``records.max_timestamp_record``; opens a large batch in the other process. Blocks."""
         return self._search("max_timestamp_record", batch, {"max_bytes": max_bytes})
 
     def _search(self, task: str, batch: bytes, arguments: dict[str, int]) -> Found:
@@ -114,7 +116,7 @@ class Opener:
         return None if found is None else (found[0], found[1])
 
     def close(self) -> None:
-        """End the process; jobs that wait fail."""
+        """End the process. The waiting jobs fail."""
         with self._changed:
             self._closed = True
             waiting = [*self._short, *self._long]
@@ -142,7 +144,7 @@ class Opener:
             self._changed.notify_all()
 
     def _next(self) -> _Job | None:
-        """Return the next job, or None when the opener is closed."""
+        """Wait for a job and return it; return None if the opener is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._short or self._long)
             if self._closed:
@@ -180,7 +182,7 @@ class Opener:
             if "code" in head:
                 raise _to_error(head)
             return head, stored
-        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the process that opens batches ended while it had this one")
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the process that opens batches ended during this batch")
 
     def _finish(self, job: _Job, result: Message | KafkaError | None) -> None:
         with self._changed:
@@ -198,13 +200,13 @@ class Opener:
         if self._process is not None:
             return self._process
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        # A session of its own: Ctrl-C in the broker's terminal is the broker's to handle.
+        # A new session, so that Ctrl-C in the terminal reaches only the broker, which then ends this process.
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _COMMAND], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
         self.started += 1
-        with self._changed:  # the loop takes this lock too: it must not wait for a process to start
+        with self._changed:  # only now, because the event loop also takes this lock and must not wait for Popen
             self._process = process
             if self._closed:
                 raise _ProcessEnded
@@ -229,13 +231,13 @@ class Opener:
         process.kill()
         for stream in (process.stdin, process.stdout):
             assert stream is not None
-            with suppress(OSError):  # the rest of a job that the process did not take
+            with suppress(OSError):  # closing flushes the rest of a job that the process did not read
                 stream.close()
         process.wait()
 
 
 def _stopped() -> KafkaError:
-    return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops")
+    return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is stopping")
 
 
 def _to_error(head: dict[str, Any]) -> KafkaError:

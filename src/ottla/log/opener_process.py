@@ -1,6 +1,6 @@
-"""The opener's process: takes jobs from standard input, one at a time, and writes results to standard output.
+"""The opener's process: reads jobs from standard input, one at a time, and writes results to standard output.
 
-A module of its own, because the process imports nothing else of the broker and so stays small. See `opener.py`.
+This is a separate module, so that the process imports little of the broker and uses little memory. See `opener.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Message = tuple[dict[str, Any], bytes]
 
 
 def main() -> None:
-    """Take jobs from standard input until it ends."""
+    """Execute the jobs from standard input until it is closed."""
     os.nice(_NICENESS)
     stream, out = sys.stdin.buffer, sys.stdout.buffer
     try:
@@ -32,12 +32,12 @@ def main() -> None:
             write_message(out, *execute(*message))
             del message
     except BrokenPipeError:
-        # The broker is gone. The interpreter must not try to flush once more.
+        # The broker has ended. Prevent the interpreter from flushing to the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
 def execute(request: dict[str, Any], batch: bytes) -> Message:
-    """Return head and body of the result of one job."""
+    """Execute one job. Return head and body of its result; the head contains the error if one was raised."""
     try:
         if request["task"] == "open":
             stored = open_batch(batch, OpeningRules(*request["rules"]))
@@ -55,6 +55,7 @@ SEARCHES: dict[str, Callable[..., Found]] = {
 
 
 def write_message(out: IO[bytes], head: dict[str, Any], body: Bytes) -> None:
+    """Write and flush one message."""
     text = json.dumps(head).encode()
     out.write(_SIZES.pack(len(text), len(body)))
     out.write(text)
@@ -63,7 +64,7 @@ def write_message(out: IO[bytes], head: dict[str, Any], body: Bytes) -> None:
 
 
 def read_message(stream: IO[bytes]) -> Message | None:
-    """Return head and body, or None at the end of the stream."""
+    """Return head and body of the next message; None if the stream ends."""
     sizes = stream.read(_SIZES.size)
     if len(sizes) < _SIZES.size:
         return None

@@ -1,9 +1,11 @@
 """Decide where a batch is opened: on the event loop if that is cheap, otherwise in the opener's process.
 
-A client chooses how many records a batch has and how far it decompresses, and the loop serves everybody. So the loop
-opens a batch only within ``INLINE_US_MAX`` microseconds, estimated from its header and bounded by the number of bytes
-that it may decompress to, and all batches of a turn only within ``TURN_US_MAX``. For any other batch ``open_inline``
-raises ``NeedsOpening``; the caller has it opened by `log/opener.py` and appends the result later.
+To open a batch means to decompress it, check its records and, if the topic requires it, compress it with another codec.
+The client determines the number of records and their decompressed size, but all clients share the event loop. The event
+loop therefore opens a batch only if the estimated cost is at most ``INLINE_US_MAX`` microseconds, and at most
+``TURN_US_MAX`` for all batches of one turn. The estimate uses the header and a limit of the decompressed size. For any
+other batch ``open_inline`` raises ``NeedsOpening``; the caller lets `log/opener.py` open it and appends the result
+later.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from ottla.model.opening import KEEP_CODEC, RECORDS_MAX, OpeningRules, open_batc
 from ottla.model.records import INT64_MAX, INT64_MIN, Bytes
 from ottla.model.settings import TopicSettings
 
-#: estimated cost up to which one batch is opened on the loop
+#: maximum estimated cost of a batch that is opened on the event loop
 INLINE_US_MAX = 400.0
-#: estimated cost of all batches that one turn opens on the loop
+#: maximum estimated cost of all batches that are opened in one turn of the event loop
 TURN_US_MAX = 4000.0
 
 #: decompressed records may be this many times as large as max.message.bytes, within this limit
 _INFLATE_MAX = 16
 _INFLATE_BYTES_MAX = 64 << 20
-#: what codecs make of usual records
+#: typical ratio of decompressed to compressed size
 _INFLATE_USUAL = 4
-#: a limit of so many milliseconds is none
+#: a limit of at least this many milliseconds counts as unlimited
 _UNLIMITED_MS = 1 << 62
 
 # Measured on one core of a virtual machine, with text.
@@ -38,19 +40,19 @@ _COMPRESS_BYTE_US_AT_HIGH_LEVEL = {LZ4: 0.03, ZSTD: 0.2}
 
 
 class Opening(NamedTuple):
-    """What is to be done with a batch before it can be appended."""
+    """How to open a batch before it can be appended."""
 
     rules: OpeningRules
-    #: the settings that the rules were made from; the result is valid while the log has them
+    #: the settings from which the rules were derived; the result is valid while the log has these settings
     settings: TopicSettings
 
 
 class NeedsOpening(Exception):
-    """Not an error: the batch is too expensive for the loop. Open it elsewhere, then append the result."""
+    """Not an error: opening the batch on the event loop is too expensive. Open it elsewhere, then append the result."""
 
     def __init__(self, rules: OpeningRules, settings: TopicSettings) -> None:
         super().__init__("the batch has to be opened off the event loop")
-        #: to be kept instead of the exception, whose traceback refers to the frame's buffer
+        #: keep this object instead of the exception, because the traceback refers to the request's buffer
         self.opening = Opening(rules, settings)
 
 
@@ -64,17 +66,17 @@ class InlineBudget:
 
 
 def _inflate_bytes_max(settings: TopicSettings) -> int:
-    """Return the size up to which the records of a client's batch are decompressed."""
+    """Return the maximum decompressed size of a client's batch."""
     return max(settings.max_message_bytes, min(settings.max_message_bytes * _INFLATE_MAX, _INFLATE_BYTES_MAX))
 
 
 def limits_past(settings: TopicSettings) -> bool:
-    """Return whether records of the topic can be too old; only a look at each of them shows it."""
+    """Return whether the topic rejects old records. Then the timestamp of each record must be checked."""
     return settings.message_timestamp_before_max_ms < _UNLIMITED_MS and not settings.log_append_time
 
 
 def rules_for(settings: TopicSettings, header: BatchHeader, now_ms: int) -> OpeningRules | None:
-    """Return what the topic asks of this batch, or None if that does not take opening it."""
+    """Return the rules by which this batch must be opened; None if it need not be opened."""
     timestamp_min, timestamp_max = INT64_MIN, INT64_MAX
     if not settings.log_append_time:
         after_ms = settings.message_timestamp_after_max_ms
@@ -100,9 +102,9 @@ def _compression_level(settings: TopicSettings) -> int | None:
 def open_inline(
     batch: Bytes, header: BatchHeader, rules: OpeningRules, settings: TopicSettings, budget: InlineBudget
 ) -> bytes | None:
-    """Do as ``open_batch`` does if that is cheap, and raise NeedsOpening if it is not."""
+    """Return ``open_batch(batch, rules)`` if the estimated cost is low. Raise NeedsOpening if it is not."""
     if header.record_count > rules.records_max:
-        return open_batch(batch, rules)  # refuses it by its header
+        return open_batch(batch, rules)  # raises an error because of the record count in the header
     byte_us = _READ_BYTE_US + _compress_byte_us(rules)
     records_us = header.record_count * _RECORD_US if rules.checks_records else 0.0
     bytes_max = int((min(INLINE_US_MAX, budget.left_us) - records_us) / byte_us)

@@ -181,12 +181,12 @@ class Segment:
 
     def rebuild_indexes(self) -> None:
         """Rebuild both indexes from all batch headers. This is slow: use it only for missing or damaged indexes."""
-        whole = Segment(self._disk, self.directory, self.base_offset)
+        rebuilt = Segment(self._disk, self.directory, self.base_offset)
         for _, header in self.headers():
-            whole.note_append(header.last_offset, header.size_bytes, header.max_timestamp, INDEX_INTERVAL_BYTES)
-        if whole.max_timestamp != NO_TIMESTAMP:
-            whole.time_index.maybe_append(whole.max_timestamp, whole.max_timestamp_offset - self.base_offset)
-        self._offset_index, self._time_index = whole.offset_index, whole.time_index
+            rebuilt.note_append(header.last_offset, header.size_bytes, header.max_timestamp, INDEX_INTERVAL_BYTES)
+        if rebuilt.max_timestamp != NO_TIMESTAMP:
+            rebuilt.time_index.maybe_append(rebuilt.max_timestamp, rebuilt.max_timestamp_offset - self.base_offset)
+        self._offset_index, self._time_index = rebuilt.offset_index, rebuilt.time_index
         self.indexed_bytes = -1
 
     def load_times(self) -> None:

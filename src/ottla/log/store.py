@@ -196,10 +196,10 @@ class LogStore:
                     if cleaner_offsets is not None and name in cleaner_offsets:
                         directory.cleaner_offsets[name] = cleaner_offsets[name]
                     log.warning("ignoring the folder of an unknown partition path=%s", os.path.join(path, folder))
-            for folder, note in (clean or {}).items():
+            for folder, entry in (clean or {}).items():
                 name = _partition_of(folder)
                 if name is not None and (spec := specs.get(name)) is not None and name not in self.logs:
-                    self._open_lost(directory, folder, spec, note)
+                    self._open_lost(directory, folder, spec, entry)
             if cleaner_offsets is not None:
                 # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
                 self.write_cleaner_offsets(directory)
