@@ -1,40 +1,40 @@
 """The classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup), as a state machine. Pure.
 
-                     first join                all joined, or time is up
+                     first join                all joined, or timeout
             Empty ───────────────► Preparing ──────────────────────────► Completing
               ▲                     Rebalance ◄────────────────────────── Rebalance
-              │  nobody left        ▲   │      join with other metadata,      │
-              └─────────────────────┼───┘      leave, expiry, never synced    │ the leader's SyncGroup
+              │  no members         ▲   │      join with changed metadata,    │
+              └─────────────────────┼───┘      leave, expiry, no SyncGroup    │ the leader's SyncGroup
                                     │                                         ▼
                                     └────────────────────────────────────── Stable
-            Dead: retired, from any state     leader joins, and as above
+            Dead: retired, from any state     leader rejoins, or as above
 
-A generation is made in two steps. In PreparingRebalance every JoinGroup is parked. When all known members have joined,
-or the longest rebalance timeout has passed, those who did not join are dropped (static members stay), the generation
-goes up, and every parked join is answered, the leader's with the list of members. In CompletingRebalance every
-SyncGroup is parked until the leader's comes; it carries everybody's assignment, which becomes the group's record, and
-with it all parked syncs are answered. An Empty group waits for ``group.initial.rebalance.delay.ms`` first, and longer
-while members keep arriving, so that a deployment that starts does not rebalance once per process.
+A rebalance has two steps. In PreparingRebalance the group parks every JoinGroup. When all members have joined, or the
+longest rebalance timeout has passed, the group removes dynamic members that did not join, increments the generation,
+and answers every parked join; the leader's response lists the members. In CompletingRebalance the group parks every
+SyncGroup until the leader's arrives with the assignments of all members. They become the group's record, and the group
+answers all parked syncs. An Empty group first waits for ``group.initial.rebalance.delay.ms``, and longer while more
+members join, so that a starting deployment does not rebalance once per process.
 
-Durable is one record per group, written when a generation has its assignments, when a group becomes Empty, and when a
-static member was replaced without a rebalance. ``replay`` keeps it; everything else is soft state that a load builds
-anew from it (``resume``). Handlers move the soft state at once: if their records are not stored, the object is thrown
-away.
+The durable state is one record per group. The group emits it when a generation has its assignments, when the group
+becomes Empty, and when a static member was replaced without a rebalance. ``replay`` stores it; all other state is soft
+and ``resume`` rebuilds it after a load. Handlers change the soft state immediately; if their records are not stored,
+the shard discards the object.
 
-Deadlines: each member has one for its session, a pending member id one, and the group one for each step. There are no
-timers: setting a deadline lowers ``wake_at`` if need be, a heartbeat only moves the member's own, and ``expire``
-handles what is due in the order of the deadlines and finds the next.
+Deadlines: each member has a session deadline, each pending member id has a deadline, and the group has a join deadline
+and a sync deadline. There are no timers: setting a deadline lowers ``wake_at`` if it is earlier, a heartbeat only
+changes the member's own deadline, and ``expire`` handles passed deadlines in their order and computes ``wake_at``.
 
 Invariants
-  1  The leader is a member, or None when there are none.
+  1  The leader is a member, or None if the group has no members.
   2  Joins are parked in PreparingRebalance only, syncs in CompletingRebalance only; each ticket is answered once.
-  3  There is always a protocol that all members know.
-  4  PreparingRebalance has a join deadline. While somebody has not synced its generation, there is a sync deadline.
+  3  At least one protocol is supported by all members.
+  4  PreparingRebalance has a join deadline. While a member has not synced its generation, there is a sync deadline.
   5  ``wake_at`` is not later than the earliest deadline.
 
-What Kafka 4.3 leaves open, and what we do: a JoinGroup or SyncGroup that is parked when the same member sends another
-one, or leaves, is never answered there; here it gets REBALANCE_IN_PROGRESS or UNKNOWN_MEMBER_ID. A member whose
-connection closes while its first join is parked stays there for up to five minutes; here it leaves (``abandon``).
+Differences from Kafka 4.3: Kafka never answers a parked JoinGroup or SyncGroup if the same member sends another one or
+leaves; Ottla answers REBALANCE_IN_PROGRESS or UNKNOWN_MEMBER_ID. In Kafka a member whose connection closes while its
+first join is parked stays for up to five minutes; in Ottla it leaves (``abandon``).
 """
 
 from __future__ import annotations
@@ -75,26 +75,26 @@ COMPLETING: Final = "CompletingRebalance"
 STABLE: Final = "Stable"
 DEAD: Final = "Dead"
 
-#: A new member has no id to heartbeat with, so it may wait this long for its first join to be answered.
+#: A new member sends no heartbeats before its first join is answered; this timeout applies until then.
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
 ID_PREFIX_CHARACTERS_MAX: Final = 1000
-#: A group in which nobody joined looks again no sooner, whatever rebalance timeout its members asked for.
+#: Lower bound of the join deadline that is set again when no member has joined.
 WAIT_AGAIN_MS_MIN: Final = 1000
 
 #: JoinGroup versions
 _MEMBER_ID_REQUIRED_FROM: Final = 4
 _SKIP_ASSIGNMENT_FROM: Final = 9
-#: LeaveGroup names several members
+#: the first version of LeaveGroup with several members
 _BATCH_LEAVE_FROM: Final = 3
 
 _NO_PARTITIONS: Final = encode_assignment(Assignment(version=0), 0)
 
-# What a deadline is for; at the same instant the lower number goes first.
+# Kinds of deadlines; of two equal deadlines, the kind with the lower number is handled first.
 _PENDING, _SESSION, _JOIN, _SYNC = range(4)
 
 
 class ClassicGroup:
-    """One group."""
+    """One classic group."""
 
     group_type: Final = "classic"
 
@@ -102,36 +102,36 @@ class ClassicGroup:
         self.group_id = group_id
         self._world = world
 
-        # Durable
-        #: written by ``replay`` alone
+        # Durable state
+        #: only ``replay`` sets it
         self.stored: GroupMetadataValue | None = None
 
         # The group
         self.state: str = EMPTY
-        #: by the wall clock; -1 if it is not known
+        #: wall clock; -1 if unknown
         self.state_since_ms = -1
         self.generation = 0
-        #: None: nobody ever joined, it only has offsets
+        #: None if no member ever joined: the group only has offsets
         self.protocol_type: str | None = None
         #: chosen for this generation
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        #: by member id, in the order in which they came
+        #: by member id, in the order in which they joined
         self.members: dict[str, ClassicMember] = {}
         #: group instance id -> member id
         self._static: dict[str, str] = {}
-        #: how many members know a protocol
+        #: protocol name -> number of members that support it
         self._supporters: Counter[str] = Counter()
-        #: of all members in this generation; None if unknown
+        #: subscribed topics of all members in this generation; None if unknown
         self._topics: frozenset[str] | None = None
 
-        # Who is waited for, until when
-        #: ids that were given out with MEMBER_ID_REQUIRED -> deadline
+        # Parked requests and deadlines
+        #: member id that was returned with MEMBER_ID_REQUIRED -> deadline
         self._pending: dict[str, float] = {}
         self._parked_joins = 0
-        #: whose JoinGroup or SyncGroup is parked, by its ticket
+        #: ticket of a parked JoinGroup or SyncGroup -> its member
         self._waiting: dict[Ticket, ClassicMember] = {}
-        #: have their generation but did not ask for their assignment
+        #: ids of members that were told this generation and have not sent SyncGroup
         self._unsynced: set[str] = set()
         self._join_deadline = NEVER
         self._sync_deadline = NEVER
@@ -148,14 +148,13 @@ class ClassicGroup:
     # -- durable ------------------------------------------------------------------------------------------------------
 
     def replay(self, value: GroupMetadataValue) -> None:
-        """The same at load and at run time, where the handler that made the record has moved the rest already."""
+        """Store the group's record. At run time the handler that made it has changed the soft state already."""
         self.stored = value
 
     def resume(self, now: Moment, cause: Cause | None = None) -> None:
-        """Build everything that is not durable from the record; every member gets a fresh session.
+        """Rebuild the soft state from the record. Every member starts a new session.
 
-        Consumers without any assignment are in the middle of a rebalance, for the cause that is given: they came from
-        the other protocol.
+        Consumers without any assignment were downgraded from the consumer protocol: they rebalance, for this cause.
         """
         stored = self.stored
         if stored is None:
@@ -183,7 +182,7 @@ class ClassicGroup:
     # -- JoinGroup ----------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """JoinGroup (11) v0-v9. v1 rebalance timeout. v4 an id first. v5 static. v8 reason. v9 skip_assignment."""
+        """Handle JoinGroup (11) v0-v9. v1 rebalance timeout. v4 needs id. v5 static. v8 reason. v9 skip_assignment."""
         out = Outcome()
         parked = Parked(ticket, client.version)
         member_id = request.member_id
@@ -193,7 +192,7 @@ class ClassicGroup:
             refuse_join(parked, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
         elif not self._has_room(member_id):
             refuse_join(parked, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
-            self._turn_away(member_id, now, out)
+            self._remove_rejected(member_id, now, out)
         elif self.state == DEAD:
             refuse_join(parked, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
         elif not self._supports(request):
@@ -212,7 +211,7 @@ class ClassicGroup:
         return out
 
     def _has_room(self, member_id: str) -> bool:
-        """While a group prepares, those who wait count: when its limit was lowered, the last to come back goes."""
+        """Return whether group.max.size admits the member. In PreparingRebalance only parked joins count."""
         size_max = self._world.settings.group_max_size
         member = self.members.get(member_id)
         if self.state == PREPARING:
@@ -221,7 +220,7 @@ class ClassicGroup:
             return member is not None or len(self.members) < size_max
         return True
 
-    def _turn_away(self, member_id: str, now: Moment, out: Outcome) -> None:
+    def _remove_rejected(self, member_id: str, now: Moment, out: Outcome) -> None:
         self._pending.pop(member_id, None)
         member = self.members.get(member_id)
         if member is not None:
@@ -238,7 +237,7 @@ class ClassicGroup:
 
     def _join_new(self, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome) -> None:
         instance_id = request.group_instance_id
-        # The longest name that a client can send leaves no room for the rest of an id.
+        # A client id may be as long as a protocol string can be; the member id must not exceed that length.
         prefix = (client.client_id if instance_id is None else instance_id)[:ID_PREFIX_CHARACTERS_MAX]
         member_id = f"{prefix}-{self._world.new_uuid()}"
         if instance_id is not None and instance_id in self._static:
@@ -266,7 +265,7 @@ class ClassicGroup:
     def _rejoin(
         self, member: ClassicMember, request: JoinGroupRequest, parked: Parked, now: Moment, out: Outcome
     ) -> None:
-        """Somebody we know. A follower that says nothing new only missed its answer; a leader wants a rebalance."""
+        """Handle the join of a known member. Repeat the response to a follower that joins with unchanged protocols."""
         protocols = protocols_of(request)
         is_leader = member.member_id == self.leader_id
         member.last_progress = now.monotonic_s
@@ -279,14 +278,14 @@ class ClassicGroup:
             self._journal.rejoined(member, request.reason, change, is_leader, now)
         elif change:
             self._journal.note_member(CauseKind.SUBSCRIPTION_CHANGED, member, change, now)
-        self._say_anew(member, request)
+        self._refresh_subscription(member, request)
         self._park_join(member, parked, out)
         self._rebalance_or_complete(now, out)
 
     def _replace_static(
         self, member_id: str, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome
     ) -> None:
-        """A static member started again and lost its id: the new process takes its place, the old one is fenced."""
+        """Replace a static member that restarted without its member id, and fence the old member id."""
         assert request.group_instance_id is not None
         old = self.members.pop(self._static[request.group_instance_id])
         leader_before = self.leader_id
@@ -297,13 +296,14 @@ class ClassicGroup:
         self._static[request.group_instance_id] = member_id
         if self.leader_id == old.member_id:
             self.leader_id = member_id
-        self._say_anew(member, request)
+        self._refresh_subscription(member, request)
         self._renew(member, now)
-        if self.state == STABLE and self._choose_protocol() == self.protocol_name and not self._reads_else(member, old):
+        is_protocol_kept = self.state == STABLE and self._choose_protocol() == self.protocol_name
+        if is_protocol_kept and not self._subscription_changed(member, old):
             response = self._generation_for(member, client.version)
             response.skip_assignment = member_id == self.leader_id
             if client.version < _SKIP_ASSIGNMENT_FROM:
-                # Such a client would compute an assignment if it saw that it leads, and nobody waits for one.
+                # Without skip_assignment, a client that sees itself as the leader computes an unneeded assignment.
                 response.leader, response.members, response.skip_assignment = leader_before or "", (), False
             out.records.append(self._record())
             out.replies.append((parked.ticket, response))
@@ -312,12 +312,12 @@ class ClassicGroup:
         self._park_join(member, parked, out)
         self._rebalance_or_complete(now, out)
 
-    def _reads_else(self, member: ClassicMember, old: ClassicMember) -> bool:
-        """Kafka asks only which protocol would be chosen, and so leaves a new subscription without partitions."""
+    def _subscription_changed(self, member: ClassicMember, old: ClassicMember) -> bool:
+        """Return whether the topics differ. Kafka compares the protocols only, so new topics get no partitions."""
         before, after = old.metadata(self.protocol_name), member.metadata(self.protocol_name)
         return self.protocol_type == CONSUMER and subscribed_topics(before) != subscribed_topics(after)
 
-    def _say_anew(self, member: ClassicMember, request: JoinGroupRequest) -> None:
+    def _refresh_subscription(self, member: ClassicMember, request: JoinGroupRequest) -> None:
         self._supporters.subtract(member.protocol_names)
         member.protocols = protocols_of(request)
         self._supporters.update(member.protocol_names)
@@ -376,14 +376,14 @@ class ClassicGroup:
             self._complete_join(now, out)
 
     def _complete_join(self, now: Moment, out: Outcome) -> None:
-        """Everybody joined, or had time to."""
+        """Start the next generation: all members joined, or the join deadline has passed."""
         timeout_ms = self._rebalance_timeout_ms()
         for member in [each for each in self.members.values() if each.parked_join is None and not each.is_static]:
             text = f"it did not rejoin within {timeout_ms} ms"
             self._journal.note_member(CauseKind.MAX_POLL_INTERVAL, member, text, now)
             self._remove(member, out)
         if self.members and not self._elect_leader():
-            # Only static members are left, and all of them are silent: their sessions decide.
+            # Only static members are left and none joined: wait until one joins or until their sessions expire.
             self._join_deadline = self._due_in(max(self._rebalance_timeout_ms(), WAIT_AGAIN_MS_MIN), now)
             return
         self._join_deadline = NEVER
@@ -406,7 +406,7 @@ class ClassicGroup:
             self._renew(member, now)
 
     def _elect_leader(self) -> bool:
-        """The leader stays if it joined; otherwise it is the first who did. False if nobody did."""
+        """Keep the leader if it joined, else elect the first member that joined. Return False if no member joined."""
         leader = self.members.get(self.leader_id or "")
         if leader is None or leader.parked_join is None:
             leader = next((each for each in self.members.values() if each.parked_join is not None), None)
@@ -416,7 +416,7 @@ class ClassicGroup:
         return True
 
     def _choose_protocol(self) -> str:
-        """Every member votes for the one it likes best among those that all know; of equals the first voted for."""
+        """Return the protocol that most members prefer among those that all support; of equals the first voted for."""
         candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return max(votes, key=votes.__getitem__)
@@ -432,7 +432,7 @@ class ClassicGroup:
     # -- SyncGroup ----------------------------------------------------------------------------------------------------
 
     def sync(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """SyncGroup (14) v0-v5. v3 static members. v5 protocol type and name; null is not checked."""
+        """Handle SyncGroup (14) v0-v5. v3 adds static members, v5 protocol type and name; null is not checked."""
         out = Outcome()
         try:
             member = self._known_in_generation(request.member_id, request.group_instance_id, request.generation_id)
@@ -456,17 +456,17 @@ class ClassicGroup:
         return out
 
     def _check_protocol(self, request: SyncGroupRequest) -> None:
-        asked = (request.protocol_type, self.protocol_type), (request.protocol_name, self.protocol_name)
-        if any(theirs is not None and ours is not None and theirs != ours for theirs, ours in asked):
+        pairs = (request.protocol_type, self.protocol_type), (request.protocol_name, self.protocol_name)
+        if any(sent is not None and chosen is not None and sent != chosen for sent, chosen in pairs):
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _assign(self, request: SyncGroupRequest, now: Moment, out: Outcome) -> None:
-        """The leader has spoken. Whom it forgot gets nothing, in bytes that its client can read."""
+        """Store the leader's assignments. A member that the leader left out gets an empty assignment."""
         assignments = {each.member_id: each.assignment for each in request.assignments}
-        nothing = _NO_PARTITIONS if self.protocol_type == CONSUMER else b""
+        empty = _NO_PARTITIONS if self.protocol_type == CONSUMER else b""
         self._enter(STABLE, now)
         for member in self.members.values():
-            member.assignment = assignments.get(member.member_id, nothing)
+            member.assignment = assignments.get(member.member_id, empty)
             if self._answer_sync(member, self._assignment_for(member), out):
                 self._renew(member, now)
         out.records.append(self._record())
@@ -480,7 +480,7 @@ class ClassicGroup:
     # -- Heartbeat, LeaveGroup, OffsetCommit --------------------------------------------------------------------------
 
     def heartbeat(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """Heartbeat (12) v0-v4. v3 static members."""
+        """Handle Heartbeat (12) v0-v4. v3 adds static members."""
         code = ErrorCode.NONE
         try:
             member = self._known_in_generation(request.member_id, request.group_instance_id, request.generation_id)
@@ -496,9 +496,9 @@ class ClassicGroup:
         self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment,
         is_behind: Callable[[ClassicMember], bool] = lambda _: False,
     ) -> Outcome:  # fmt: skip
-        """LeaveGroup (13) v0-v5. v0-v2 one member, its code on top. v3 many members. v5 reasons.
+        """Handle LeaveGroup (13) v0-v5. Up to v2 one member and a top-level error code. v3 many members. v5 reasons.
 
-        ``is_behind`` says whether records wait for a member; it is asked for the journal only.
+        ``is_behind`` returns whether a member has unread records; only the journal uses it.
         """
         out = Outcome()
         response = LeaveGroupResponse()
@@ -528,7 +528,7 @@ class ClassicGroup:
         self, identity: MemberIdentity, client: Client, is_behind: Callable[[ClassicMember], bool], now: Moment,
         out: Outcome,
     ) -> ErrorCode:  # fmt: skip
-        """An administrator removes a static member by its instance id alone."""
+        """Remove one member. An administrator removes a static member by its instance id, without a member id."""
         if self._pending.pop(identity.member_id, None) is not None:
             return ErrorCode.NONE
         by_instance = not identity.member_id and identity.group_instance_id is not None
@@ -542,10 +542,10 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def abandon(self, ticket: Ticket, now: Moment) -> Outcome:
-        """The client of a parked request has closed its connection: answer the request, and free its place.
+        """Answer a parked request whose client has closed the connection.
 
-        A dynamic member that was never told its generation leaves. Any other member keeps its session: its next process
-        or its next connection may come back under the same id.
+        A new dynamic member leaves, because its client never received its member id or generation. Any other member
+        keeps its session, because its client may reconnect, or its process restart, with the same id.
         """
         out = Outcome()
         member = self._waiting.get(ticket)
@@ -567,11 +567,10 @@ class ClassicGroup:
         self, member_id: str, group_instance_id: str | None, generation: int, now: Moment,
         *, transactional: bool = False,
     ) -> None:  # fmt: skip
-        """Who may commit: members in their generation; anybody while nobody else is here. It renews the session.
+        """Raise Refused if the sender may not commit offsets; otherwise renew the member's session.
 
-        In a transaction also producers that do not say for whom, and in the middle of a rebalance, too.
-
-        :raises Refused: with the code for every partition of the request.
+        Members may commit in their generation, and any client while the group is empty. A transactional commit is also
+        allowed without a member id and during a rebalance. The error code applies to every partition of the request.
         """
         if self.state == DEAD:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -590,7 +589,7 @@ class ClassicGroup:
     # -- deadlines ----------------------------------------------------------------------------------------------------
 
     def expire(self, now: Moment) -> Outcome:
-        """Everything whose time has come, in the order in which it came."""
+        """Handle all passed deadlines, in the order of the deadlines."""
         out = Outcome()
         at = now.monotonic_s
         if at < self.wake_at:
@@ -600,7 +599,7 @@ class ClassicGroup:
         due += [(self._join_deadline, _JOIN, "")] if self._join_deadline <= at else []
         due += [(self._sync_deadline, _SYNC, "")] if self._sync_deadline <= at else []
         for _, kind, member_id in sorted(due):
-            # What went first may have moved or removed what comes later.
+            # An earlier deadline's handler may have changed or removed this deadline, so check it again.
             if kind == _PENDING and self._pending.get(member_id, NEVER) <= at:
                 del self._pending[member_id]
                 self._complete_if_all_joined(now, out)
@@ -625,7 +624,7 @@ class ClassicGroup:
             self._prepare_rebalance(now, out)
 
     def _complete_if_all_joined(self, now: Moment, out: Outcome) -> None:
-        """As Kafka does it here: an expiry ends the initial delay too."""
+        """Complete the join if all members joined. As in Kafka, an expiry also ends the initial rebalance delay."""
         if self.state == PREPARING and self._have_all_joined():
             self._complete_join(now, out)
 
@@ -641,7 +640,7 @@ class ClassicGroup:
         self._prepare_rebalance(now, out)
 
     def retire(self, error_code: ErrorCode) -> Outcome:
-        """The group goes away, with all that was parked in it; what was stored stays."""
+        """Answer all parked requests with this error code and stop the group. The stored record does not change."""
         out = Outcome()
         for member in self.members.values():
             self._answer_join(member, error_code, out)
@@ -668,7 +667,7 @@ class ClassicGroup:
             min((each.expires_at for each in self.members.values()), default=NEVER),
         )
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- describe -----------------------------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -676,19 +675,19 @@ class ClassicGroup:
 
     @property
     def is_disposable(self) -> bool:
-        """Nothing was stored and nobody is here: it may as well never have been."""
+        """Return whether the group has no record, no members and no pending member ids, so that it can be deleted."""
         return self.stored is None and not self.members and not self._pending
 
     def subscribed_topics(self) -> set[str] | None:
-        """Of all members of this generation; None if the coordinator cannot know."""
+        """Return the topics of all members of this generation; None if a member's metadata cannot be decoded."""
         return None if self._topics is None else set(self._topics)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member reads this topic; if consumers are here whose bytes we cannot read, it may be any."""
+        """Return whether a member may read this topic: any topic, if a consumer's metadata cannot be decoded."""
         return self.protocol_type == CONSUMER if self._topics is None else topic in self._topics
 
     def describe(self, version: int) -> DescribedGroup:
-        """DescribeGroups (15), the same in every version. Metadata belongs to a chosen protocol: only when Stable."""
+        """Return the DescribeGroups (15) response of every version. Only a Stable group has a protocol and metadata."""
         protocol = self.protocol_name if self.state == STABLE else None
         return DescribedGroup(
             group_id=self.group_id, group_state=self.state, protocol_type=self.protocol_type or "",
@@ -699,6 +698,7 @@ class ClassicGroup:
     # -- members ------------------------------------------------------------------------------------------------------
 
     def _known(self, member_id: str, group_instance_id: str | None) -> ClassicMember:
+        """Return the member. Raise Refused if it is unknown or if another member has its instance id."""
         if group_instance_id is not None:
             current = self._static.get(group_instance_id)
             if current is not None and current != member_id:
@@ -727,7 +727,7 @@ class ClassicGroup:
             self.leader_id = member.member_id
 
     def _remove(self, member: ClassicMember, out: Outcome) -> None:
-        """Whoever waits under this id must join anew."""
+        """Remove the member. Answer its parked requests with UNKNOWN_MEMBER_ID, so that its client joins as new."""
         self._answer_join(member, ErrorCode.UNKNOWN_MEMBER_ID, out)
         self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
         del self.members[member.member_id]
@@ -766,7 +766,7 @@ class ClassicGroup:
         out.replies.append((parked.ticket, response))
         return True
 
-    # -- what follows from the members --------------------------------------------------------------------------------
+    # -- derived state ------------------------------------------------------------------------------------------------
 
     def _enter(self, state: str, now: Moment) -> None:
         self.state = state

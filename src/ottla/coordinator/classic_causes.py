@@ -1,7 +1,7 @@
-"""Why a classic group rebalances, found from what its members say and from what the coordinator sees.
+"""The causes of rebalances in a classic group, from requests of its members and observations of the coordinator.
 
-The classic protocol carries reasons only since JoinGroup 8 and LeaveGroup 5, and then as free text. What is missing is
-inferred from what we remember; a detail says so where that is a guess.
+Requests have a reason only since JoinGroup 8 and LeaveGroup 5, and it is free text. Without a reason, the coordinator
+infers the cause from earlier requests; the detail of an uncertain cause starts with "inferred".
 """
 
 from __future__ import annotations
@@ -13,45 +13,48 @@ from ottla.coordinator.classic_member import CONSUMER, ClassicMember, Protocols,
 from ottla.coordinator.journal import CAUSES_MAX, Cause, CauseKind, Rebalance
 from ottla.coordinator.outcome import Client, Moment, Topics, World
 
-#: what the Java clients write into ``reason``; text may follow
+#: texts that Java clients send in ``reason``; more text may follow
 _REASON_ADMIN = "member was removed by an admin"
 _REASON_POLL = "poll timeout has expired"
 _REASON_METADATA = "cached metadata has changed"
 
-#: topics that a detail names before it only counts the rest
+#: A detail names this many topics and gives the number of the others.
 _NAMES_MAX = 3
 
 
 class ClassicJournal:
-    """What one group remembers to say why it rebalanced."""
+    """Collects the causes of the rebalances of one group."""
 
     def __init__(self, group_id: str, world: World) -> None:
         self._group_id = group_id
         self._world = world
         self._rebalance: _OngoingRebalance | None = None
-        #: members when the last rebalance was finished
-        self._settled_size = 0
+        #: number of members at the end of the last rebalance
+        self._size_before = 0
         self._returning = _ReturningMembers()
         self._topics_seen = _TopicsAtGeneration()
 
     def loaded(self, members: Collection[ClassicMember], now: Moment) -> None:
-        self._settled_size = len(members)
+        """Remember the members that were loaded from the log."""
+        self._size_before = len(members)
         self._returning = _ReturningMembers(members, now)
 
     def generation_began(self, topics: Iterable[str] | None) -> None:
+        """Remember the ids and partition counts of the subscribed topics; ``topics`` is None if they are unknown."""
         self._topics_seen.remember(topics, self._world.topics)
 
     def note(self, cause: Cause, now: Moment) -> None:
-        """The first one starts the rebalance."""
+        """Add a cause. The first cause starts the rebalance."""
         if self._rebalance is None:
-            self._rebalance = _OngoingRebalance(started=now, members_before=self._settled_size)
+            self._rebalance = _OngoingRebalance(started=now, members_before=self._size_before)
         self._rebalance.add(cause)
 
     def note_member(self, kind: CauseKind, member: ClassicMember, detail: str, now: Moment) -> None:
+        """Add a cause that concerns one member."""
         self.note(_cause(kind, member, detail), now)
 
     def joined(self, member: ClassicMember, reason: str | None, now: Moment) -> None:
-        """A member that the group did not have."""
+        """Add the cause for the join of a new member."""
         if self._is_returning(member, now):
             cause = _cause(CauseKind.COORDINATOR_MOVED, member, "it was a member before and joined anew", reason)
         else:
@@ -59,7 +62,7 @@ class ClassicJournal:
         self.note(cause, now)
 
     def rejoined(self, member: ClassicMember, reason: str | None, change: str, is_leader: bool, now: Moment) -> None:
-        """A leader, or a member with other bytes than before, that joins a group which was at rest."""
+        """Add the cause for a join of the leader, or of a member with changed metadata, outside a rebalance."""
         topics_change = self._topics_seen.change(self._world.topics)
         if change:
             cause = _cause(CauseKind.SUBSCRIPTION_CHANGED, member, change, reason)
@@ -74,17 +77,17 @@ class ClassicJournal:
         self.note(cause, now)
 
     def replaced(self, old: ClassicMember, client: Client, change: str, reason: str | None, now: Moment) -> None:
-        """A static member whose place was taken."""
+        """Add the cause for the replacement of a static member."""
         taken = f"{client.client_id} at {client.host} took its place"
         self.note(_cause(CauseKind.STATIC_MEMBER_FENCED, old, taken, change, reason), now)
 
     def left(
         self, member: ClassicMember, reason: str | None, by_instance: bool, is_behind: bool, client: Client, now: Moment
     ) -> None:
-        """By its own wish, an administrator's, or because its application stopped polling.
+        """Add the cause for a LeaveGroup: the member left, an administrator removed it, or it stopped polling.
 
-        librdkafka gives no reason. Who had records to read, and neither joined nor committed for longer than its poll
-        interval, did not poll; who had none may just have been idle.
+        librdkafka sends no reason. If the member had unread records, and did not join, sync or commit for longer than
+        its max.poll.interval.ms, its application stopped polling. Without unread records it may just have been idle.
         """
         idle_ms = round((now.monotonic_s - member.last_progress) * 1000)
         if by_instance or (reason or "").startswith(_REASON_ADMIN):
@@ -99,11 +102,11 @@ class ClassicJournal:
         self.note(cause, now)
 
     def finished(self, generation: int, members_after: int, now: Moment) -> Rebalance:
-        """The group is at rest again."""
+        """End the rebalance and return it."""
         ongoing = self._rebalance
         assert ongoing is not None, "a rebalance starts with a cause"
         self._rebalance = None
-        self._settled_size = members_after
+        self._size_before = members_after
         return Rebalance(
             group_id=self._group_id,
             group_type="classic",
@@ -117,17 +120,20 @@ class ClassicJournal:
         )
 
     def _is_returning(self, member: ClassicMember, now: Moment) -> bool:
-        """Only who starts a rebalance: the others follow because they are told to."""
+        """Return whether the member starts a rebalance because the coordinator moved.
+
+        Members that join during a rebalance do so because the coordinator told them to.
+        """
         return self._rebalance is None and self._returning.has(member, now)
 
 
 def subscription_change(
     old: Protocols, new: Protocols, *, protocol_type: str | None, chosen: str | None, is_from_log: bool
 ) -> str:
-    """What a member says differently now, as text; empty if it is nothing that it chose.
+    """Return a text about the changes of a member's protocols or topics; empty if neither changed.
 
-    The bytes of a cooperative member change with every rebalance, because they tell what it owns: so topics are
-    compared where we can read them. Of a member from the log we know only the chosen protocol.
+    The metadata of a cooperative member changes with every rebalance, because it contains the owned partitions.
+    Therefore topics are compared if the metadata can be decoded. A member from the log only has the chosen protocol.
     """
     names_old, names_new = [name for name, _ in old], [name for name, _ in new]
     if names_old != names_new and not is_from_log:
@@ -146,7 +152,7 @@ def subscription_change(
 
 @dataclass(slots=True, kw_only=True)
 class _OngoingRebalance:
-    """From the first cause until the leader's assignment is stored, through as many attempts as that takes."""
+    """A rebalance from its first cause until the leader's assignment is stored. It may take several generations."""
 
     started: Moment
     members_before: int
@@ -163,7 +169,7 @@ class _OngoingRebalance:
 
 
 class _ReturningMembers:
-    """Those whom a fresh load found in the log; while their first session lasts, they come back because we moved."""
+    """Members that were loaded from the log: during their first session they rejoin because the coordinator moved."""
 
     def __init__(self, members: Iterable[ClassicMember] = (), now: Moment | None = None) -> None:
         self._until: dict[Hashable, float] = {}
@@ -173,7 +179,7 @@ class _ReturningMembers:
                 self._until[identity] = now.monotonic_s + member.session_timeout_ms / 1000
 
     def has(self, member: ClassicMember, now: Moment) -> bool:
-        """A dynamic member that lost its id is known again by its client id and host."""
+        """Return whether the member was loaded. A dynamic member with a new id is recognised by client id and host."""
         return any(now.monotonic_s < self._until.get(identity, 0.0) for identity in _identities(member))
 
 
@@ -189,7 +195,7 @@ class _TopicsAtGeneration:
         self._seen = None if names is None else {name: _state(name, topics) for name in sorted(names)}
 
     def change(self, topics: Topics) -> str:
-        """What is different now, as text; empty if nothing is, or if we do not know what the members read."""
+        """Return a text about the changed topics; empty if none changed or if the subscriptions are unknown."""
         if self._seen is None or topics.version == self._version:
             return ""
         changes = []
@@ -209,7 +215,7 @@ class _TopicsAtGeneration:
 
 
 def _cause(kind: CauseKind, member: ClassicMember, *details: str | None) -> Cause:
-    """With all that is known of who it was."""
+    """Return a cause with the properties of the member."""
     return Cause(
         kind=kind,
         member_id=member.member_id,

@@ -1,4 +1,4 @@
-"""A member of a classic group: what it said of itself, what it was given, and where its parked requests wait."""
+"""A member of a classic group: its properties from JoinGroup, its assignment, and its parked requests."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from ottla.wire import WireError
 from ottla.wire.messages.describe_groups import DescribedGroupMember
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
-#: name and metadata of the assignment strategies that a member knows, the one it likes best first
+#: name and metadata of the protocols (assignment strategies) that a member supports, the most preferred first
 Protocols = tuple[tuple[str, bytes], ...]
 
-#: the protocol type whose bytes we can read
+#: the protocol type whose metadata the coordinator can decode
 CONSUMER = "consumer"
-#: the version of JoinGroup from which a missing protocol name is null
+#: the first version of JoinGroup in which a missing protocol name is null
 NULL_PROTOCOL_FROM = 7
 
 
 class Parked(NamedTuple):
-    """A request that waits for others."""
+    """A JoinGroup or SyncGroup that is answered later."""
 
     ticket: Ticket
-    #: of the request: null and the empty string are told apart from version to version
+    #: of the request, because the version decides whether a missing protocol name is null or empty
     version: int
 
 
 @dataclass(slots=True, kw_only=True)
 class ClassicMember:
-    """One member, by ``member_id``."""
+    """One member, identified by ``member_id``."""
 
     member_id: str
     group_instance_id: str | None
@@ -40,20 +40,20 @@ class ClassicMember:
     client_host: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
-    #: after a load only the group's chosen one is known
+    #: after a load it has only the protocol that the group chose
     protocols: Protocols
     assignment: bytes = b""
 
     # Soft state
-    #: has never been told its first generation: it cannot heartbeat yet, and may expire while its join is parked
+    #: its first join is not answered: it cannot send heartbeats yet, and may expire while its join is parked
     is_new: bool = False
-    #: came from the log and has not joined since
+    #: was loaded from the log and has not joined since
     is_from_log: bool = False
     parked_join: Parked | None = None
     parked_sync: Parked | None = None
-    #: monotonic seconds; counts only while ``expires_at`` says so
+    #: monotonic seconds; ignored while ``expires_at`` returns NEVER
     session_deadline: float = NEVER
-    #: when it last joined, synced or committed: a member that only heartbeats does not poll
+    #: monotonic seconds of its last join, sync or commit; a member that only sends heartbeats does not poll
     last_progress: float = 0.0
 
     @property
@@ -62,7 +62,10 @@ class ClassicMember:
 
     @property
     def expires_at(self) -> float:
-        """Somebody whose request we hold back cannot be asked for heartbeats; only a first join may wait too long."""
+        """Return the session deadline, or NEVER while a request of the member is parked, except for its first join.
+
+        A client sends no heartbeats while it waits for the response to a parked request.
+        """
         if not self.is_new and (self.parked_join is not None or self.parked_sync is not None):
             return NEVER
         return self.session_deadline
@@ -72,10 +75,11 @@ class ClassicMember:
         return {name for name, _ in self.protocols}
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it said for this protocol; nothing if it does not know it."""
+        """Return the metadata for this protocol; empty bytes if the member does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: set[str]) -> str:
+        """Return the member's most preferred protocol among the candidates."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def described_to_leader(self, protocol: str | None) -> JoinGroupResponseMember:
@@ -107,7 +111,7 @@ class ClassicMember:
 
 
 def joining_member(member_id: str, request: JoinGroupRequest, client: Client, now: Moment) -> ClassicMember:
-    """The member that this request asks for."""
+    """Return a new member with the properties of this request."""
     return ClassicMember(
         member_id=member_id,
         group_instance_id=request.group_instance_id,
@@ -121,7 +125,7 @@ def joining_member(member_id: str, request: JoinGroupRequest, client: Client, no
 
 
 def loaded_member(stored: MemberMetadata, protocol: str | None, now: Moment) -> ClassicMember:
-    """A member as the log knows it, with a fresh session."""
+    """Return a member with the properties from its record and a new session."""
     return ClassicMember(
         member_id=stored.member_id,
         group_instance_id=stored.group_instance_id,
@@ -138,7 +142,7 @@ def loaded_member(stored: MemberMetadata, protocol: str | None, now: Moment) -> 
 
 
 def replacement(old: ClassicMember, member_id: str, client: Client, now: Moment) -> ClassicMember:
-    """The next process of a static member, before it says what it knows: it has what its predecessor was given."""
+    """Return the successor of a static member under a new member id, with the old assignment and protocols."""
     return replace(
         old,
         member_id=member_id,
@@ -155,13 +159,13 @@ def protocols_of(request: JoinGroupRequest) -> Protocols:
     return tuple((each.name, each.metadata) for each in request.protocols)
 
 
-def rebalance_timeout_ms(asked_ms: int, session_timeout_ms: int) -> int:
-    """Version 0 cannot ask for one."""
-    return asked_ms if asked_ms >= 0 else session_timeout_ms
+def rebalance_timeout_ms(requested_ms: int, session_timeout_ms: int) -> int:
+    """Return the requested timeout, or the session timeout for JoinGroup version 0, which has no rebalance timeout."""
+    return requested_ms if requested_ms >= 0 else session_timeout_ms
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Of metadata of the protocol type "consumer"; None if it is something else."""
+    """Return the topics in metadata of the protocol type "consumer"; None if the bytes cannot be decoded."""
     try:
         return frozenset(decode_subscription(metadata).topics)
     except WireError:
@@ -169,9 +173,11 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def refused_join(member_id: str, code: int, version: int) -> JoinGroupResponse:
+    """Return a JoinGroup response with this error code."""
     protocol = None if version >= NULL_PROTOCOL_FROM else ""
     return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)
 
 
 def refuse_join(parked: Parked, member_id: str, code: ErrorCode, out: Outcome) -> None:
+    """Answer a JoinGroup with this error code."""
     out.replies.append((parked.ticket, refused_join(member_id, code, parked.version)))
