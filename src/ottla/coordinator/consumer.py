@@ -2,42 +2,42 @@
 
 Theory of operation
 -------------------
-Three things have an epoch, and each follows the one before it:
+There are three kinds of epochs, and each follows the one before it:
 
     group epoch ──────► assignment epoch ──────► member epoch
-    goes up when the    the target assignment    each member on its own, in the answers to its own
-    members, what       is computed for the      heartbeats: see reconcile.py
-    they want, or the   newest group epoch, by
-    topics change       an assignor on the
+    goes up when the    the target assignment    each member follows on its own, in the responses to
+    members, their      is computed for the      its own heartbeats: see reconcile.py
+    subscriptions or    newest group epoch, by
+    the topics change   an assignor on the
                         next heartbeat
 
     Empty ──join──► Assigning ──heartbeat──► Reconciling ──all members at the assignment epoch──► Stable
       ▲                 ▲                         │                                                 │
-      └── last one goes └───────────── the group epoch goes up ◄──────────────────────────────────┘
+      └ last one leaves └───────────── the group epoch goes up ◄────────────────────────────────────┘
 
-A heartbeat does all of it in one go, in this order; each step works on what the steps before it decided (``Draft``):
+One heartbeat runs all of these steps, in this order; each step sees the records of the steps before it (``Draft``):
 
-1. find the member, or let it in; a static member may take over from its predecessor
-2. note what it says of itself; resolve its regular expression
-3. bump the group epoch if it joined, if it wants other topics, or if topics changed
-4. compute the target assignment if the group epoch is ahead of it
+1. find the member or add it; a static member may replace its predecessor
+2. update the member's subscription and properties; resolve its regular expression
+3. bump the group epoch if the member joined, if its subscription changed, or if topics changed
+4. compute the target assignment if the group epoch is ahead of the assignment epoch
 5. reconcile this one member
-6. answer with its epoch, and with its assignment if that changed or if the request was a full one
+6. respond with its epoch, and with its assignment if that changed or if the request was a full one
 
-Invariants: a partition has at most one owner, because it is given out only when nobody owns it, and it is given up only
-by a heartbeat that does not report it, or by the end of the member. Epochs never go back, but for -2, which marks a
-static member that is away, and 0, at which its successor starts.
+Invariants: a partition has at most one owner, because it is assigned only when no member owns it, and a member loses it
+only by a heartbeat that does not report it, or when the member is removed. Epochs never decrease, except to -2, which
+marks a static member that left temporarily, and to 0, the first epoch of its successor.
 
-Members of the classic protocol can live in such a group, while an application is moved from one protocol to the other.
-They are served by JoinGroup, SyncGroup, Heartbeat and LeaveGroup from the same state: a generation is a member epoch,
-and REBALANCE_IN_PROGRESS on a heartbeat tells them to join again, which is their step 5. None of it waits for others.
+A group can contain members of the classic protocol while an application migrates from one protocol to the other. The
+group answers their JoinGroup, SyncGroup, Heartbeat and LeaveGroup from the same state: their generation is the member
+epoch, and REBALANCE_IN_PROGRESS in a Heartbeat response tells them to rejoin, which runs step 5. No request is parked.
 
-Time. Nobody has a timer. Each member has deadlines, a heartbeat moves them, and ``wake_at`` is never later than the
-earliest of them; ``expire`` throws out whoever is late and computes it anew.
+Time: there are no timers. Each member has deadlines, a heartbeat moves them, and ``wake_at`` is never later than the
+earliest of them; ``expire`` removes members that missed a deadline and computes ``wake_at``.
 
-Where this differs from Kafka 4.3: a regular expression is resolved at once, not by a background task; only large groups
-wait between two computations of the target; a commit must carry the member's very epoch, while Kafka takes an older one
-for partitions that the member had by then.
+Differences from Kafka 4.3: a regular expression is resolved within the heartbeat, not by a background task; only large
+groups wait between two computations of the target assignment; a commit must have the member's current epoch, while
+Kafka accepts an older one for partitions that the member already owned at that epoch.
 """
 
 from __future__ import annotations
@@ -79,25 +79,25 @@ from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 LEAVE_EPOCH: Final = -1
 PROTOCOL_TYPE: Final = "consumer"
 
-#: ConsumerGroupHeartbeat: from here on the client makes up its member id
+#: the first version of ConsumerGroupHeartbeat in which the client generates its member id
 _CLIENT_MEMBER_ID_FROM: Final = 1
-#: JoinGroup: from here on a member without an id is sent away to come back with one
+#: the first version of JoinGroup that returns MEMBER_ID_REQUIRED to a member without an id
 _MEMBER_ID_REQUIRED_FROM: Final = 4
-#: LeaveGroup answers per member from here on
+#: the first version of LeaveGroup that returns an error code per member
 _BATCH_LEAVE_FROM: Final = 3
-#: the first OffsetCommit that carries a member epoch
+#: the first version of OffsetCommit with a member epoch
 _COMMIT_EPOCH_FROM: Final = 9
 
 
 class ConsumerGroup(GroupSteps):
-    """One group. Handlers decide and return records; ``replay`` alone changes ``stored``."""
+    """One group. Handlers return records; only ``replay`` changes ``stored``."""
 
     group_type: Final = "consumer"
     protocol_type: Final = PROTOCOL_TYPE
-    #: Offsets of such a group expire by when they were committed: when it became empty is not stored.
+    #: Unknown, because no record stores when the group became empty. Its offsets expire by their commit timestamps.
     state_since_ms: Final = -1
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- describe and check ------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
@@ -129,12 +129,9 @@ class ConsumerGroup(GroupSteps):
         self, member_id: str, group_instance_id: str | None, epoch: int, now: Moment, version: int,
         *, transactional: bool = False,
     ) -> None:  # fmt: skip
-        """Whether this member may commit offsets now.
-
-        :raises Refused: if it may not.
-        """
+        """Raise Refused if this member may not commit offsets now."""
         if epoch < 0 and (self.is_empty or transactional):
-            return  # an administrator, a consumer that manages its partitions itself, or an old producer
+            return  # an administrator, a consumer that assigns its own partitions, or an old producer
         member = self._member(member_id)
         if member.classic_member_metadata is None and version < _COMMIT_EPOCH_FROM and not transactional:
             raise Refused(
@@ -144,15 +141,13 @@ class ConsumerGroup(GroupSteps):
         self._check_epoch_is_current(member_id, member, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int, now: Moment) -> None:
-        """Whether this member may fetch committed offsets now.
-
-        :raises Refused: if it may not.
-        """
+        """Raise Refused if this member may not fetch committed offsets now."""
         if member_id is None and epoch < 0:
             return
         self._check_epoch_is_current(member_id or "", self._member(member_id or ""), epoch)
 
     def describe(self, version: int) -> wire_describe.DescribedGroup:
+        """Return the ConsumerGroupDescribe response of this group."""
         stored = self.stored
         return wire_describe.DescribedGroup(
             group_id=self.group_id,
@@ -179,7 +174,7 @@ class ConsumerGroup(GroupSteps):
         )
 
     def _described(self, partitions: TopicPartitions) -> wire_describe.Assignment:
-        """Topics that are gone have no name to be shown by."""
+        """Return the partitions with topic names, without deleted topics, because those have no name."""
         return wire_describe.Assignment(
             topic_partitions=[
                 wire_describe.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers)
@@ -193,7 +188,7 @@ class ConsumerGroup(GroupSteps):
     def heartbeat(
         self, request: wire_heartbeat.ConsumerGroupHeartbeatRequest, client: Client, ticket: Ticket, now: Moment
     ) -> Outcome:
-        """ConsumerGroupHeartbeat (68) v0-v1. v1 adds subscription by regular expression; its client has made an id."""
+        """Handle ConsumerGroupHeartbeat (68) v0-v1. v1 adds subscription by regular expression and client-made ids."""
         with Draft(self.stored) as draft:
             outcome = Outcome(records=draft.records)
             try:
@@ -229,12 +224,12 @@ class ConsumerGroup(GroupSteps):
             if not is_joining:
                 self._check_epoch(member_id, request.member_epoch, owned)
         elif is_joining:
-            self._take_over(request.instance_id, member_id, False, draft, causes)
+            self._replace_static(request.instance_id, member_id, False, draft, causes)
         else:
             self._check_instance(request.instance_id, member_id)
             self._check_epoch(member_id, request.member_epoch, owned)
         before = stored.members.get(member_id)
-        known = before or _nobody(client)
+        known = before or _new_member(client)
         names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
         member = ConsumerGroupMemberMetadataValue(
             instance_id=known.instance_id if request.instance_id is None else request.instance_id,
@@ -254,12 +249,12 @@ class ConsumerGroup(GroupSteps):
         current = self._reconcile(member_id, owned, changed, draft, now)
         self._wait(Wait.SESSION, member_id, self._world.session_timeout_ms(self.group_id), now)
         is_full = request.rebalance_timeout != -1 and (names is not None or regex is not None) and owned is not None
-        is_told = is_joining or is_full or current.assigned_partitions != old.assigned_partitions
+        has_assignment = is_joining or is_full or current.assigned_partitions != old.assigned_partitions
         return wire_heartbeat.ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=current.member_epoch,
             heartbeat_interval=self._world.heartbeat_interval_ms(self.group_id),
-            assignment=_assignment(current.assigned_partitions) if is_told else None,
+            assignment=_assignment(current.assigned_partitions) if has_assignment else None,
         )
 
     def _leave(
@@ -268,14 +263,14 @@ class ConsumerGroup(GroupSteps):
         member_id, instance_id = request.member_id, request.instance_id
         member = self._member(member_id) if instance_id is None else self._check_instance(instance_id, member_id)
         if request.member_epoch == LEAVE_STATIC_EPOCH:
-            # It comes back under another member id before its session ends; until then nobody gets its partitions.
-            away = replace(
+            # The static member keeps its partitions until it rejoins under another member id or its session expires.
+            left = replace(
                 self.stored.current(member_id),
                 member_epoch=LEAVE_STATIC_EPOCH,
                 state=STABLE,
                 partitions_pending_revocation=(),
             )
-            draft.emit(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id), away)
+            draft.emit(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id), left)
             self._deadlines[Wait.REVOCATION].pop(member_id, None)
         else:
             detail = "the protocol has no room for a reason: it was closed, or its application stopped polling"
@@ -285,13 +280,13 @@ class ConsumerGroup(GroupSteps):
     # -- members of the classic protocol -----------------------------------------------------------------------------
 
     def join_classic(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """JoinGroup (11), answered at once: the generation is the member's epoch, and nobody is the leader."""
+        """Handle JoinGroup (11) without parking it. The generation is the member epoch, and there is no leader."""
         with Draft(self.stored) as draft:
             outcome = Outcome(records=draft.records)
             try:
                 response = self._join_classic(request, client, draft, outcome, now)
             except KafkaError as error:
-                # Only the refusal that does not look at the group echoes the id.
+                # Only INVALID_SESSION_TIMEOUT, which does not depend on the group, returns the member id.
                 member_id = request.member_id if error.code == ErrorCode.INVALID_SESSION_TIMEOUT else ""
                 return Outcome(replies=[(ticket, refused_join(member_id, error.code, client.version))])
             self._maybe_finish(draft, outcome, now)
@@ -313,10 +308,10 @@ class ConsumerGroup(GroupSteps):
             if request.member_id:
                 self._check_instance(instance_id, member_id)
             else:
-                self._take_over(instance_id, member_id, True, draft, causes)
+                self._replace_static(instance_id, member_id, True, draft, causes)
         before = stored.members.get(member_id)
-        known = before or _nobody(client)
-        # Version 0 cannot ask for a rebalance timeout.
+        known = before or _new_member(client)
+        # JoinGroup version 0 has no rebalance timeout.
         rebalance_timeout_ms = request.rebalance_timeout if request.rebalance_timeout >= 0 else request.session_timeout
         protocols = tuple((each.name, bytes(each.metadata)) for each in request.protocols)
         member = ConsumerGroupMemberMetadataValue(
@@ -346,6 +341,7 @@ class ConsumerGroup(GroupSteps):
         )
 
     def _check_join(self, request: JoinGroupRequest, member_id: str) -> None:
+        """Raise Refused if the session timeout or the protocols are invalid, or if the group is full."""
         settings, stored = self._world.settings, self.stored
         shortest, longest = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
         if not shortest <= request.session_timeout <= longest:
@@ -357,7 +353,7 @@ class ConsumerGroup(GroupSteps):
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def sync_classic(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """SyncGroup (14): the assignment that the coordinator made."""
+        """Handle SyncGroup (14): respond with the assignment that the coordinator computed."""
         try:
             member_id = request.member_id
             classic = self._check_classic(member_id, request.group_instance_id, request.generation_id)
@@ -365,7 +361,7 @@ class ConsumerGroup(GroupSteps):
             if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, protocol):
                 raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             current = self.stored.current(member_id)
-            # One that must give up partitions has joined this rebalance already, and is told on its next heartbeat.
+            # A member that must revoke partitions has joined this rebalance; its next Heartbeat tells it to rejoin.
             if self.stored.epoch > current.member_epoch and current.state != UNREVOKED_PARTITIONS:
                 self._await_join(member_id, now)
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -383,7 +379,7 @@ class ConsumerGroup(GroupSteps):
         return Outcome(replies=[(ticket, response)])
 
     def heartbeat_classic(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """Heartbeat (12): a member that has something to gain or to give up by joining again is told so."""
+        """Handle Heartbeat (12): respond REBALANCE_IN_PROGRESS if a rejoin would assign or revoke partitions."""
         try:
             member_id = request.member_id
             classic = self._check_classic(member_id, request.group_instance_id, request.generation_id)
@@ -401,7 +397,7 @@ class ConsumerGroup(GroupSteps):
         return Outcome(replies=[(ticket, HeartbeatResponse())])
 
     def leave_classic(self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """LeaveGroup (13). It is also how an administrator removes members, of either protocol."""
+        """Handle LeaveGroup (13), with which an administrator also removes members of either protocol."""
         is_batch = client.version >= _BATCH_LEAVE_FROM
         identities = request.members if is_batch else [MemberIdentity(member_id=request.member_id)]
         leaving: dict[str, Cause] = {}
@@ -431,6 +427,7 @@ class ConsumerGroup(GroupSteps):
         return outcome
 
     def _leave_classic(self, identity: MemberIdentity) -> tuple[str, Cause]:
+        """Return the id of the member to remove and the cause. Raise Refused if there is no such member."""
         member_id, instance_id = identity.member_id, identity.group_instance_id
         kind = CauseKind.LEFT
         if instance_id is not None and not member_id:
@@ -439,6 +436,7 @@ class ConsumerGroup(GroupSteps):
         return member_id, cause_of(kind, member_id, member, identity.reason or "")
 
     def _check_classic(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMemberMetadata:
+        """Return the metadata of a classic member. Raise Refused if it is not one, or not in this generation."""
         member = self._member(member_id) if instance_id is None else self._check_instance(instance_id, member_id)
         if member.classic_member_metadata is None:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -447,11 +445,12 @@ class ConsumerGroup(GroupSteps):
         return member.classic_member_metadata
 
     def _await_join(self, member_id: str, now: Moment) -> None:
-        """It was told to join again: the first time that it is told counts."""
+        """Set the deadline for a rejoin, unless an earlier response has set it."""
         if member_id not in self._deadlines[Wait.JOIN]:
             self._wait(Wait.JOIN, member_id, self.stored.members[member_id].rebalance_timeout_ms, now)
 
     def _waits_for_others(self, member_id: str) -> bool:
+        """Return whether another member still owns a partition of this member's target assignment."""
         return any(
             self._is_owned_by_other(member_id, topic_id, number)
             for topic_id, numbers in self.stored.target(member_id)
@@ -466,20 +465,20 @@ class ConsumerGroup(GroupSteps):
         names = ((self._world.topics.topic_name(topic_id), numbers) for topic_id, numbers in partitions)
         return tuple((name, numbers) for name, numbers in names if name is not None)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- deletion ----------------------------------------------------------------------------------------------------
 
     def tombstones(self) -> list[CoordinatorRecord]:
         return self.stored.tombstones()
 
     def retire(self, error_code: ErrorCode) -> Outcome:
-        """The group goes away. Nobody waits here: every request is answered at once."""
+        """Return an empty outcome, because this group never parks a request."""
         return Outcome()
 
 
 def check_heartbeat(
     request: wire_heartbeat.ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]
 ) -> None:
-    """What is wrong with the request whatever the group."""
+    """Raise Refused if the request is invalid for every group."""
     epoch = request.member_epoch
     if not request.member_id.strip() and (version >= _CLIENT_MEMBER_ID_FROM or epoch > 0 or epoch == LEAVE_EPOCH):
         raise Refused(ErrorCode.INVALID_REQUEST, "A member id is needed.")
@@ -509,15 +508,18 @@ def check_heartbeat(
 
 
 def _subscription(request: JoinGroupRequest) -> Subscription:
-    """All protocols of a member carry the same one."""
+    """Return the subscription in the first protocol; all protocols of a member have the same subscription.
+
+    :raises Refused: if it cannot be decoded.
+    """
     try:
         return decode_subscription(bytes(request.protocols[0].metadata))
     except WireError:
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
 
-def _nobody(client: Client) -> ConsumerGroupMemberMetadataValue:
-    """What is known of a member before its first request."""
+def _new_member(client: Client) -> ConsumerGroupMemberMetadataValue:
+    """Return the default properties of a member that has not joined yet."""
     return ConsumerGroupMemberMetadataValue(
         client_id=client.client_id, client_host=client.host, subscribed_topic_regex="", rebalance_timeout_ms=-1
     )

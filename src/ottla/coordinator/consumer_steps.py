@@ -1,7 +1,7 @@
-"""The steps of a heartbeat in a consumer group, and its deadlines: what the handlers of both protocols share.
+"""The steps of a heartbeat in a consumer group, and its members' deadlines. The handlers of both protocols use them.
 
-See ``consumer.py`` for the theory of operation. Each step reads ``stored`` and adds records to the draft of the
-decision, through which the next step sees them.
+See ``consumer.py`` for the theory of operation. Each step reads ``stored`` and adds records to the draft; the draft
+replays them, so that the next step sees them in ``stored``.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ from ottla.coordinator.records import (
 from ottla.coordinator.regex import matching_topics
 from ottla.model.errors import ErrorCode, Refused
 
-#: the member epoch of a static member that is away
+#: the member epoch of a static member that left temporarily
 LEAVE_STATIC_EPOCH: Final = -2
 
-#: Topics that come and go make all expressions be matched again, but not more often than this (Kafka: 10 s as well).
+#: After a change of topics all regular expressions are matched again, at most once per this interval (as in Kafka).
 _REGEX_REFRESH_MIN_S: Final = 10.0
 
-#: Members that start together would each cost a computation of the target. In a group that has more partitions than
-#: this there is one per interval, and some wait for it until their next heartbeat (Kafka: a second, in every group).
+#: Each member that joins causes a computation of the target assignment. A group with more owned partitions than this
+#: computes it at most once per interval, so a member may have to wait for it until its next heartbeat. (Kafka uses an
+#: interval of one second in every group.)
 _ASSIGN_AT_ONCE_MAX: Final = 1000
 _ASSIGN_INTERVAL_S: Final = 1.0
 
 
 class Wait(Enum):
-    """What a member has a deadline for."""
+    """The kinds of deadlines of a member."""
 
     SESSION = "session"
     REVOCATION = "revocation"
-    #: a classic member, to join again after it was told to, and to fetch its assignment after it joined
+    #: for classic members: to rejoin after REBALANCE_IN_PROGRESS, and to send SyncGroup after a join
     JOIN = "join"
     SYNC = "sync"
 
@@ -68,34 +69,35 @@ _MISSED: Final[Mapping[Wait, tuple[CauseKind, str]]] = {
 
 
 class GroupSteps:
-    """A group's durable state, its soft state, and the decisions that change the first."""
+    """The durable and the soft state of a group, and the steps that emit records."""
 
     def __init__(self, group_id: str, world: World) -> None:
         self.group_id = group_id
         self.stored = StoredGroup(group_id)
-        #: monotonic seconds; nothing is due before it
+        #: monotonic seconds; no deadline is earlier
         self.wake_at = NEVER
 
         self._world = world
         self._deadlines: dict[Wait, dict[str, float]] = {wait: {} for wait in Wait}
         self._watch = RebalanceWatch(group_id)
         self._topics_seen = TopicsSeen()
-        #: The topics' version that was last looked at for the metadata hash, and for the expressions, and the group
-        #: epoch that came of it: a look counts only once that epoch is stored.
+        #: (version of the topics, resulting group epoch) of the last computation of the metadata hash, and of the last
+        #: match of the regular expressions. A computation is valid only if its group epoch was stored.
         self._hashed = self._matched = (-1, 0)
-        #: when all expressions may be matched again, and when the target of a large group may be computed again
+        #: earliest time of the next match of all expressions, and of the next computation of a large group's target
         self._match_after_s = 0.0
         self._assign_after_s = 0.0
 
-    # -- durable -----------------------------------------------------------------------------------------------------
+    # -- durable state -----------------------------------------------------------------------------------------------
 
     def replay(self, record: CoordinatorRecord) -> None:
+        """Apply one record of this group. A member's tombstone also removes its deadlines."""
         self.stored.replay(record)
         if record.value is None and isinstance(record.key, ConsumerGroupMemberMetadataKey):
             self._forget(record.key.member_id)
 
     def resume(self, now: Moment) -> None:
-        """Give a fresh session to every member that has none. Costs nothing where all have one."""
+        """Start a session for every member that has none. Return immediately if all members have one."""
         sessions, revocations = self._deadlines[Wait.SESSION], self._deadlines[Wait.REVOCATION]
         if len(sessions) == len(self.stored.members):
             return
@@ -107,19 +109,19 @@ class GroupSteps:
             if unrevoked and member.classic_member_metadata is None and member_id not in revocations:
                 self._wait(Wait.REVOCATION, member_id, member.rebalance_timeout_ms, now)
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # -- deadlines ---------------------------------------------------------------------------------------------------
 
     def expire(self, now: Moment) -> Outcome:
-        """Throw out whoever missed a deadline, all at once, and find the next one."""
+        """Remove all members that missed a deadline, in one group epoch, and compute ``wake_at``."""
         late: dict[str, Cause] = {}
         self.wake_at = NEVER
         for wait, deadlines in self._deadlines.items():
             for member_id, deadline in list(deadlines.items()):
                 member = self.stored.members.get(member_id)
                 if member is None:
-                    del deadlines[member_id]  # it was let in by a decision that was never stored
+                    del deadlines[member_id]  # the records of the member's join were never stored
                 elif wait in (Wait.JOIN, Wait.SYNC) and member.classic_member_metadata is None:
-                    del deadlines[member_id]  # it changed its protocol since
+                    del deadlines[member_id]  # the member has changed to the consumer protocol
                 elif deadline > now.monotonic_s:
                     self.wake_at = min(self.wake_at, deadline)
                 else:
@@ -148,15 +150,17 @@ class GroupSteps:
             return member.classic_member_metadata.session_timeout_ms
         return self._world.session_timeout_ms(self.group_id)
 
-    # -- step 1: who is it -------------------------------------------------------------------------------------------
+    # -- step 1: find or check the member ----------------------------------------------------------------------------
 
     def _member(self, member_id: str) -> ConsumerGroupMemberMetadataValue:
+        """Return the member. Raise Refused if the group has no such member."""
         member = self.stored.members.get(member_id)
         if member is None:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {self.group_id} has no member {member_id}.")
         return member
 
     def _check_size(self, member_id: str) -> None:
+        """Raise Refused if the group is full and this is not one of its members."""
         size_max = self._world.settings.group_consumer_max_size
         if len(self.stored.members) >= size_max and member_id not in self.stored.members:
             raise Refused(
@@ -165,8 +169,11 @@ class GroupSteps:
             )
 
     def _check_epoch(self, member_id: str, epoch: int, owned: TopicPartitions | None) -> None:
-        """Only the member's own epoch will do, or the one before it with no more than it was given: the answer that
-        raised it may have been lost."""
+        """Raise Refused if the epoch is neither the member's current epoch nor a valid previous one.
+
+        The previous epoch is valid if the member owns only assigned partitions, because the response with the current
+        epoch may have been lost.
+        """
         self._member(member_id)
         current = self.stored.current(member_id)
         if epoch == current.member_epoch:
@@ -179,6 +186,7 @@ class GroupSteps:
         )
 
     def _check_epoch_is_current(self, member_id: str, member: ConsumerGroupMemberMetadataValue, epoch: int) -> None:
+        """Raise Refused if this is not the member's current epoch."""
         expected = self.stored.current(member_id).member_epoch
         if epoch != expected:
             is_classic = member.classic_member_metadata is not None
@@ -188,7 +196,7 @@ class GroupSteps:
             )
 
     def _check_instance(self, instance_id: str, member_id: str) -> ConsumerGroupMemberMetadataValue:
-        """The static member, which must be this one."""
+        """Return the static member. Raise Refused if no member has the instance id, or if another member has it."""
         holder = self.stored.static_members.get(instance_id)
         if holder is None:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Nobody has the instance id {instance_id}.")
@@ -199,16 +207,24 @@ class GroupSteps:
             )
         return self.stored.members[holder]
 
-    def _take_over(self, instance_id: str, member_id: str, is_classic: bool, draft: Draft, causes: list[Cause]) -> None:
-        """A static member joins. If the group knows the instance, it gets all that its predecessor had."""
+    def _replace_static(
+        self, instance_id: str, member_id: str, is_classic: bool, draft: Draft, causes: list[Cause]
+    ) -> None:
+        """Replace the member with this instance id, if there is one, by the joining member.
+
+        The joining member gets the subscription, the target and the assignment of its predecessor.
+
+        :raises Refused: if the predecessor is still active.
+        """
         stored, group = self.stored, self.group_id
         holder = stored.static_members.get(instance_id)
         if holder is None:
             return
         member, current = stored.members[holder], stored.current(holder)
-        # Between two of the consumer protocol the old one must have left; a change of protocol is a restart in itself.
-        both_new = not is_classic and member.classic_member_metadata is None
-        if both_new and current.member_epoch != LEAVE_STATIC_EPOCH:
+        # If both members use the consumer protocol, the old one must have left. A change of the protocol proves that
+        # the client restarted, so then the old one need not have left.
+        both_consumer = not is_classic and member.classic_member_metadata is None
+        if both_consumer and current.member_epoch != LEAVE_STATIC_EPOCH:
             raise Refused(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"The instance id {instance_id} is in use by member {holder}. Wait for it to leave or to time out.",
@@ -220,10 +236,10 @@ class GroupSteps:
             draft.emit(ConsumerGroupMemberMetadataKey(group, member_id), member)
             draft.emit(ConsumerGroupTargetAssignmentMemberKey(group, member_id), target)
             causes.append(cause_of(CauseKind.STATIC_MEMBER_FENCED, member_id, member, f"it took over from {holder}"))
-        fresh = replace(current, member_epoch=0, previous_member_epoch=0)
-        draft.emit(ConsumerGroupCurrentMemberAssignmentKey(group, member_id), fresh)
+        initial = replace(current, member_epoch=0, previous_member_epoch=0)
+        draft.emit(ConsumerGroupCurrentMemberAssignmentKey(group, member_id), initial)
 
-    # -- step 2: what does it want -----------------------------------------------------------------------------------
+    # -- step 2: update the subscription -----------------------------------------------------------------------------
 
     def _update(
         self,
@@ -234,7 +250,7 @@ class GroupSteps:
         causes: list[Cause],
         now: Moment,
     ) -> bool:
-        """Note what the member says of itself. Returns whether it wants other topics than before."""
+        """Emit the member's record if its properties changed. Return whether its subscription changed."""
         if member == before:
             return False
         expression = member.subscribed_topic_regex or ""
@@ -265,22 +281,25 @@ class GroupSteps:
         )
 
     def _drop_regexes(self, draft: Draft) -> None:
-        """Those that nobody is subscribed to any more."""
+        """Emit tombstones for regular expressions without subscribers."""
         for expression in [each for each in self.stored.regexes if not self.stored.regex_subscribers[each]]:
             draft.emit(ConsumerGroupRegularExpressionKey(self.group_id, expression), None)
 
-    # -- step 3: is it a new epoch -----------------------------------------------------------------------------------
+    # -- step 3: bump the group epoch --------------------------------------------------------------------------------
 
     def _maybe_bump(
         self, changed: bool, count: int, causes: list[Cause], draft: Draft, outcome: Outcome, now: Moment
     ) -> None:
-        """``count`` is how many members there were before this decision."""
+        """Bump the group epoch if the subscription, the regular expressions' matches or the topics changed.
+
+        ``count`` is the number of members before this heartbeat.
+        """
         version = self._world.topics.version
-        is_matching = bool(self.stored.regexes) and not self._is_done(self._matched)
+        is_matching = bool(self.stored.regexes) and not self._is_up_to_date(self._matched)
         is_matching = is_matching and now.monotonic_s >= self._match_after_s
         if is_matching:
             self._match_again(draft, causes, now)
-        if not causes and not changed and not is_matching and self._is_done(self._hashed):
+        if not causes and not changed and not is_matching and self._is_up_to_date(self._hashed):
             return
         names = self.stored.subscribed_topics()
         hashed = metadata_hash(names, self._world.topics)
@@ -294,11 +313,13 @@ class GroupSteps:
         if is_matching:
             self._matched = (version, self.stored.epoch)
 
-    def _is_done(self, look: tuple[int, int]) -> bool:
-        version, epoch = look
+    def _is_up_to_date(self, computed: tuple[int, int]) -> bool:
+        """Return whether a computation used the current version of the topics and its group epoch was stored."""
+        version, epoch = computed
         return version == self._world.topics.version and epoch <= self.stored.epoch
 
     def _match_again(self, draft: Draft, causes: list[Cause], now: Moment) -> None:
+        """Match all regular expressions against the current topics and emit the changed results."""
         self._match_after_s = now.monotonic_s + _REGEX_REFRESH_MIN_S
         for expression, old in list(self.stored.regexes.items()):
             new = self._match(expression, now)
@@ -317,7 +338,7 @@ class GroupSteps:
         outcome.rebalances.extend(self._watch.begin(epoch, counts, causes, now))
 
     def _remove(self, leaving: Mapping[str, Cause], draft: Draft, outcome: Outcome, now: Moment) -> None:
-        """These members end. The others hear of it when the next heartbeat computes a target without them."""
+        """Remove these members and bump the group epoch. The next heartbeat computes a target without them."""
         count = len(self.stored.members)
         for member_id in leaving:
             for record in self.stored.member_tombstones(member_id):
@@ -327,12 +348,14 @@ class GroupSteps:
         self._bump(hashed, (count, len(self.stored.members)), list(leaving.values()), draft, outcome, now)
 
     def _maybe_finish(self, draft: Draft, outcome: Outcome, now: Moment) -> None:
+        """End the ongoing rebalance if the records of this draft make the group Stable or Empty."""
         if self._watch.is_on and draft.records and self.stored.state in ("Stable", "Empty"):
             outcome.rebalances.extend(self._watch.finish(len(self.stored.members), now))
 
-    # -- step 4: who should have what --------------------------------------------------------------------------------
+    # -- step 4: compute the target assignment -----------------------------------------------------------------------
 
     def _assign(self, draft: Draft) -> None:
+        """Compute the target assignment for the group epoch and emit the changed targets."""
         stored, group, topics = self.stored, self.group_id, self._world.topics
         specs: dict[str, MemberSpec] = {}
         ids_of: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
@@ -355,7 +378,7 @@ class GroupSteps:
         draft.emit(ConsumerGroupTargetAssignmentMetadataKey(group), epoch)
 
     def _assignor_name(self) -> str:
-        """The one that most members ask for; among equals, and if nobody asks, the first that is configured."""
+        """Return the assignor that most members request; of equals, or without requests, the first configured one."""
         configured: Sequence[str] = self._world.settings.group_consumer_assignors
         votes = Counter(member.server_assignor for member in self.stored.members.values())
         return max(configured, key=lambda name: votes[name])
@@ -364,11 +387,12 @@ class GroupSteps:
         ids = (self._world.topics.topic_id(name) for name in self.stored.topics_of(member))
         return frozenset(topic_id for topic_id in ids if topic_id is not None)
 
-    # -- step 5: what it has -----------------------------------------------------------------------------------------
+    # -- step 5: reconcile the member --------------------------------------------------------------------------------
 
     def _reconcile(
         self, member_id: str, owned: TopicPartitions | None, changed: bool, draft: Draft, now: Moment
     ) -> ConsumerGroupCurrentMemberAssignmentValue:
+        """Move the member towards its target assignment. Return its new current assignment."""
         stored = self.stored
         is_due = now.monotonic_s >= self._assign_after_s or len(stored.owners) <= _ASSIGN_AT_ONCE_MAX
         if stored.epoch > stored.assignment_epoch and is_due:
@@ -388,7 +412,7 @@ class GroupSteps:
         current = reconcile(old, goal)
         if current != old or member_id not in stored.currents:
             draft.emit(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id), current)
-            # Members of the classic protocol have deadlines of their own for the same thing.
+            # Classic members have the deadlines JOIN and SYNC instead of REVOCATION.
             if current.state == UNREVOKED_PARTITIONS and member.classic_member_metadata is None:
                 self._wait(Wait.REVOCATION, member_id, member.rebalance_timeout_ms, now)
             else:
