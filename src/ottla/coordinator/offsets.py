@@ -1,11 +1,13 @@
-"""Committed offsets of the groups of one shard. Pure: decisions out of what was replayed, nothing else.
+"""Committed offsets of the groups of one shard. Pure: no I/O.
 
-An offset is stored per group, topic and partition. ``replay`` is the only writer. What expires, and when:
+There is one offset per group, topic and partition. Only ``replay`` and ``end_transaction`` change committed offsets.
+When an offset expires:
 
-    simple group (never had members)      an offset goes ``offsets.retention.minutes`` after its commit
-    group that has become Empty           all offsets go that long after it became so
-    group with members                    an offset of a topic that no member subscribes to, that long after its commit
-    topic deleted                         at once
+    simple group (never had members)      ``offsets.retention.minutes`` after the commit of the offset
+    group in the state Empty              ``offsets.retention.minutes`` after the group became Empty
+    group with members                    ``offsets.retention.minutes`` after the commit, if no member subscribes to the
+                                          topic; else never
+    deleted topic                         immediately
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from ottla.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
-#: OffsetCommit and OffsetFetch name topics by id from here on
+#: from this version on, OffsetCommit and OffsetFetch have topic ids instead of names
 TOPIC_IDS_FROM = 10
 _NO_OFFSET = -1
 _MINUTE_MS = 60_000
@@ -53,7 +55,7 @@ _INT64_MAX = (1 << 63) - 1
 
 
 class Subscriber(Protocol):
-    """What expiry has to know of a group."""
+    """The properties of a group that decide which of its offsets expire."""
 
     @property
     def state(self) -> str: ...
@@ -73,22 +75,24 @@ class Subscriber(Protocol):
 
 
 class Offsets:
-    """group -> (topic, partition) -> what was committed."""
+    """The committed offsets of all groups, and the pending offsets of ongoing transactions."""
 
     def __init__(self) -> None:
+        #: group -> (topic, partition) -> committed offset
         self.by_group: dict[str, dict[tuple[str, int], OffsetCommitValue]] = {}
-        #: producer id -> what it commits when its transaction is, and where in the log it said so
+        #: producer id -> offsets that it commits with its transaction, each with the number of its record
         self._pending: dict[int, dict[OffsetCommitKey, tuple[int, OffsetCommitValue]]] = {}
-        #: where the value that counts was said, for keys that are pending: of two commits the later record counts,
-        #: whichever transaction ends first
-        self._said_at: dict[OffsetCommitKey, int] = {}
-        #: counts records; only the order means anything
-        self._position = 0
+        #: key -> number of the record with the committed value, while offsets are pending. The later of two records
+        #: wins, even if its transaction ends first
+        self._committed_by: dict[OffsetCommitKey, int] = {}
+        #: number of replayed records; gives each record a number, of which only the order matters
+        self._records_replayed = 0
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        self._position += 1
+        """Apply a record that belongs to no transaction. A record without a value deletes the offset."""
+        self._records_replayed += 1
         if self._pending:
-            self._said_at[key] = self._position
+            self._committed_by[key] = self._records_replayed
         self._set(key, value)
 
     def _set(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
@@ -100,26 +104,30 @@ class Offsets:
                 del self.by_group[key.group]
 
     def replay_pending(self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
-        self._position += 1
-        self._pending.setdefault(producer_id, {})[key] = self._position, value
+        """Apply a record of a transaction: the offset is pending until the transaction ends."""
+        self._records_replayed += 1
+        self._pending.setdefault(producer_id, {})[key] = self._records_replayed, value
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        for key, (position, value) in self._pending.pop(producer_id, {}).items():
-            if commit and position > self._said_at.get(key, 0):
-                self._said_at[key] = position
+        """Apply a marker: commit or discard the pending offsets of this producer."""
+        for key, (number, value) in self._pending.pop(producer_id, {}).items():
+            if commit and number > self._committed_by.get(key, 0):
+                self._committed_by[key] = number
                 self._set(key, value)
         if not self._pending:
-            self._said_at.clear()
+            self._committed_by.clear()
 
     def pending(self) -> dict[int, dict[OffsetCommitKey, OffsetCommitValue]]:
-        """What would count if its transaction were committed now."""
+        """Return, per producer id, the pending offsets that a commit of its transaction would apply now."""
         return {
-            producer_id: {key: value for key, (at, value) in rows.items() if at > self._said_at.get(key, 0)}
+            producer_id: {
+                key: value for key, (number, value) in rows.items() if number > self._committed_by.get(key, 0)
+            }
             for producer_id, rows in self._pending.items()
         }
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether a transaction that is not over commits this offset, too."""
+        """Return whether an ongoing transaction has a pending offset for this partition."""
         key = OffsetCommitKey(group_id, topic, partition)
         return any(key in of_producer for of_producer in self._pending.values())
 
@@ -131,18 +139,18 @@ class Offsets:
     def commit(
         self, request: OffsetCommitRequest, topics: list[OffsetCommitRequestTopic], world: World, now: Moment
     ) -> tuple[list[CoordinatorRecord], list[OffsetCommitResponseTopic]]:
-        """Records and answers for ``topics``, whose names and partitions are known to exist."""
+        """Return the records and the response for ``topics``, whose names and partitions must exist."""
         expire_timestamp = -1
         if request.retention_time != -1:
             expire_timestamp = min(max(now.wall_ms + request.retention_time, 0), _INT64_MAX)
         metadata_max = world.settings.offset_metadata_max_bytes
-        records, answers = [], []
+        records, responses = [], []
         for topic in topics:
             rows = []
             for row in topic.partitions:
                 metadata = row.committed_metadata or ""
                 if len(metadata) > metadata_max:
-                    rows.append(_committed(row, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                    rows.append(_commit_result(row, ErrorCode.OFFSET_METADATA_TOO_LARGE))
                     continue
                 value = OffsetCommitValue(
                     offset=row.committed_offset, leader_epoch=row.committed_leader_epoch, metadata=metadata,
@@ -150,31 +158,33 @@ class Offsets:
                 )  # fmt: skip
                 key = OffsetCommitKey(request.group_id, topic.name, row.partition_index)
                 records.append(CoordinatorRecord(key, value))
-                rows.append(_committed(row, ErrorCode.NONE))
-            answers.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=rows))
-        return records, answers
+                rows.append(_commit_result(row, ErrorCode.NONE))
+            responses.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=rows))
+        return records, responses
 
     # -- fetch ----------------------------------------------------------------------------------------------------
 
     def fetch(
         self, request: OffsetFetchRequestGroup, version: int, world: World, *, require_stable: bool
     ) -> OffsetFetchResponseGroup:
-        """No commit is no error: the offset is -1. Null asks for everything that the group has committed.
+        """Return the committed offsets of a group: those of ``request.topics``, or all of them if it is None.
 
-        Who requires stable offsets is told to come back where a transaction may still move one.
+        A partition without a committed offset has the offset -1 and no error. With ``require_stable``, a partition
+        with a pending offset has the error UNSTABLE_OFFSET_COMMIT, which clients retry.
         """
         committed = self.by_group.get(request.group_id, {})
         if request.topics is None:
-            topics = list(_everything(committed, version, world))
+            topics = list(_fetch_all_topics(committed, version, world))
         else:
-            topics = [_of_topic(committed, topic, version, world) for topic in request.topics]
+            topics = [_fetch_topic(committed, topic, version, world) for topic in request.topics]
         if require_stable and self._pending:
-            self._hide_unstable(request.group_id, topics, version, world)
+            self._replace_unstable(request.group_id, topics, version, world)
         return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
 
-    def _hide_unstable(
+    def _replace_unstable(
         self, group_id: str, topics: list[OffsetFetchResponseTopics], version: int, world: World
     ) -> None:
+        """Replace the offset of each partition that has a pending offset by the error UNSTABLE_OFFSET_COMMIT."""
         for topic in topics:
             name = topic.name if version < TOPIC_IDS_FROM else world.topics.topic_name(topic.topic_id) or ""
             for row in topic.partitions:
@@ -187,15 +197,19 @@ class Offsets:
     def delete(
         self, request: OffsetDeleteRequest, group: Subscriber | None, world: World
     ) -> tuple[list[CoordinatorRecord], OffsetDeleteResponse]:
-        """Offsets of topics that somebody reads stay. Without a group only what does not exist can be answered."""
+        """Return the tombstones and the response of OffsetDelete.
+
+        Offsets of topics that the group subscribes to are not deleted. ``group`` is None if the group does not exist;
+        then no topic counts as subscribed.
+        """
         committed = self.by_group.get(request.group_id, {})
-        records, answers = [], []
+        records, responses = [], []
         for topic in request.topics:
-            is_read = group is not None and group.is_subscribed(topic.name)
+            subscribed = group is not None and group.is_subscribed(topic.name)
             count = world.topics.partition_count(topic.name) or 0
             rows = []
             for row in topic.partitions:
-                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
                 if not 0 <= row.partition_index < count:
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif not code and (
@@ -205,14 +219,15 @@ class Offsets:
                     records.append(_tombstone(request.group_id, topic.name, row.partition_index))
                 rows.append(OffsetDeleteResponsePartition(partition_index=row.partition_index, error_code=code))
             if rows:
-                answers.append(OffsetDeleteResponseTopic(name=topic.name, partitions=rows))
-        return records, OffsetDeleteResponse(topics=answers)
+                responses.append(OffsetDeleteResponseTopic(name=topic.name, partitions=rows))
+        return records, OffsetDeleteResponse(topics=responses)
 
     def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
-        """Everything that the group has committed, removed."""
-        return [_tombstone(group_id, *place) for place in self.by_group.get(group_id, {})]
+        """Return a tombstone for each committed offset of the group."""
+        return [_tombstone(group_id, topic, partition) for topic, partition in self.by_group.get(group_id, {})]
 
     def without_topics(self, deleted: Iterable[str]) -> list[CoordinatorRecord]:
+        """Return a tombstone for each committed offset of the deleted topics, in all groups."""
         names = set(deleted)
         return [
             _tombstone(group_id, topic, partition)
@@ -222,33 +237,33 @@ class Offsets:
         ]
 
     def expired(self, group_id: str, group: Subscriber, retention_minutes: int, now: Moment) -> list[CoordinatorRecord]:
-        """The offsets of a group that have outlived their retention."""
+        """Return a tombstone for each committed offset of the group that has expired."""
         if group.group_type == "classic" and group.state not in ("Empty", "Stable"):
-            return []  # in the middle of a rebalance nobody can say what is subscribed
+            return []  # during a rebalance the subscriptions of the members are not known
         if group.group_type == "classic" and group.state == "Stable" and group.subscribed_topics() is None:
-            return []  # not a consumer's group: what its members read is theirs to know
+            return []  # not a consumer group, for example Connect: its subscriptions are not known
         retention_ms = retention_minutes * _MINUTE_MS
-        since_empty = (
+        empty_since_ms = (
             group.state_since_ms
             if group.group_type == "classic" and group.state == "Empty" and group.protocol_type is not None
             else -1
         )
-        gone = []
+        expired = []
         for (topic, partition), value in self.by_group.get(group_id, {}).items():
             if group.is_subscribed(topic) or self.is_pending(group_id, topic, partition):
                 continue
-            since = since_empty if since_empty >= 0 else value.commit_timestamp
-            expires_at = value.expire_timestamp if value.expire_timestamp >= 0 else since + retention_ms
-            if now.wall_ms >= expires_at:
-                gone.append(_tombstone(group_id, topic, partition))
-        return gone
+            since_ms = empty_since_ms if empty_since_ms >= 0 else value.commit_timestamp
+            expires_at_ms = value.expire_timestamp if value.expire_timestamp >= 0 else since_ms + retention_ms
+            if now.wall_ms >= expires_at_ms:
+                expired.append(_tombstone(group_id, topic, partition))
+        return expired
 
 
 def existing_topics(
     request: OffsetCommitRequest, version: int, world: World
 ) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
-    """The part of a commit that names partitions which exist, and the refusal of the rest."""
-    good, refused = [], []
+    """Return the part of a commit whose partitions exist, and the error response for the other partitions."""
+    existing, refused = [], []
     for topic in request.topics:
         name: str | None = topic.name
         if version >= TOPIC_IDS_FROM:
@@ -262,29 +277,30 @@ def existing_topics(
         for row in topic.partitions:
             (known if 0 <= row.partition_index < (count or 0) else missing).append(row)
         if known:
-            good.append(OffsetCommitRequestTopic(name=name or "", topic_id=topic.topic_id, partitions=known))
+            existing.append(OffsetCommitRequestTopic(name=name or "", topic_id=topic.topic_id, partitions=known))
         if missing:
-            rows = [_committed(row, unknown) for row in missing]
+            rows = [_commit_result(row, unknown) for row in missing]
             refused.append(OffsetCommitResponseTopic(name=name or "", topic_id=topic.topic_id, partitions=rows))
-    return good, refused
+    return existing, refused
 
 
 def refuse_commit(request: OffsetCommitRequest, code: int) -> OffsetCommitResponse:
-    """The same code for every partition."""
+    """Return a response with the same error code for every partition."""
     return OffsetCommitResponse(topics=refused_topics(request.topics, code))
 
 
 def refused_topics(topics: Iterable[OffsetCommitRequestTopic], code: int) -> list[OffsetCommitResponseTopic]:
+    """Return response topics with the same error code for every partition."""
     return [
         OffsetCommitResponseTopic(
-            name=topic.name, topic_id=topic.topic_id, partitions=[_committed(row, code) for row in topic.partitions]
+            name=topic.name, topic_id=topic.topic_id, partitions=[_commit_result(row, code) for row in topic.partitions]
         )
         for topic in topics
     ]
 
 
 def merge_answers(parts: Iterable[OffsetCommitResponseTopic]) -> OffsetCommitResponse:
-    """One answer per topic, although some of its partitions were refused and others not."""
+    """Return a response with one entry per topic, which has the committed and the refused partitions."""
     topics: dict[tuple[str, bytes], list[OffsetCommitResponsePartition]] = {}
     for part in parts:
         topics.setdefault((part.name, part.topic_id), []).extend(part.partitions)
@@ -295,7 +311,7 @@ def merge_answers(parts: Iterable[OffsetCommitResponseTopic]) -> OffsetCommitRes
 
 
 def plain_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
-    """The same commit outside of a transaction."""
+    """Return the OffsetCommit request with the same group, member and offsets as a TxnOffsetCommit request."""
     return OffsetCommitRequest(
         group_id=request.group_id, generation_id_or_member_epoch=request.generation_id, member_id=request.member_id,
         group_instance_id=request.group_instance_id,
@@ -313,6 +329,7 @@ def plain_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
 
 
 def transactional_answer(answer: OffsetCommitResponse) -> TxnOffsetCommitResponse:
+    """Return the TxnOffsetCommit response with the same error codes as an OffsetCommit response."""
     return TxnOffsetCommitResponse(topics=[
         TxnOffsetCommitResponseTopic(name=topic.name, partitions=[
             TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=row.error_code)
@@ -322,7 +339,7 @@ def transactional_answer(answer: OffsetCommitResponse) -> TxnOffsetCommitRespons
     ])  # fmt: skip
 
 
-def _committed(row: OffsetCommitRequestPartition, code: int) -> OffsetCommitResponsePartition:
+def _commit_result(row: OffsetCommitRequestPartition, code: int) -> OffsetCommitResponsePartition:
     return OffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
 
 
@@ -330,7 +347,7 @@ def _tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
     return CoordinatorRecord(OffsetCommitKey(group_id, topic, partition), None)
 
 
-def _fetched(partition: int, value: OffsetCommitValue | None, code: int = 0) -> OffsetFetchResponsePartitions:
+def _fetch_result(partition: int, value: OffsetCommitValue | None, code: int = 0) -> OffsetFetchResponsePartitions:
     if value is None:
         return OffsetFetchResponsePartitions(
             partition_index=partition, committed_offset=_NO_OFFSET, committed_leader_epoch=-1, metadata="",
@@ -342,7 +359,7 @@ def _fetched(partition: int, value: OffsetCommitValue | None, code: int = 0) -> 
     )  # fmt: skip
 
 
-def _of_topic(
+def _fetch_topic(
     committed: dict[tuple[str, int], OffsetCommitValue], topic: OffsetFetchRequestTopics, version: int, world: World
 ) -> OffsetFetchResponseTopics:
     name: str | None = topic.name
@@ -351,18 +368,18 @@ def _of_topic(
         name = world.topics.topic_name(topic.topic_id)
         if name is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
-    rows = [_fetched(number, committed.get((name or "", number)), code) for number in topic.partition_indexes]
+    rows = [_fetch_result(number, committed.get((name or "", number)), code) for number in topic.partition_indexes]
     return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=rows)
 
 
-def _everything(
+def _fetch_all_topics(
     committed: dict[tuple[str, int], OffsetCommitValue], version: int, world: World
 ) -> Iterator[OffsetFetchResponseTopics]:
     by_topic: dict[str, list[OffsetFetchResponsePartitions]] = {}
     for (topic, partition), value in committed.items():
-        by_topic.setdefault(topic, []).append(_fetched(partition, value))
+        by_topic.setdefault(topic, []).append(_fetch_result(partition, value))
     for topic, rows in by_topic.items():
         topic_id = world.topics.topic_id(topic)
         if topic_id is None and version >= TOPIC_IDS_FROM:
-            continue  # it is being deleted, and there is no other name for it in this version
+            continue  # the topic is being deleted, and these versions identify a topic only by its id
         yield OffsetFetchResponseTopics(name=topic, topic_id=topic_id or ZERO_UUID, partitions=rows)

@@ -1,9 +1,9 @@
-"""The records of ``__consumer_offsets``: Kafka's own keys and values, as objects and as bytes.
+"""The records of ``__consumer_offsets``: Kafka's keys and values, as objects and as bytes.
 
-A key starts with an int16 that says what the record is (``TYPE``); it is also the version of the key's schema. A value
-starts with an int16 version. A null value removes what the key names. We write the versions that other tools parse
-(OffsetCommitValue 3, GroupMetadataValue 3, version 0 of the consumer group records) and read every version that Kafka
-ever wrote.
+A key starts with an int16, which is the record type and also the version of the key's schema (``_TYPES``). A value
+starts with an int16 version. A null value is a tombstone: it deletes the entry of the key. Ottla writes the versions
+that other tools parse (OffsetCommitValue 3, GroupMetadataValue 3, version 0 of the consumer group records) and reads
+every version that any Kafka release has written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.wire import group_records as schemas
 
 
 class OffsetCommitKey(NamedTuple):
-    """Read as type 0 or 1, written as 1."""
+    """Type 0 or 1: a committed offset. Ottla reads both types and writes type 1."""
 
     group: str
     topic: str
@@ -40,40 +40,40 @@ class ConsumerGroupMetadataKey(NamedTuple):
 
 
 class ConsumerGroupPartitionMetadataKey(NamedTuple):
-    """Type 4: written by Kafka up to 4.0; read and ignored, and removed with its group."""
+    """Type 4: Kafka wrote it up to 4.0. Ottla ignores the value and deletes the record together with its group."""
 
     group: str
 
 
 class ConsumerGroupMemberMetadataKey(NamedTuple):
-    """Type 5."""
+    """Type 5: a member of a group of the consumer protocol."""
 
     group: str
     member_id: str
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(NamedTuple):
-    """Type 6."""
+    """Type 6: the epoch of the target assignment of a group."""
 
     group: str
 
 
 class ConsumerGroupTargetAssignmentMemberKey(NamedTuple):
-    """Type 7."""
+    """Type 7: the target assignment of a member."""
 
     group: str
     member_id: str
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(NamedTuple):
-    """Type 8."""
+    """Type 8: the current assignment of a member."""
 
     group: str
     member_id: str
 
 
 class ConsumerGroupRegularExpressionKey(NamedTuple):
-    """Type 16."""
+    """Type 16: the topics that match a regular expression of a group."""
 
     group: str
     regular_expression: str
@@ -88,7 +88,7 @@ class OffsetCommitValue:
     leader_epoch: int = -1
     metadata: str = ""
     commit_timestamp: int
-    #: only version 1, which clients from before 2.1 asked for with a retention of their own, has it; -1 otherwise
+    #: only in version 1, for clients before 2.1 that set a retention time in OffsetCommit; -1 otherwise
     expire_timestamp: int = -1
 
 
@@ -112,7 +112,7 @@ class GroupMetadataValue:
     generation: int
     protocol: str | None
     leader: str | None
-    #: when the group came into its state; -1 in old versions
+    #: when the group entered its state; -1 in old versions
     current_state_timestamp: int = -1
     members: tuple[MemberMetadata, ...] = ()
 
@@ -120,13 +120,13 @@ class GroupMetadataValue:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadataValue:
     epoch: int
-    #: tagged field 0 since 4.1; 0 where it is missing
+    #: tagged field 0 since Kafka 4.1; 0 if it is missing
     metadata_hash: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMemberMetadata:
-    """What is kept of a member that speaks the classic protocol in a group of the consumer protocol."""
+    """The classic protocol's data of a member that uses it in a group of the consumer protocol."""
 
     session_timeout_ms: int
     supported_protocols: tuple[tuple[str, bytes], ...]
@@ -150,7 +150,7 @@ class ConsumerGroupTargetAssignmentMetadataValue:
     assignment_epoch: int
 
 
-#: topic id -> partitions; compared as a whole, so keep both in order
+#: (topic id, partitions) of each topic; both are sorted, because values are compared for equality
 TopicPartitions = tuple[tuple[bytes, tuple[int, ...]], ...]
 
 
@@ -200,7 +200,7 @@ Value = (
 
 
 class CoordinatorRecord(NamedTuple):
-    """One change. Without a value it removes what the key names."""
+    """One record. Without a value it is a tombstone, which deletes the entry of the key."""
 
     key: Key
     value: Value | None
@@ -210,7 +210,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """The key, and the value or None for a tombstone.
+    """Return the bytes of the key and of the value. The value is None for a tombstone.
 
     :raises ValueError: if a string or a number is too large for its field.
     """
@@ -228,8 +228,8 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
         raise ValueError(f"a value of {key} does not fit its field: {error}") from None
     if value is None:
         return b"".join(parts), None
-    number_of_value, version, to_schema = _WRITTEN[type(value)]
-    assert number_of_value == number, f"{type(value).__name__} does not belong to {type(key).__name__}"
+    value_type, version, to_schema = _TO_SCHEMA[type(value)]
+    assert value_type == number, f"{type(value).__name__} does not belong to {type(key).__name__}"
     body = encode(to_schema(value), version)
     if isinstance(value, ConsumerGroupMemberMetadataValue):
         assert body.endswith(_NO_TAGS)
@@ -238,9 +238,9 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    """None for what Ottla has no use for: share and streams groups, and the partition metadata that Kafka gave up.
+    """Return the record, or None if Ottla ignores its type (share groups, streams groups, type 4 with a value).
 
-    :raises WireError: if the bytes are damaged, or the value is of a version that no Kafka wrote so far.
+    :raises WireError: if the bytes are damaged, or if the version of the value is unknown.
     """
     try:
         (number,) = _INT16.unpack_from(key)
@@ -252,9 +252,9 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
         raise WireError("a record of a group is cut short") from None
     except UnicodeDecodeError as error:
         raise WireError(f"a key of a group has a string that is not UTF-8: {error}") from None
-    if number not in _READ:
+    if number not in _FROM_SCHEMA:
         return None
-    schema, from_schema = _READ[number]
+    schema, from_schema = _FROM_SCHEMA[number]
     message, _ = decode(schema, version, value, _INT16.size)
     read = from_schema(message)
     if isinstance(read, ConsumerGroupMemberMetadataValue):
@@ -266,9 +266,11 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _INT64_PAIR: Final = struct.Struct(">qq")
-#: type and length of the group; version, offset and length of the metadata; the same with the leader epoch
+#: type, length of the group
 _OFFSET_KEY: Final = struct.Struct(">hh")
+#: version, offset, length of the metadata
 _OFFSET_VALUE_1: Final = struct.Struct(">hqh")
+#: version, offset, leader epoch, length of the metadata
 _OFFSET_VALUE_3: Final = struct.Struct(">hqih")
 
 _OFFSET_COMMIT: Final = 1
@@ -282,7 +284,7 @@ _TYPES: Final[dict[type[Key], int]] = {
     ConsumerGroupCurrentMemberAssignmentKey: 8,
     ConsumerGroupRegularExpressionKey: 16,
 }
-#: keys of strings only, and how many they have
+#: record type -> class of its key, number of strings in the key; only for keys that consist of strings
 _KEYS: Final[dict[int, tuple[Callable[..., Key], int]]] = {
     number: (key, len(key._fields)) for key, number in _TYPES.items()
 }
@@ -312,7 +314,7 @@ def _read_string(buffer: bytes, position: int) -> tuple[str, int]:
 
 
 def _encode_offset_commit_key(key: OffsetCommitKey) -> bytes:
-    # Written by hand, as is the value: there is one of these per partition in every commit.
+    # Encoded without the schema for speed, like the value: every OffsetCommit has one record per partition.
     group, topic = key.group.encode(), key.topic.encode()
     return b"".join(
         (
@@ -330,13 +332,13 @@ def _encode_offset_commit_value(value: OffsetCommitValue) -> bytes:
     if value.expire_timestamp == -1:
         head = _OFFSET_VALUE_3.pack(3, value.offset, value.leader_epoch, len(metadata))
         return head + metadata + _INT64.pack(value.commit_timestamp)
-    # GroupCoordinatorRecordHelpers: only version 1 can say when an offset expires; the leader epoch is lost.
+    # As in Kafka's GroupCoordinatorRecordHelpers: only version 1 has expire_timestamp, and it has no leader epoch.
     head = _OFFSET_VALUE_1.pack(1, value.offset, len(metadata))
     return head + metadata + _INT64_PAIR.pack(value.commit_timestamp, value.expire_timestamp)
 
 
-# The classic member metadata is a tagged struct that may be null. It must be written even when it is null: where the
-# tag is missing, Kafka takes the member for one that speaks the classic protocol. Where it is missing, we do not.
+# The classic member metadata is a nullable tagged struct. Ottla writes the tag even for null, because Kafka takes a
+# member without the tag for a member of the classic protocol. Ottla reads a missing tag as null.
 
 _NO_TAGS: Final = b"\x00"
 _NULL_STRUCT: Final = b"\x00"
@@ -363,7 +365,10 @@ def _encode_classic_tag(classic: ClassicMemberMetadata | None) -> bytes:
 
 
 def _decode_classic_tag(value: bytes) -> ClassicMemberMetadata | None:
-    """Look for it in the value of a member, which was decoded before: lengths need no second check."""
+    """Return the classic member metadata in the bytes of a member's value, or None.
+
+    The caller has already decoded the value, so the lengths are not checked again.
+    """
     position = _INT16.size
     for _ in range(4):
         position = _skip_compact(value, position)
@@ -407,10 +412,10 @@ def _read_varint(buffer: bytes, position: int) -> tuple[int, int]:
     return value | buffer[position] << shift, position + 1
 
 
-# From and to the schemas. A null that the object cannot hold is read as "".
+# Conversion between the objects and the schemas. Null is read as "" for fields that are not optional in the object.
 
 
-def _read_offset_commit(message: schemas.OffsetCommitValue) -> OffsetCommitValue:
+def _offset_commit_from_schema(message: schemas.OffsetCommitValue) -> OffsetCommitValue:
     return OffsetCommitValue(
         offset=message.offset,
         leader_epoch=message.leader_epoch,
@@ -420,7 +425,7 @@ def _read_offset_commit(message: schemas.OffsetCommitValue) -> OffsetCommitValue
     )
 
 
-def _read_group(message: schemas.GroupMetadataValue) -> GroupMetadataValue:
+def _group_from_schema(message: schemas.GroupMetadataValue) -> GroupMetadataValue:
     members = [
         MemberMetadata(
             member_id=member.member_id or "",
@@ -444,7 +449,7 @@ def _read_group(message: schemas.GroupMetadataValue) -> GroupMetadataValue:
     )
 
 
-def _group(value: GroupMetadataValue) -> schemas.GroupMetadataValue:
+def _group_to_schema(value: GroupMetadataValue) -> schemas.GroupMetadataValue:
     members = [
         schemas.MemberMetadata(
             member_id=member.member_id,
@@ -468,7 +473,7 @@ def _group(value: GroupMetadataValue) -> schemas.GroupMetadataValue:
     )
 
 
-def _read_member(message: schemas.ConsumerGroupMemberMetadataValue) -> ConsumerGroupMemberMetadataValue:
+def _member_from_schema(message: schemas.ConsumerGroupMemberMetadataValue) -> ConsumerGroupMemberMetadataValue:
     return ConsumerGroupMemberMetadataValue(
         instance_id=message.instance_id,
         rack_id=message.rack_id,
@@ -481,7 +486,7 @@ def _read_member(message: schemas.ConsumerGroupMemberMetadataValue) -> ConsumerG
     )
 
 
-def _member(value: ConsumerGroupMemberMetadataValue) -> schemas.ConsumerGroupMemberMetadataValue:
+def _member_to_schema(value: ConsumerGroupMemberMetadataValue) -> schemas.ConsumerGroupMemberMetadataValue:
     return schemas.ConsumerGroupMemberMetadataValue(
         instance_id=value.instance_id,
         rack_id=value.rack_id,
@@ -494,48 +499,48 @@ def _member(value: ConsumerGroupMemberMetadataValue) -> schemas.ConsumerGroupMem
     )
 
 
-def _read_current_assignment(
+def _current_assignment_from_schema(
     message: schemas.ConsumerGroupCurrentMemberAssignmentValue,
 ) -> ConsumerGroupCurrentMemberAssignmentValue:
     return ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=message.member_epoch,
         previous_member_epoch=message.previous_member_epoch,
         state=message.state,
-        assigned_partitions=_read_partitions(message.assigned_partitions),
-        partitions_pending_revocation=_read_partitions(message.partitions_pending_revocation),
+        assigned_partitions=_partitions_from_schema(message.assigned_partitions),
+        partitions_pending_revocation=_partitions_from_schema(message.partitions_pending_revocation),
     )
 
 
-def _current_assignment(
+def _current_assignment_to_schema(
     value: ConsumerGroupCurrentMemberAssignmentValue,
 ) -> schemas.ConsumerGroupCurrentMemberAssignmentValue:
     return schemas.ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=value.member_epoch,
         previous_member_epoch=value.previous_member_epoch,
         state=value.state,
-        assigned_partitions=_partitions(value.assigned_partitions),
-        partitions_pending_revocation=_partitions(value.partitions_pending_revocation),
+        assigned_partitions=_partitions_to_schema(value.assigned_partitions),
+        partitions_pending_revocation=_partitions_to_schema(value.partitions_pending_revocation),
     )
 
 
-def _read_partitions(topics: Sequence[schemas.TopicIdPartitions]) -> TopicPartitions:
+def _partitions_from_schema(topics: Sequence[schemas.TopicIdPartitions]) -> TopicPartitions:
     return tuple((topic.topic_id, tuple(topic.partitions)) for topic in topics)
 
 
-def _partitions(topics: TopicPartitions) -> list[schemas.TopicIdPartitions]:
+def _partitions_to_schema(topics: TopicPartitions) -> list[schemas.TopicIdPartitions]:
     return [schemas.TopicIdPartitions(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics]
 
 
-#: by type of the record: the schema of its value, and how to make an object of it
-_READ: Final[dict[int, tuple[type[Message], Callable[[Any], Value]]]] = {
-    0: (schemas.OffsetCommitValue, _read_offset_commit),
-    1: (schemas.OffsetCommitValue, _read_offset_commit),
-    2: (schemas.GroupMetadataValue, _read_group),
+#: record type -> schema of the value, conversion from the schema to the object
+_FROM_SCHEMA: Final[dict[int, tuple[type[Message], Callable[[Any], Value]]]] = {
+    0: (schemas.OffsetCommitValue, _offset_commit_from_schema),
+    1: (schemas.OffsetCommitValue, _offset_commit_from_schema),
+    2: (schemas.GroupMetadataValue, _group_from_schema),
     3: (
         schemas.ConsumerGroupMetadataValue,
         lambda message: ConsumerGroupMetadataValue(epoch=message.epoch, metadata_hash=message.metadata_hash),
     ),
-    5: (schemas.ConsumerGroupMemberMetadataValue, _read_member),
+    5: (schemas.ConsumerGroupMemberMetadataValue, _member_from_schema),
     6: (
         schemas.ConsumerGroupTargetAssignmentMetadataValue,
         lambda message: ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=message.assignment_epoch),
@@ -543,10 +548,10 @@ _READ: Final[dict[int, tuple[type[Message], Callable[[Any], Value]]]] = {
     7: (
         schemas.ConsumerGroupTargetAssignmentMemberValue,
         lambda message: ConsumerGroupTargetAssignmentMemberValue(
-            topic_partitions=_read_partitions(message.topic_partitions)
+            topic_partitions=_partitions_from_schema(message.topic_partitions)
         ),
     ),
-    8: (schemas.ConsumerGroupCurrentMemberAssignmentValue, _read_current_assignment),
+    8: (schemas.ConsumerGroupCurrentMemberAssignmentValue, _current_assignment_from_schema),
     16: (
         schemas.ConsumerGroupRegularExpressionValue,
         lambda message: ConsumerGroupRegularExpressionValue(
@@ -554,15 +559,15 @@ _READ: Final[dict[int, tuple[type[Message], Callable[[Any], Value]]]] = {
         ),
     ),
 }
-#: the type of its record, the version that is written, and how to bring it into the schema
-_WRITTEN: Final[dict[type[Value], tuple[int, int, Callable[[Any], Message]]]] = {
-    GroupMetadataValue: (2, 3, _group),
+#: class of the value -> record type, version that Ottla writes, conversion from the object to the schema
+_TO_SCHEMA: Final[dict[type[Value], tuple[int, int, Callable[[Any], Message]]]] = {
+    GroupMetadataValue: (2, 3, _group_to_schema),
     ConsumerGroupMetadataValue: (
         3,
         0,
         lambda value: schemas.ConsumerGroupMetadataValue(epoch=value.epoch, metadata_hash=value.metadata_hash),
     ),
-    ConsumerGroupMemberMetadataValue: (5, 0, _member),
+    ConsumerGroupMemberMetadataValue: (5, 0, _member_to_schema),
     ConsumerGroupTargetAssignmentMetadataValue: (
         6,
         0,
@@ -572,10 +577,10 @@ _WRITTEN: Final[dict[type[Value], tuple[int, int, Callable[[Any], Message]]]] = 
         7,
         0,
         lambda value: schemas.ConsumerGroupTargetAssignmentMemberValue(
-            topic_partitions=_partitions(value.topic_partitions)
+            topic_partitions=_partitions_to_schema(value.topic_partitions)
         ),
     ),
-    ConsumerGroupCurrentMemberAssignmentValue: (8, 0, _current_assignment),
+    ConsumerGroupCurrentMemberAssignmentValue: (8, 0, _current_assignment_to_schema),
     ConsumerGroupRegularExpressionValue: (
         16,
         0,
