@@ -1,22 +1,22 @@
-"""One client: whole frames in, replies out in the order of the requests.
+"""The connection of one client: receives request frames, sends replies in the order of the requests.
 
-This is the first of the hot modules. What makes it fast, each point measured:
+This is the first of the hot modules. It is fast for these reasons, each of them measured:
 
-* One receive buffer for the whole process. The loop reads into it and ``buffer_updated`` runs at once, so no two
-  connections ever use it together; five thousand clients cost no five thousand buffers, and small frames are handled
-  where they lie. Only a frame that is not whole yet gets a buffer of its own, and the rest is received straight into
-  it.
-* No task, no future and no object per field: frames are handled synchronously, in a loop, by one function.
-* Replies are grouped. A turn is everything that the loop read in one go; at its end the broker writes its files once
-  and every connection that has something to say is written once.
+* One receive buffer for the whole process. The event loop reads into it and calls ``buffer_updated`` at once, so two
+  connections never use it at the same time. 5,000 clients therefore need one buffer, and a small frame is handled in
+  it without a copy. Only an incomplete frame gets its own buffer, and its remaining bytes are received into that one.
+* No task, no future and no object per field: one function handles frames synchronously, in a loop.
+* Replies are grouped. A turn is one iteration of the event loop. At its end the broker writes its files once, and
+  then sends the replies of each connection with one write.
 
-Order. Each request gets a ``Slot`` when it arrives; replies leave from the head of the queue as long as it is filled.
-A request that waits, for bytes or for a disk, leaves its slot empty and holds back only what this client asked later.
+Order. Each request gets a ``Slot`` in a queue when it arrives. Replies are sent from the head of the queue, up to the
+first slot that is empty. A request that waits for records or for a sync leaves its slot empty and delays only later
+requests of the same client.
 
-Bounds. A frame larger than the maximum closes the connection before anything is allocated. A client that does not
-read its replies, has too much in flight, or waits for a request that must not be overtaken is not read from: what was
-already received is held (at most one buffer's worth) and the socket is paused. ``peers.py`` notices when a client
-closes its connection meanwhile.
+Limits. A frame larger than the maximum closes the connection before memory is allocated for it. The connection is not
+read while its client does not read its replies, has too many requests in flight, or has a request that later ones must
+not overtake: bytes that were already received are held (at most one receive buffer) and reading is paused.
+``peers.py`` notices when a client closes its connection meanwhile.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 << 10
-#: a frame up to this size that is not whole yet gets a buffer of just its size
+#: an incomplete frame up to this size gets a buffer of exactly its size
 _SMALL_FRAME_BYTES = 64 << 10
-#: one up to this size gets a buffer that is kept for the next such frame; a larger one grows as it really arrives
+#: one up to this size gets a buffer from a pool; the buffer of a larger one grows as its bytes arrive
 _POOLED_BYTES = 2 << 20
 _POOLED_BUFFERS = 8
-#: what is left with the loop to wait with when a socket is full; the rest stays in the file
+#: so many bytes are handed to the transport of a full socket, which reports when there is room; the rest stays in
+#: its file
 _REGION_CHUNK_BYTES = 4 << 10
 
-#: replies in memory that were not sent yet; a client with more is not read from, however few requests they answer
+#: replies in memory that were not sent yet; a connection with more is not read, however few its requests are
 _OWED_BYTES_MAX = 1 << 20
-#: replies up to this size are bounded well enough by the number of requests in flight; they are not added up
+#: replies up to this size are not counted: the number of requests in flight bounds them
 _SMALL_REPLY_BYTES = 1024
 
 _receive = bytearray(RECEIVE_BYTES)
@@ -60,7 +61,7 @@ _unpack_size = Struct(">i").unpack_from
 
 
 class Region(Protocol):
-    """A stretch of a file to be sent as it is."""
+    """A range of bytes of a file that is sent unchanged."""
 
     position: int
     size_bytes: int
@@ -78,7 +79,7 @@ Handler = Callable[["Connection", FrameBuffer, memoryview, int, int], None]
 
 
 class Slot:
-    """The place of one reply."""
+    """The position of one reply in the queue of its connection."""
 
     __slots__ = ("api_key", "connection", "data", "parts", "started")
 
@@ -92,7 +93,7 @@ class Slot:
         self.parts: list[Part] | None = None
 
     def fill(self, data: bytes, parts: list[Part] | None = None) -> None:
-        """Give the reply. It leaves at the end of this turn, or when those before it have left."""
+        """Set the reply. It is sent at the end of this turn, or after the replies before it."""
         self.parts = parts
         self.data = data
         connection = self.connection
@@ -116,35 +117,35 @@ class Connection(asyncio.BufferedProtocol):
         # Shared
         self._server = server
         self._handle = handle
-        #: requests that may be unanswered; Kafka allows one, clients send five
+        #: limit of requests without a reply; Kafka allows one, clients send five
         self._in_flight_max = server.in_flight_max
 
         # Per connection
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self._socket_fd = -1
-        #: the same descriptor as an object; made for the first large reply
+        #: a socket object for the same descriptor; created for the first large reply
         self._socket: socket.socket | None = None
         self.peer_host = ""
-        #: counts connections in the order in which they were accepted
+        #: the number of this connection in the order in which they were accepted
         self.number = 0
-        #: the address that the client dialled; told back to it when no other is advertised
+        #: the address that the client connected to; Metadata returns it if no listener is advertised
         self.local_address = ("", 0)
         self.last_active = 0.0
-        #: the handler's own: what it remembers of this client's requests
+        #: belongs to the handler: what it remembers of this client's requests
         self.cache: object = None
         #: called when the client has closed its side of the connection: requests that are parked for it are answered
         self.on_close: dict[Callable[[], None], None] = {}
 
         # Intake
-        self._leftover = b""  # a size prefix that is not whole yet
-        self._frame: FrameBuffer | None = None  # a frame that is not whole yet
+        self._leftover = b""  # an incomplete size prefix
+        self._frame: FrameBuffer | None = None  # an incomplete frame
         self._frame_view: memoryview | None = None
         self._frame_bytes = 0
         self._filled = 0
-        self._held = b""  # received, not looked at: intake is stopped
+        self._held = b""  # received and not handled, because reading is paused
         self._muted = 0
         self._reading = True
-        self._ending = False  # to be closed when nothing is owed any more
+        self._ending = False  # close the connection when all replies are sent
         self._closing = False
         self._watched = False  # peers.py reports when the client closes its side
         self._peer_closed = False  # it has reported it
@@ -161,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast(asyncio.Transport, transport)
-        # Writes go to the kernel at once, and we hear of it as soon as it takes no more.
+        # The transport writes to the kernel at once and calls pause_writing as soon as the socket is full.
         transport.set_write_buffer_limits(high=0)
         sock = transport.get_extra_info("socket")
         self._socket_fd = sock.fileno()
@@ -177,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
             self._server.peers.remove(self, self._socket_fd)
         self._frame = self._frame_view = None
         if self._socket is not None:
-            self._socket.detach()  # the descriptor is the transport's to close
+            self._socket.detach()  # the transport closes the descriptor
         self._held = b""
         self._sending.clear()
         self._release_parked()
@@ -185,14 +186,14 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.clear()
 
     def close(self) -> None:
-        """Read nothing more, and end the connection once the replies that are owed have left."""
+        """Read no more requests, and close the connection after the outstanding replies are sent."""
         if not self._ending and not self._closing:
             self._ending = True
             self.stop_intake()
             self.touch()
 
     def abort(self) -> None:
-        """End the connection now."""
+        """Close the connection now, without sending outstanding replies."""
         if not self._closing:
             self._closing = True
             self.transport.abort()
@@ -216,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def sending(self) -> bool:
-        """Whether replies are on their way that the client has not taken yet."""
+        """Whether the socket has not taken all replies yet."""
         return self._write_paused or bool(self._sending)
 
     # -- intake ---------------------------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
         self._intake(_receive, _receive_view, end)
 
     def eof_received(self) -> bool:
-        # A client that closed its side may still read the replies it is owed.
+        # A client that closed its side may still read the outstanding replies.
         self.close()
         self._release_parked()
         return True
@@ -276,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
             release()
 
     def _intake(self, buffer: FrameBuffer, view: memoryview, end: int) -> None:
-        """Handle every whole frame in ``buffer[:end]``; keep what follows the last one."""
+        """Handle every complete frame in ``buffer[:end]``; keep the bytes behind the last one."""
         handle = self._handle
         frame_bytes_max = self._server.request_bytes_max
         position = 0
@@ -306,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
             self._leftover = bytes(view[position:end])
 
     def _begin_frame(self, view: memoryview, position: int, end: int, size: int) -> None:
-        """The rest of this frame is received straight into a buffer of its own."""
+        """Give an incomplete frame its own buffer, into which its remaining bytes are received."""
         total = size + 4
         if total <= _SMALL_FRAME_BYTES:
             frame: FrameBuffer = bytearray(total)
@@ -321,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_view[: self._filled] = view[position:end]
 
     def _frame_filled(self) -> None:
-        """The buffer is full: either the frame is whole, or it turns out to be as large as it claims to be."""
+        """The buffer of a frame is full: handle the frame if it is complete, enlarge the buffer if not."""
         frame, view = self._frame, self._frame_view
         assert frame is not None and view is not None
         if self._filled < self._frame_bytes:
@@ -337,10 +338,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._muted or self._write_paused or self._owes_too_much():
             self._pause()
 
-    # -- stop and go ----------------------------------------------------------------------------------------------
+    # -- pause and resume -----------------------------------------------------------------------------------------
 
     def mute(self) -> None:
-        """Take no further request until ``unmute``: this one must not be overtaken."""
+        """Handle no further request until ``unmute``, because later requests must not overtake this one."""
         self._muted += 1
 
     def unmute(self) -> None:
@@ -348,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
         self._maybe_resume()
 
     def stop_intake(self) -> None:
-        """Take no further request, ever; the replies that are owed are still sent."""
+        """Handle no further request; outstanding replies are still sent."""
         self.mute()
         self._pause()
 
@@ -377,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- replies --------------------------------------------------------------------------------------------------
 
     def reserve(self, api_key: int) -> Slot:
-        """The place of the reply to the request at hand."""
+        """Return a new slot at the end of the queue, for the reply to the current request."""
         slot = Slot(self, api_key, self._server.turn_started)
         self.enqueue(slot)
         return slot
@@ -393,12 +394,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._server.turn_started
 
     def withdraw(self, slot: Slot) -> None:
-        """There will be no reply in this place."""
+        """Remove a slot from the queue: its request gets no reply."""
         if slot in self._replies:
             self._replies.remove(slot)
 
     def touch(self) -> None:
-        """A slot was filled: look at it at the end of this turn."""
+        """Flush this connection at the end of the turn; begin a turn if there is none."""
         server = self._server
         if not server.in_turn:
             server.begin_turn()
@@ -407,7 +408,7 @@ class Connection(asyncio.BufferedProtocol):
             server.touched.append(self)
 
     def flush(self) -> None:
-        """Send what is filled at the head of the queue. Called once per turn, after the files are written."""
+        """Send the replies at the head of the queue. Called once per turn, after the files are written."""
         self.touched = False
         replies = self._replies
         if self._closing:
@@ -453,7 +454,7 @@ class Connection(asyncio.BufferedProtocol):
             self._maybe_end()
 
     def _pump(self) -> None:
-        """Move parts to the socket until the kernel takes no more; a slow reader costs one chunk, not its reply."""
+        """Send parts until the socket is full. A slow reader keeps one chunk in memory, not its whole reply."""
         sending, transport = self._sending, self.transport
         while sending and not self._write_paused and not self._closing:
             part = sending[0]
@@ -467,16 +468,16 @@ class Connection(asyncio.BufferedProtocol):
                 sending.popleft()
 
     def _send_with_more(self, data: bytes) -> bytes:
-        """Send what stands before a region in one packet with it; returns what the kernel did not take."""
+        """Send the bytes before a region in one packet with it. Return the bytes that the socket did not take."""
         if self._socket is None:
             self._socket = socket.socket(fileno=self._socket_fd)
         try:
             return data[self._socket.send(data, socket.MSG_MORE) :]
         except OSError:
-            return data  # full, or gone: the transport finds out which
+            return data  # the socket is full or closed; the transport finds out which
 
     def _send_region(self, region: Region) -> bool:
-        """One step of a region; True when it is all on its way."""
+        """Send part of a region. Return True when all of it is sent."""
         if not self.transport.get_write_buffer_size():
             try:
                 sent = os.sendfile(self._socket_fd, region.file.fd, region.position, region.size_bytes)
@@ -492,7 +493,7 @@ class Connection(asyncio.BufferedProtocol):
                 region.position += sent
                 region.size_bytes -= sent
                 return region.size_bytes == 0
-        # The socket is full. Leave the loop a chunk to wait with; it says when there is room again.
+        # The socket is full. Hand a chunk to the transport, which calls resume_writing when there is room again.
         try:
             chunk = os.pread(region.file.fd, min(region.size_bytes, _REGION_CHUNK_BYTES), region.position)
         except OSError as error:
@@ -513,7 +514,7 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def _cut_short(self) -> None:
-        # The file is shorter than what the reply's header promised: it was truncated. Nothing right can follow.
+        # The file was truncated, and the reply's header has announced more bytes: no valid byte can follow.
         self._sending.clear()
         self.abort()
 
@@ -527,7 +528,7 @@ def _lazy_buffer(size: int) -> FrameBuffer:
 
 
 def _in_memory(data: bytes, parts: list[Part] | None) -> int:
-    """The bytes of a reply that are held in memory; regions stay in their files."""
+    """Return the size of the parts of a reply that are held in memory; regions stay in their files."""
     if parts is None:
         return len(data)
     return len(data) + sum(len(part) for part in parts if isinstance(part, bytes))

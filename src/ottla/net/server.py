@@ -1,8 +1,9 @@
 """Listeners, limits on connections, and the turn.
 
-A turn begins with the first thing that happens in an iteration of the event loop and ends before the next wait: libuv
-runs all readable sockets first and ``call_soon`` callbacks after them. At its end, in this order: 1 files are written,
-2 replies leave. That order is a promise: nothing is acknowledged that is not in a file.
+A turn is one iteration of the event loop in which something happens. It begins with the first readable socket or
+completed job and ends before the loop waits again: libuv serves all readable sockets first and runs ``call_soon``
+callbacks after them. At the end of a turn, 1 files are written and 2 replies are sent. This order guarantees that
+nothing is acknowledged that is not in a file.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from ottla.net.peers import PeerWatch
 
 log = logging.getLogger(__name__)
 
-#: how often idle connections are looked for, at least
+#: the longest time between two searches for idle connections
 _SWEEP_S = 5.0
-#: descriptors that clients are not given, so that logs can open their files
+#: descriptors that are reserved for the files of logs
 _DESCRIPTORS_KEPT_MAX = 256
 
 
 def bind(endpoint: Endpoint, *, backlog: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> socket.socket:
-    """A listening socket; raises StartError with what to do when the address cannot be had.
+    """Return a listening socket. Raise StartError, which says what to do, if the address cannot be used.
 
-    The sizes of the kernel's buffers pass on to accepted connections; -1 leaves them to the kernel. What
-    was measured of the sizes is in docs/performance.md.
+    Accepted connections inherit the sizes of the kernel's buffers; -1 lets the kernel choose. docs/performance.md has
+    measurements of these sizes.
     """
     host = endpoint.host or "0.0.0.0"
     try:
@@ -51,7 +52,7 @@ def bind(endpoint: Endpoint, *, backlog: int, send_buffer_bytes: int, receive_bu
             sock.setsockopt(socket.SOL_SOCKET, option, size)
     try:
         sock.bind(address)
-        # Listening at once makes a second broker on this port fail now, before it touches any data.
+        # Listen at once, so that a second broker on this port fails before it opens any data.
         sock.listen(backlog)
     except OSError as error:
         sock.close()
@@ -63,7 +64,7 @@ def bind(endpoint: Endpoint, *, backlog: int, send_buffer_bytes: int, receive_bu
 
 
 class Server:
-    """All connections of this process."""
+    """The listeners and connections of this process."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, *, clock: Clock, request_bytes_max: int, connections_max: int,
@@ -73,16 +74,16 @@ class Server:
         # Settings
         self._loop = loop
         self.call_soon = loop.call_soon
-        #: the loop's own clock has a resolution of a millisecond
+        #: the event loop's clock has a resolution of one millisecond
         self.monotonic = clock.monotonic
         self.request_bytes_max = request_bytes_max
         self.connections_max = connections_max
         self.connections_max_per_ip = connections_max_per_ip
-        #: below zero a connection may be silent for ever
+        #: infinite if connections.max.idle.ms is negative
         self.idle_s_max = idle_ms_max / 1000 if idle_ms_max >= 0 else float("inf")
         self.in_flight_max = in_flight_max
         self._before_replies = before_replies
-        #: by API key: how long after its request each reply left
+        #: by API key: the time from each request to its reply
         self.latency = latency
 
         # Connections
@@ -110,7 +111,7 @@ class Server:
             self._sweeper = self._loop.call_later(self._sweep_s, self._sweep)
 
     async def stop(self, drain_s: float) -> None:
-        """1 accept no more  2 let requests in flight finish, for a while  3 close."""
+        """1 accept no connection  2 wait up to ``drain_s`` for requests in flight  3 close all connections."""
         self.refuse_new()
         deadline = self._loop.time() + drain_s
         while any(connection.in_flight for connection in self.connections) and self._loop.time() < deadline:
@@ -124,7 +125,7 @@ class Server:
         self.peers.close()
 
     def refuse_new(self) -> None:
-        """Accept no more connections, and from those that are there no more requests."""
+        """Accept no further connection, and no further request from the existing ones."""
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -135,7 +136,7 @@ class Server:
             connection.stop_intake()
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection; False when it is one too many."""
+        """Register a new connection. Return False if a limit on connections is exceeded."""
         host = connection.peer_host
         of_host = self._per_host.get(host, 0)
         if (
@@ -187,15 +188,15 @@ class Server:
         self._loop.call_soon(self.end_turn)
 
     def ensure_turn(self) -> None:
-        """Something was appended outside of any request: see that it is written as well."""
+        """Begin a turn if there is none, so that records appended outside of a request are written."""
         if not self.in_turn:
             self.begin_turn()
 
     def end_turn(self) -> None:
-        # 1 files; when that fails in a way nobody foresaw, nothing may be acknowledged any more
+        # 1 write files; after an unexpected failure nothing may be acknowledged any more
         if not self._before_replies():
             return
-        # 2 replies; flushing may read held requests, which belong to the next turn
+        # 2 send replies; this may resume held requests, which belong to the next turn
         self.in_turn = False
         touched, self.touched = self.touched, []
         now = self.now = self.monotonic()
@@ -205,6 +206,9 @@ class Server:
 
 
 def _descriptors_for_clients() -> int:
-    """The kernel gives out the lowest free number, so one from here on means that too few are left for the logs."""
+    """Return the first descriptor number that clients may not have.
+
+    The kernel assigns the lowest free number, so a number from here on means that few descriptors are left for logs.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit - min(limit // 8, _DESCRIPTORS_KEPT_MAX)
