@@ -1,6 +1,6 @@
-"""Why a group of the consumer protocol rebalances: the rebalance under way, and the words for its causes.
+"""The causes of rebalances in a group of the consumer protocol, and the ongoing rebalance.
 
-All of it is soft state: after the coordinator moved, nobody remembers why.
+All of it is soft state: it is lost when the coordinator moves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ottla.coordinator.journal import CAUSES_MAX, Cause, CauseKind, Rebalance
 from ottla.coordinator.outcome import Moment, Topics
 from ottla.coordinator.records import ConsumerGroupMemberMetadataValue
 
-#: topics that a detail names before it only counts the rest
+#: A detail names this many topics and gives the number of the others.
 _NAMES_MAX = 3
 
 
@@ -26,7 +26,7 @@ class _Ongoing:
 
 
 class RebalanceWatch:
-    """From each new group epoch until all members have reached it, or until the next epoch overtakes it."""
+    """The ongoing rebalance: from a new group epoch until all members have reached it or the next epoch starts."""
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
@@ -37,19 +37,22 @@ class RebalanceWatch:
         return self._ongoing is not None
 
     def begin(self, generation: int, members: tuple[int, int], causes: Iterable[Cause], now: Moment) -> list[Rebalance]:
-        """A new group epoch, with the members before and after. Returns the rebalance that it overtakes."""
-        overtaken = []
-        # One that is not below was decided and never stored: it goes on under the same number.
+        """Start the rebalance of a new group epoch. Return the rebalance of the previous epoch if it is not finished.
+
+        ``members`` is the number of members before and after.
+        """
+        unfinished = []
+        # An ongoing rebalance with the same epoch was never stored: it continues with the same epoch.
         if self._ongoing is not None and self._ongoing.generation < generation:
-            overtaken = self.finish(members[0], now)
+            unfinished = self.finish(members[0], now)
         if self._ongoing is None:
             self._ongoing = _Ongoing(generation=generation, started=now, members_before=members[0])
         for cause in causes:
             self._add(self._ongoing, cause)
-        return overtaken
+        return unfinished
 
     def finish(self, members_after: int, now: Moment) -> list[Rebalance]:
-        """Everybody got there, or nobody will."""
+        """End the ongoing rebalance. Return it in a list, which is empty if there is none."""
         ongoing, self._ongoing = self._ongoing, None
         if ongoing is None:
             return []
@@ -77,7 +80,7 @@ class RebalanceWatch:
 
 
 class TopicsSeen:
-    """The subscribed topics as they were when we last looked."""
+    """The ids and partition counts of the subscribed topics at the last call of ``remember``."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[bytes | None, int | None]] | None = None
@@ -86,7 +89,7 @@ class TopicsSeen:
         self._seen = {name: (topics.topic_id(name), topics.partition_count(name)) for name in names}
 
     def change(self, topics: Topics) -> str:
-        """What is different now, as text; empty if we never looked."""
+        """Return a text about the changed topics; empty if none changed or ``remember`` was never called."""
         changes = []
         for name, (topic_id, count) in sorted((self._seen or {}).items()):
             id_now, count_now = topics.topic_id(name), topics.partition_count(name)
@@ -102,7 +105,7 @@ class TopicsSeen:
 
 
 def cause_of(kind: CauseKind, member_id: str, member: ConsumerGroupMemberMetadataValue, detail: str = "") -> Cause:
-    """With all that is known of who it was."""
+    """Return a cause with the properties of the member."""
     return Cause(
         kind=kind,
         member_id=member_id,
@@ -114,7 +117,7 @@ def cause_of(kind: CauseKind, member_id: str, member: ConsumerGroupMemberMetadat
 
 
 def subscription_change(old: ConsumerGroupMemberMetadataValue, new: ConsumerGroupMemberMetadataValue) -> str:
-    """What a member wants differently now, as text."""
+    """Return a text about the changes of a member's subscription; empty if it did not change."""
     before, after = set(old.subscribed_topic_names), set(new.subscribed_topic_names)
     changes = [f"subscribed to {name}" for name in sorted(after - before)]
     changes += [f"unsubscribed from {name}" for name in sorted(before - after)]
@@ -124,5 +127,6 @@ def subscription_change(old: ConsumerGroupMemberMetadataValue, new: ConsumerGrou
 
 
 def listed(texts: list[str]) -> str:
+    """Return the first ``_NAMES_MAX`` texts and the number of the others, as one text."""
     more = len(texts) - _NAMES_MAX
     return "; ".join(texts[:_NAMES_MAX]) + (f"; and {more} more" if more > 0 else "")

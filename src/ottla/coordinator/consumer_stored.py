@@ -1,9 +1,9 @@
-"""What the log says of a consumer group: the last value of each of its keys, and what follows from them.
+"""The durable state of a consumer group: the last value of each of its keys, and indexes derived from these values.
 
-``replay`` is the only writer. Records only set, so replaying one twice changes nothing, and the order of records with
-different keys matters to nobody. A ``Draft`` builds on that: it replays the records of a decision while it is being
-made, so that each step sees what the steps before it decided, and takes them back at the end by replaying what was
-there before. The decision becomes true when its records were appended and are replayed for good.
+``replay`` is the only writer. A record sets the value of its key, so replaying it twice changes nothing, and the order
+of records with different keys does not matter. A ``Draft`` uses this: it replays the records of a heartbeat as they are
+emitted, so that each step sees the results of the steps before it. At the end it replays the previous values, which
+restores the state. The records are replayed again, permanently, after they were appended to the log.
 """
 
 from __future__ import annotations
@@ -47,26 +47,27 @@ class StoredGroup:
         #: None before the group's first epoch
         self.epoch_value: ConsumerGroupMetadataValue | None = None
         self.assignment_value: ConsumerGroupTargetAssignmentMetadataValue | None = None
-        #: who is a member: by member id, what it says of itself
+        #: member id -> subscription and properties
         self.members: dict[str, ConsumerGroupMemberMetadataValue] = {}
         self.targets: dict[str, ConsumerGroupTargetAssignmentMemberValue] = {}
         self.currents: dict[str, ConsumerGroupCurrentMemberAssignmentValue] = {}
         self.regexes: dict[str, ConsumerGroupRegularExpressionValue] = {}
 
-        # Follows from the above
+        # Derived from the values above
         #: instance id -> member id
         self.static_members: dict[str, str] = {}
-        #: (topic id, partition) -> who owns it, be it assigned or pending revocation
+        #: (topic id, partition) -> id of the member to which it is assigned, or from which its revocation is pending
         self.owners: dict[tuple[bytes, int], str] = {}
-        #: members that speak the classic protocol, and by how many of them a protocol is supported
+        #: number of classic members, and by protocol name the number of classic members that support it
         self.classic_count = 0
         self.classic_protocols: Counter[str] = Counter()
-        #: expression -> members that are subscribed to it
+        #: regular expression -> number of members that are subscribed to it
         self.regex_subscribers: Counter[str] = Counter()
 
-    # -- the one writer -------------------------------------------------------------------------------------------
+    # -- replay ---------------------------------------------------------------------------------------------------
 
     def replay(self, record: CoordinatorRecord) -> None:
+        """Set the value of the record's key, or remove it if the record is a tombstone."""
         key, value = record
         match key:
             case ConsumerGroupMetadataKey():
@@ -88,9 +89,9 @@ class StoredGroup:
                 assert value is None or isinstance(value, ConsumerGroupRegularExpressionValue)
                 _put(self.regexes, key.regular_expression, value)
             case ConsumerGroupPartitionMetadataKey():
-                pass  # what it held is in the metadata hash since 4.1
+                pass  # Kafka replaced this record by the metadata hash in 4.1
             case _:
-                raise AssertionError(f"no record of a consumer group: {key}")
+                raise AssertionError(f"not a record of a consumer group: {key}")
 
     def _replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
         old = self.members.get(member_id)
@@ -113,15 +114,15 @@ class StoredGroup:
                 self.classic_protocols[name] += step
 
     def _replay_current(self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
-        for place in _places(self.currents.get(member_id)):
-            if self.owners.get(place) == member_id:
-                del self.owners[place]
-        for place in _places(value):
-            self.owners[place] = member_id
+        for partition in _owned_partitions(self.currents.get(member_id)):
+            if self.owners.get(partition) == member_id:
+                del self.owners[partition]
+        for partition in _owned_partitions(value):
+            self.owners[partition] = member_id
         _put(self.currents, member_id, value)
 
     def value(self, key: Key) -> Value | None:
-        """The last value of the key."""
+        """Return the last value of the key; None if it has none."""
         match key:
             case ConsumerGroupMetadataKey():
                 return self.epoch_value
@@ -138,11 +139,11 @@ class StoredGroup:
             case _:
                 return None
 
-    # -- questions ------------------------------------------------------------------------------------------------
+    # -- read -----------------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """A group starts at 1, as in Kafka since 4.3, so that its first members are at 2."""
+        """Return the group epoch. It starts at 1, as in Kafka since 4.3, so the first members have epoch 2."""
         return self.epoch_value.epoch if self.epoch_value is not None else 1
 
     @property
@@ -155,14 +156,14 @@ class StoredGroup:
 
     @property
     def is_gone(self) -> bool:
-        """Nothing of it is in the log, or never was."""
+        """Return whether the group has no values: it was deleted, or its first record was not replayed yet."""
         return not (
             self.epoch_value or self.assignment_value or self.members or self.targets or self.currents or self.regexes
         )
 
     @property
     def state(self) -> str:
-        """One of Kafka's words for it, as clients see them."""
+        """Return the name of the group's state in Kafka's protocol."""
         if self.is_gone:
             return "Dead"
         if not self.members:
@@ -176,9 +177,9 @@ class StoredGroup:
         return self.currents.get(member_id, NEWCOMER)
 
     def owned(self, member_id: str) -> TopicPartitions:
-        """What the member may still read: its assignment, and what it was asked to give back and has not."""
+        """Return the partitions that the member owns: those assigned and those pending revocation."""
         by_topic: dict[bytes, set[int]] = {}
-        for topic_id, number in _places(self.currents.get(member_id)):
+        for topic_id, number in _owned_partitions(self.currents.get(member_id)):
             by_topic.setdefault(topic_id, set()).add(number)
         return tuple((topic_id, tuple(sorted(numbers))) for topic_id, numbers in sorted(by_topic.items()))
 
@@ -187,13 +188,14 @@ class StoredGroup:
         return value.topic_partitions if value is not None else ()
 
     def topics_of(self, member: ConsumerGroupMemberMetadataValue) -> frozenset[str]:
-        """By name and by expression; an expression that is not resolved matches nothing."""
+        """Return the topics of a member, by name and by regular expression. An unresolved expression has no topics."""
         names = frozenset(member.subscribed_topic_names)
         regex = self.regexes.get(member.subscribed_topic_regex or "")
         return names.union(regex.topics) if regex is not None else names
 
     def subscribed_topics(self) -> set[str]:
-        # Most members of a group say the same, so that only what differs is looked at.
+        """Return the topics of all members."""
+        # Most members of a group have equal subscriptions, so deduplicate the subscriptions first.
         subscriptions = {member.subscribed_topic_names for member in self.members.values()}
         names = {name for subscription in subscriptions for name in subscription}
         for expression, count in self.regex_subscribers.items():
@@ -202,10 +204,11 @@ class StoredGroup:
         return names
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """All that removes the group from the log. The epoch goes last: until then there is a group."""
+        """Return the tombstones of all records of the group. The group epoch is last: it keeps the group existing."""
         return [CoordinatorRecord(key, None) for key in self._keys()]
 
     def member_tombstones(self, member_id: str) -> list[CoordinatorRecord]:
+        """Return the tombstones of all records of a member."""
         group = self.group_id
         return [
             CoordinatorRecord(ConsumerGroupCurrentMemberAssignmentKey(group, member_id), None),
@@ -220,13 +223,13 @@ class StoredGroup:
         yield ConsumerGroupTargetAssignmentMetadataKey(group)
         yield from (ConsumerGroupMemberMetadataKey(group, each) for each in self.members)
         yield from (ConsumerGroupRegularExpressionKey(group, each) for each in self.regexes)
-        # Kafka up to 4.0 may have written one, which we did not keep.
+        # Kafka up to 4.0 may have appended such a record; ``replay`` ignores it.
         yield ConsumerGroupPartitionMetadataKey(group)
         yield ConsumerGroupMetadataKey(group)
 
 
 class Draft:
-    """A decision in the making. While it is open, the group is as the decision would leave it."""
+    """The records of one heartbeat or expiry. Inside the ``with`` block they are replayed; its end undoes them."""
 
     def __init__(self, stored: StoredGroup) -> None:
         self._stored = stored
@@ -234,9 +237,11 @@ class Draft:
         self.records: list[CoordinatorRecord] = []
 
     def emit(self, key: Key, value: Value | None) -> None:
+        """Add a record with this key and value."""
         self.add(CoordinatorRecord(key, value))
 
     def add(self, record: CoordinatorRecord) -> None:
+        """Add a record and replay it until the draft ends."""
         self._undo.append(CoordinatorRecord(record.key, self._stored.value(record.key)))
         self.records.append(record)
         self._stored.replay(record)
@@ -252,9 +257,9 @@ class Draft:
 
 
 def metadata_hash(names: set[str], topics: Topics) -> int:
-    """Changes when a topic of these comes, goes, or gets partitions; fits an int64. No topics hash to 0, as in Kafka.
+    """Return an int64 that changes if one of these topics is created, deleted or gets partitions; 0 without topics.
 
-    Kafka hashes something else. A group that moves over from there gets one more epoch on its first heartbeat.
+    Kafka computes a different hash. A group from Kafka's log bumps its epoch on the first heartbeat.
     """
     state = b"".join(
         b"%b\0%b%d\0" % (name.encode(), topic_id, topics.partition_count(name) or 0)
@@ -264,7 +269,8 @@ def metadata_hash(names: set[str], topics: Topics) -> int:
     return int.from_bytes(hashlib.blake2b(state, digest_size=8).digest(), "big", signed=True) if state else 0
 
 
-def _places(value: ConsumerGroupCurrentMemberAssignmentValue | None) -> Iterator[tuple[bytes, int]]:
+def _owned_partitions(value: ConsumerGroupCurrentMemberAssignmentValue | None) -> Iterator[tuple[bytes, int]]:
+    """Yield (topic id, partition) for each partition that is assigned or pending revocation."""
     if value is not None:
         for partitions in (value.assigned_partitions, value.partitions_pending_revocation):
             for topic_id, numbers in partitions:

@@ -1,7 +1,7 @@
-"""Why a group rebalanced: the causes, and what is kept of each rebalance.
+"""The rebalance journal: the causes of each rebalance, and its entry in the topic ``__ottla_rebalances``.
 
-One entry is written per finished rebalance to the topic ``__ottla_rebalances``, as JSON that any tool can read, under
-the key ``<group>/<generation modulo 20>``: the topic is compacted, so that it keeps the last 20 of each group.
+The broker appends one entry per finished rebalance, as JSON that any tool can read, with the key
+``<group>/<generation modulo 20>``. The topic is compacted, so it keeps the last 20 rebalances of each group.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-#: made by the broker with the first entry
+#: the broker creates the topic with the first entry
 JOURNAL_TOPIC: Final = "__ottla_rebalances"
 CAUSES_MAX: Final = 8
-#: a client may give a reason of any length
+#: longer details are cut, because a client may send a reason of any length
 DETAIL_CHARACTERS_MAX: Final = 500
 REBALANCES_KEPT: Final = 20
 GROUP_TYPES: Final = ("classic", "consumer")
 
 
 class CauseKind(Enum):
-    """What made a group rebalance; the value is what people read."""
+    """The cause of a rebalance; the value is the text that users see."""
 
     JOINED = "joined"
     LEFT = "left"
@@ -40,14 +40,14 @@ class CauseKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One reason; a rebalance may have several, the first one started it."""
+    """One cause of a rebalance. A rebalance may have several; the first one started it."""
 
     kind: CauseKind
     member_id: str = ""
     client_id: str = ""
     client_host: str = ""
     group_instance_id: str | None = None
-    #: what the client itself gave as its reason, or what the coordinator saw: text, never parsed
+    #: the reason that the client sent, or the coordinator's observation: free text, never parsed
     detail: str = ""
 
 
@@ -58,30 +58,27 @@ class Rebalance:
     group_id: str
     #: "classic" or "consumer"
     group_type: str
-    #: the generation, or the group epoch, that it led to
+    #: the resulting generation, or group epoch
     generation: int
-    #: when it began, by the wall clock, and how long it took by the monotonic one
+    #: start by the wall clock, and duration by the monotonic clock
     started_ms: int
     duration_ms: int
     members_before: int
     members_after: int
-    #: at most CAUSES_MAX of them
+    #: at most CAUSES_MAX
     causes: tuple[Cause, ...] = field(default=())
-    #: how many more there were
+    #: number of further causes
     causes_left_out: int = 0
 
     def to_json(self) -> bytes:
-        """The value of its record. A detail that is too long is cut."""
+        """Return the value of the journal record. Details are cut to DETAIL_CHARACTERS_MAX."""
         fields = {name: getattr(self, attribute) for name, attribute in _REBALANCE_FIELDS.items()}
         fields["causes"] = [_cause_to_json(cause) for cause in self.causes]
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Rebalance:
-        """What ``to_json`` wrote.
-
-        :raises ValueError: if it is anything else.
-        """
+        """Return the rebalance that ``to_json`` encoded. Raise ValueError if the data is not valid."""
         try:
             found = json.loads(data.decode())
         except RecursionError:
@@ -96,11 +93,11 @@ class Rebalance:
 
 
 def journal_key(group_id: str, generation: int) -> bytes:
-    """The key of an entry: a later one takes the place of that REBALANCES_KEPT generations before."""
+    """Return the key of an entry, which replaces the entry that is REBALANCES_KEPT generations older."""
     return f"{group_id}/{generation % REBALANCES_KEPT}".encode()
 
 
-# Names in JSON, in the order in which people read them, and the attributes they stand for.
+# JSON field -> attribute, in the order of the JSON text.
 _REBALANCE_FIELDS: Final = {
     "groupId": "group_id",
     "groupType": "group_type",
@@ -143,15 +140,18 @@ def _checked(
     lists: Sequence[str] = (),
     nullable: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The fields of a JSON object by attribute; those that are neither texts nor lists are integers."""
+    """Return the fields of a JSON object by attribute. Raise ValueError if a field is missing or has the wrong type.
+
+    Fields that are neither in ``texts`` nor in ``lists`` are integers.
+    """
     if not isinstance(found, dict) or found.keys() != names.keys():
         raise ValueError(f"an entry of the rebalance journal needs an object with the fields {', '.join(names)}")
     for name, value in found.items():
         expected = str if name in texts else list if name in lists else int
-        # bool is an int to isinstance, and no number to JSON.
+        # Not isinstance, because a bool is an instance of int but not a JSON number.
         if type(value) is not expected and not (value is None and name in nullable):
             raise ValueError(f"{name} is {value!r:.80}, not a JSON {expected.__name__}")
         if isinstance(value, str):
-            # JSON can spell half a surrogate pair, which nobody could print or write again: a ValueError too.
+            # JSON can contain an unpaired surrogate, which cannot be encoded: UnicodeEncodeError is a ValueError.
             value.encode()
     return {attribute: found[name] for name, attribute in names.items()}

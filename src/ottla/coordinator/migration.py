@@ -1,12 +1,12 @@
-"""Groups change their protocol while they run: classic to consumer, and back. Pure.
+"""Online migration of a group between the classic and the consumer protocol. Pure.
 
-Upgrade: the first member that comes with the consumer protocol turns a classic group into one of the consumer protocol.
-The classic members stay in it as they are, with what they were last assigned, on an epoch that is their generation.
+Upgrade: the first member that joins with the consumer protocol converts a classic group to the consumer protocol. The
+classic members keep their last assignment, and their generation becomes the group epoch and their member epoch.
 
-Downgrade: when the last member of the consumer protocol is gone and classic ones remain, they get a classic group,
-whose generation is the group epoch.
+Downgrade: when the last member of the consumer protocol has left and classic members remain, the group becomes a
+classic group. Its generation is the highest epoch of its members.
 
-``group.consumer.migration.policy`` says which way is open. An empty group needs none of this: it is just made anew.
+``group.consumer.migration.policy`` allows each direction. An empty group is not converted: the shard replaces it.
 Facts: KIP-848; ConsumerGroup.fromClassicGroup and ClassicGroup.fromConsumerGroup of Kafka 4.2.
 """
 
@@ -50,9 +50,9 @@ from ottla.wire import WireError
 
 
 def can_upgrade(classic: ClassicGroup, world: World) -> None:
-    """Whether a group with members can become one of the consumer protocol.
+    """Raise Refused if a group with members cannot be converted to the consumer protocol.
 
-    :raises Refused: GROUP_ID_NOT_FOUND, which the client takes for the end; the text says what stands in the way.
+    :raises Refused: GROUP_ID_NOT_FOUND, which is a fatal error for the client; the text gives the reason.
     """
     settings = world.settings
     if settings.group_consumer_migration_policy not in ("upgrade", "bidirectional"):
@@ -73,14 +73,14 @@ def can_upgrade(classic: ClassicGroup, world: World) -> None:
         if assignment.user_data:
             reason = "its assignor sends data of its own, which would be lost; change to one that comes with the client"
             raise _no_upgrade(classic, reason)
-        places = {(topic, number) for topic, numbers in assignment.partitions for number in numbers}
-        if owned & places:
+        partitions = {(topic, number) for topic, numbers in assignment.partitions for number in numbers}
+        if owned & partitions:
             raise _no_upgrade(classic, "its assignor gave a partition to two members")
-        owned |= places
+        owned |= partitions
 
 
 def upgrade_records(classic: ClassicGroup, world: World, now: Moment) -> list[CoordinatorRecord]:
-    """The end of the classic group and the beginning of the other; the classic members are at rest in it."""
+    """Return the tombstone of the classic group and the records of the consumer group, with all members Stable."""
     group, epoch = classic.group_id, classic.generation
     members = {each.member_id: _upgraded(each, classic.protocol_name) for each in classic.members.values()}
     assigned = {each.member_id: _assigned(each, world) for each in classic.members.values()}
@@ -109,11 +109,16 @@ def _no_upgrade(classic: ClassicGroup, reason: str) -> Refused:
 
 
 def _subscription(member: ClassicMember, protocol: str | None) -> Subscription:
-    """A member that joined since the protocol was chosen may not know it; all its protocols say the same."""
+    """Return the member's subscription for this protocol, or for its first protocol if it does not support this one.
+
+    A member that joined after the protocol was chosen may not support it. All protocols of a member have the same
+    subscription.
+    """
     return decode_subscription(member.metadata(protocol) or (member.protocols[0][1] if member.protocols else b""))
 
 
 def _upgraded(member: ClassicMember, protocol: str | None) -> ConsumerGroupMemberMetadataValue:
+    """Return the record of a classic member in the consumer group."""
     subscription = _subscription(member, protocol)
     return ConsumerGroupMemberMetadataValue(
         instance_id=member.group_instance_id,
@@ -130,7 +135,7 @@ def _upgraded(member: ClassicMember, protocol: str | None) -> ConsumerGroupMembe
 
 
 def _assigned(member: ClassicMember, world: World) -> TopicPartitions:
-    """Topics that are gone are left out."""
+    """Return the member's assignment by topic id, without deleted topics."""
     partitions: dict[bytes, set[int]] = {}
     for name, numbers in decode_assignment(member.assignment).partitions:
         topic_id = world.topics.topic_id(name)
@@ -143,7 +148,7 @@ def _assigned(member: ClassicMember, world: World) -> TopicPartitions:
 
 
 def should_downgrade(group: ConsumerGroup, world: World) -> bool:
-    """Whether only classic members are left, and may be among themselves."""
+    """Return whether only classic members are left, and policy and ``group.max.size`` allow a classic group of them."""
     count = len(group.members)
     return (
         0 < count == group.stored.classic_count
@@ -153,9 +158,9 @@ def should_downgrade(group: ConsumerGroup, world: World) -> bool:
 
 
 def downgrade_records(group: ConsumerGroup, now: Moment) -> list[CoordinatorRecord]:
-    """The end of the group, and the classic one that its members, all of them classic, find themselves in.
+    """Return the tombstones of the consumer group and the record of the classic group. All members must be classic.
 
-    Nobody has an assignment in it, so that they rebalance, also if the coordinator has to read this from its log.
+    The record has no assignments, so that the members rebalance, even if a coordinator loads the record from the log.
     """
     protocols = {
         member_id: member.classic_member_metadata.supported_protocols
@@ -166,7 +171,7 @@ def downgrade_records(group: ConsumerGroup, now: Moment) -> list[CoordinatorReco
     chosen = _choose_protocol(list(protocols.values()))
     value = GroupMetadataValue(
         protocol_type=PROTOCOL_TYPE,
-        # What they know: the epoch went up when the last of the others left, and nobody has heard of it.
+        # Not the group epoch: it went up when the last consumer member left, and no classic member has seen it.
         generation=max(group.stored.current(member_id).member_epoch for member_id in protocols),
         protocol=chosen,
         leader=next(iter(protocols)),
@@ -177,14 +182,15 @@ def downgrade_records(group: ConsumerGroup, now: Moment) -> list[CoordinatorReco
 
 
 def _choose_protocol(protocols: list[tuple[tuple[str, bytes], ...]]) -> str:
-    """Of those that everybody knows, the one that most members like best; among equals the first by name."""
-    known = Counter(name for each in protocols for name, _ in each)
-    shared = {name for name, count in known.items() if count == len(protocols)}
+    """Return the protocol that most members prefer among those that all support; of equals the first by name."""
+    supporters = Counter(name for each in protocols for name, _ in each)
+    shared = {name for name, count in supporters.items() if count == len(protocols)}
     votes = Counter(next((name for name, _ in each if name in shared), each[0][0]) for each in protocols)
     return max(sorted(votes), key=lambda name: votes[name])
 
 
 def _downgraded(group: ConsumerGroup, member_id: str, protocol: str) -> MemberMetadata:
+    """Return the entry of a classic member in the record of the classic group."""
     member = group.members[member_id]
     assert member.classic_member_metadata is not None
     supported = member.classic_member_metadata.supported_protocols

@@ -1,18 +1,19 @@
-"""How a member of a consumer group gets from what it owns to what it should own. Pure.
+"""Reconciliation of a consumer group member: from the partitions that it owns to its target assignment. Pure.
 
 Each member has a state and an epoch; a partition is owned by at most one member at any time.
 
-                    nothing to give up, all of it is free
+                  nothing to revoke, all new ones are free
              ┌────────────────────────────────────────────────┐
              │                                                ▼
-    Stable ──┼── must give up partitions ──► Unrevoked ──► next target ──► Stable
-             │                                 │ still reports one: stays, on its old epoch
-             └── others still own some ──► Unreleased ──► Stable, once they let go
+    Stable ──┼── must revoke partitions ───► Unrevoked ──► next target ──► Stable
+             │                                 │ still reports one: stays at its old epoch
+             └── others still own some ──► Unreleased ──► Stable, after they revoked them
 
-1. Unrevoked: it may keep what is both assigned and in the target. The rest is pending revocation: still owned, not to
-   be read any more. It stays on its epoch until a heartbeat reports owned partitions without them.
-2. Then it moves to the epoch of the target and is given those new partitions that nobody owns.
-3. Unreleased: some of them are owned by others. They come with later heartbeats, on the same epoch.
+1. Unrevoked: the member keeps the partitions that are both assigned and in the target. Its other partitions are pending
+   revocation: the member still owns them and must stop reading them. It stays at its epoch until a heartbeat reports
+   owned partitions without them.
+2. Then the member moves to the epoch of the target and is assigned the new partitions that no other member owns.
+3. Unreleased: other members still own some of the new partitions. Later heartbeats assign them, at the same epoch.
 
 Facts: KIP-848; CurrentAssignmentBuilder of Kafka 4.2 and 4.3.
 """
@@ -30,7 +31,7 @@ STABLE: Final = 0
 UNREVOKED_PARTITIONS: Final = 1
 UNRELEASED_PARTITIONS: Final = 2
 
-#: a member that just came: on no epoch, with nothing
+#: the current assignment of a member that has just joined: epoch 0, without partitions
 NEWCOMER: Final = ConsumerGroupCurrentMemberAssignmentValue(member_epoch=0, previous_member_epoch=0, state=STABLE)
 
 _NO_PARTITIONS: Final[frozenset[int]] = frozenset()
@@ -41,25 +42,26 @@ Partitions = Mapping[bytes, Collection[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Where the member should get to, and what stands in its way."""
+    """The target of a member, and the conditions under which it can reach it."""
 
     target_epoch: int
     target: TopicPartitions
-    #: topics that exist and that the member is subscribed to: it may not read others, whatever the target says
+    #: existing topics that the member is subscribed to; partitions of other topics are not assigned, even if targeted
     topic_ids: Collection[bytes]
     subscription_changed: bool
-    #: what the member says that it owns; None if it did not say
+    #: the owned partitions that the member reports; None if the heartbeat has no such list
     owned: TopicPartitions | None
     #: whether another member owns the partition
     is_owned_by_other: Callable[[bytes, int], bool]
 
 
 def is_reconciled(current: ConsumerGroupCurrentMemberAssignmentValue, target_epoch: int) -> bool:
+    """Return whether the member has reached the target assignment of this epoch."""
     return current.state == STABLE and current.member_epoch == target_epoch
 
 
 def is_subset(owned: TopicPartitions | None, of: TopicPartitions) -> bool:
-    """Whether all of it is in there; no answer is no subset."""
+    """Return whether ``of`` contains all owned partitions; False if the member did not report them."""
     if owned is None:
         return False
     whole = as_sets(of)
@@ -69,7 +71,10 @@ def is_subset(owned: TopicPartitions | None, of: TopicPartitions) -> bool:
 def reconcile(
     current: ConsumerGroupCurrentMemberAssignmentValue, goal: Goal
 ) -> ConsumerGroupCurrentMemberAssignmentValue:
-    """The member's next state, or the same one if it cannot move."""
+    """Return the member's next assignment, or the same one if it must wait.
+
+    :raises Refused: FENCED_MEMBER_EPOCH if the log has an unknown state and the member may own partitions.
+    """
     if current.state == STABLE:
         if current.member_epoch != goal.target_epoch:
             return _advance(current, goal, current.member_epoch)
@@ -77,11 +82,11 @@ def reconcile(
     if current.state == UNREVOKED_PARTITIONS:
         if _reports_any(goal.owned, as_sets(current.partitions_pending_revocation)):
             return _drop_unsubscribed(current, goal) if goal.subscription_changed else current
-        # It gave up what it had to, so it has finished its epoch; the target may be several epochs ahead.
+        # The member has revoked all pending partitions, which completes its epoch; the target may be several ahead.
         return _advance(current, goal, min(current.member_epoch + 1, goal.target_epoch))
     if current.state == UNRELEASED_PARTITIONS:
         return _advance(current, goal, current.member_epoch)
-    # A state that a newer coordinator wrote: only a member that owns nothing can go on from here.
+    # A newer coordinator stored this state: only a member that owns no partitions can continue.
     if goal.owned is None or goal.owned:
         raise Refused(
             ErrorCode.FENCED_MEMBER_EPOCH,
@@ -95,14 +100,14 @@ def as_sets(partitions: TopicPartitions) -> dict[bytes, set[int]]:
 
 
 def from_sets(partitions: Partitions) -> TopicPartitions:
-    """In order, and without topics that have none."""
+    """Return the partitions sorted, without topics that have no partitions."""
     return tuple((topic_id, tuple(sorted(numbers))) for topic_id, numbers in sorted(partitions.items()) if numbers)
 
 
 def _advance(
     current: ConsumerGroupCurrentMemberAssignmentValue, goal: Goal, epoch: int
 ) -> ConsumerGroupCurrentMemberAssignmentValue:
-    """Towards the target as far as it goes. ``epoch`` is where the member stands if it must give up partitions."""
+    """Move the member towards the target as far as possible. ``epoch`` is its epoch if it must revoke partitions."""
     assigned, target = as_sets(current.assigned_partitions), as_sets(goal.target)
     keep: dict[bytes, set[int]] = {}
     revoke: dict[bytes, set[int]] = {}
@@ -128,7 +133,7 @@ def _advance(
 def _drop_unsubscribed(
     current: ConsumerGroupCurrentMemberAssignmentValue, goal: Goal
 ) -> ConsumerGroupCurrentMemberAssignmentValue:
-    """The subscription changed and no new target is there yet: give up at least what is not subscribed any more."""
+    """Revoke the partitions of unsubscribed topics, after a changed subscription and before a new target exists."""
     assigned = as_sets(current.assigned_partitions)
     dropped = {topic_id: numbers for topic_id, numbers in assigned.items() if topic_id not in goal.topic_ids}
     if not dropped:
@@ -148,7 +153,7 @@ def _drop_unsubscribed(
 
 
 def _reports_any(owned: TopicPartitions | None, of: Partitions) -> bool:
-    """Whether the member still owns one of these, as far as we know: one that does not say has given up nothing."""
+    """Return whether the member still owns one of these; True if it does not report its owned partitions."""
     if owned is None:
         return True
     return any(number in of.get(topic_id, ()) for topic_id, numbers in owned for number in numbers)
