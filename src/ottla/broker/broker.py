@@ -190,7 +190,7 @@ class Broker:
             await self._store.multi(ops)
         # This is last: after a kill before this line, the next start must not report missing metadata.
         try:
-            self._log_store.sign(cluster_id, settings.broker_id, self._new_text_id)
+            self._log_store.write_meta(cluster_id, settings.broker_id, self._new_text_id)
         except OSError as error:
             raise StartError(f"data directory {first} cannot be signed: {error}; check the disk") from None
         return cluster_id

@@ -392,7 +392,7 @@ class Log:
         self._active_since_ms = now_ms
         self._roll_after_ms = self._roll_deadline()
 
-    def maybe_roll_quiet(self, now_ms: int) -> None:
+    def maybe_roll_by_age(self, now_ms: int) -> None:
         """Roll the active segment if segment.ms has passed, because compaction skips the active segment.
 
         The age counts from the first timestamp or from the first append, whichever is later: a producer may send old

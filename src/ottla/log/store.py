@@ -80,7 +80,7 @@ class LogDir:
         self.has_room = True
         self.logs: dict[TopicPartition, Log] = {}
         #: checkpointed offsets of the logs that are offline because they could not be read
-        self.unread: dict[TopicPartition, CheckpointedOffsets] = {}
+        self.unreadable: dict[TopicPartition, CheckpointedOffsets] = {}
         #: contents of the high watermark checkpoint, or of its next version
         self.high_watermarks: dict[TopicPartition, int] = {}
         #: partitions for which a checkpoint on disk may hold an offset other than 0
@@ -152,7 +152,7 @@ class LogStore:
                 )
             self.dirs.append(LogDir(path, lock_fd))
 
-    def sign(self, cluster_id: str, broker_id: int, directory_id: Callable[[], str]) -> None:
+    def write_meta(self, cluster_id: str, broker_id: int, directory_id: Callable[[], str]) -> None:
         """Write ``meta.properties``, which names the owner, into each new directory."""
         for directory in self.dirs:
             if not read_meta(self._disk, directory.path):
@@ -228,7 +228,7 @@ class LogStore:
             log.critical("log cannot be read, its partition is offline partition=%s error=%s", spec.name, error)
             opened = self._add(directory, self._empty_log(path, spec))
             opened.failure = str(error)
-            directory.unread[spec.name] = offsets
+            directory.unreadable[spec.name] = offsets
             if offsets.cleaner:
                 directory.cleaner_offsets[spec.name] = offsets.cleaner
             return
@@ -313,7 +313,7 @@ class LogStore:
             return
         directory = self.dir_of(removed)
         del directory.logs[name]
-        directory.unread.pop(name, None)
+        directory.unreadable.pop(name, None)
         directory.cleaner_offsets.pop(name, None)
         removed.pending.clear()
         removed.deleted = True
@@ -404,7 +404,9 @@ class LogStore:
             if directory.offline:
                 continue
             marks = {name: high_watermarks[name] for name in directory.logs if name in high_watermarks}
-            marks |= {name: o.high_watermark for name, o in directory.unread.items() if o.high_watermark is not None}
+            marks |= {
+                name: o.high_watermark for name, o in directory.unreadable.items() if o.high_watermark is not None
+            }
             directory.high_watermarks = marks
             self._write_offsets(directory, sync=sync)
 
@@ -416,8 +418,8 @@ class LogStore:
             for name, each in logs.items()
             if each.log_start_offset > each.segments[0].base_offset
         }
-        points |= {name: o.recovery_point for name, o in directory.unread.items() if o.recovery_point is not None}
-        starts |= {name: o.start for name, o in directory.unread.items() if o.start is not None}
+        points |= {name: o.recovery_point for name, o in directory.unreadable.items() if o.recovery_point is not None}
+        starts |= {name: o.start for name, o in directory.unreadable.items() if o.start is not None}
         marks = directory.high_watermarks
         directory.checkpointed |= points.keys() | {name for name, offset in marks.items() if offset}
         self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)

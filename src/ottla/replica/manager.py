@@ -326,7 +326,7 @@ class ReplicaManager:
             if not its_log.settings.compact or partition.offline or its_log in self.compactor.uncleanable:
                 continue
             try:
-                its_log.maybe_roll_quiet(now_ms)
+                its_log.maybe_roll_by_age(now_ms)
                 plan = plan_compaction(its_log, partition.last_stable_offset, now_ms)
             except OSError as error:
                 self._failed(its_log, error)

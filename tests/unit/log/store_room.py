@@ -53,7 +53,7 @@ class StoreRoom:
 
     def start(self, *specs: PartitionSpec) -> LogStore:
         self.store.lock()
-        self.store.sign("cluster", 1, lambda: "directory")
+        self.store.write_meta("cluster", 1, lambda: "directory")
         self.store.load({each.name: each for each in specs})
         self.threads.run()
         return self.store

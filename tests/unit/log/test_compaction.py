@@ -126,16 +126,16 @@ def test_compacted_log_is_not_due_again(room: CompactionRoom) -> None:
 def test_quiet_segment_is_rolled_when_its_records_are_due(room: CompactionRoom) -> None:
     with_settings(room, max_compaction_lag_ms=5000)
     room.produce((b"k", b"1"), timestamp=NOW)
-    room.log.maybe_roll_quiet(NOW + 5000)
+    room.log.maybe_roll_by_age(NOW + 5000)
     assert room.segments() == [0]
-    room.log.maybe_roll_quiet(NOW + 5001)
+    room.log.maybe_roll_by_age(NOW + 5001)
     assert room.segments() == [0, 1]
 
 
 def test_batch_with_an_old_timestamp_does_not_make_its_segment_roll(room: CompactionRoom) -> None:
     with_settings(room, max_compaction_lag_ms=5000)
     room.produce((b"k", b"1"), timestamp=NOW - DAY)
-    room.log.maybe_roll_quiet(NOW + 1)
+    room.log.maybe_roll_by_age(NOW + 1)
     assert room.segments() == [0]
 
 

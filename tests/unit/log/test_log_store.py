@@ -75,7 +75,7 @@ def test_new_directory_is_signed_once(disk: MemoryDisk, tmp_path: Path) -> None:
     assert meta == {"version": "1", "cluster.id": "cluster", "node.id": "1", "directory.id": "directory"}
     room = StoreRoom(disk, tmp_path)
     room.store.lock()
-    room.store.sign("another", 2, lambda: "other")
+    room.store.write_meta("another", 2, lambda: "other")
     room.abandon()
     assert read_meta(disk, str(tmp_path)) == meta
 
