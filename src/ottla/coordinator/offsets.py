@@ -348,6 +348,7 @@ def _tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
 
 
 def _fetch_result(partition: int, value: OffsetCommitValue | None, code: int = 0) -> OffsetFetchResponsePartitions:
+    """Return the response for one partition; ``code`` applies only if there is no committed offset."""
     if value is None:
         return OffsetFetchResponsePartitions(
             partition_index=partition, committed_offset=_NO_OFFSET, committed_leader_epoch=-1, metadata="",
@@ -362,6 +363,7 @@ def _fetch_result(partition: int, value: OffsetCommitValue | None, code: int = 0
 def _fetch_topic(
     committed: dict[tuple[str, int], OffsetCommitValue], topic: OffsetFetchRequestTopics, version: int, world: World
 ) -> OffsetFetchResponseTopics:
+    """Return the response for one topic of the request, with UNKNOWN_TOPIC_ID if no topic has its id."""
     name: str | None = topic.name
     code = ErrorCode.NONE
     if version >= TOPIC_IDS_FROM:
@@ -375,6 +377,7 @@ def _fetch_topic(
 def _fetch_all_topics(
     committed: dict[tuple[str, int], OffsetCommitValue], version: int, world: World
 ) -> Iterator[OffsetFetchResponseTopics]:
+    """Yield the response for each topic with committed offsets."""
     by_topic: dict[str, list[OffsetFetchResponsePartitions]] = {}
     for (topic, partition), value in committed.items():
         by_topic.setdefault(topic, []).append(_fetch_result(partition, value))

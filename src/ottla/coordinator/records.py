@@ -291,6 +291,7 @@ _KEYS: Final[dict[int, tuple[Callable[..., Key], int]]] = {
 
 
 def _decode_key(number: int, key: bytes) -> Key | None:
+    """Return the key, or None if Ottla ignores records of this type."""
     if number in (0, _OFFSET_COMMIT):
         group, position = _read_string(key, _INT16.size)
         topic, position = _read_string(key, position)
@@ -346,6 +347,7 @@ _STRUCT: Final = b"\x01"
 
 
 def _encode_classic_tag(classic: ClassicMemberMetadata | None) -> bytes:
+    """Return the tagged fields of a member's value: the classic member metadata with the tag 0."""
     data = _NULL_STRUCT
     if classic is not None:
         protocols = [

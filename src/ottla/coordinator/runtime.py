@@ -68,36 +68,46 @@ class Sleeper(Protocol):
     #: the monotonic time at which ``expire`` has to run, not later than the earliest deadline; NEVER without a deadline
     wake_at: float
 
-    def expire(self, now: Moment) -> Decided: ...
+    def expire(self, now: Moment) -> Decided:
+        """Apply every deadline that has passed. Return the records and replies."""
 
-    def retire(self, error_code: ErrorCode) -> Decided: ...
+    def retire(self, error_code: ErrorCode) -> Decided:
+        """Return a reply with this error code for every parked request."""
 
 
 class Shard(Protocol):
     """The state of one partition. Pure: no I/O. Only ``replay`` and ``end_transaction`` change the durable state."""
 
     @property
-    def sleepers(self) -> Mapping[str, Sleeper]: ...
+    def sleepers(self) -> Mapping[str, Sleeper]:
+        """Return the groups or transactional ids that may have deadlines, by name."""
 
-    def replay(self, record: Any, producer: Producer | None) -> None: ...
+    def replay(self, record: Any, producer: Producer | None) -> None:
+        """Apply one record of the log. ``producer`` is set if the record belongs to a transaction."""
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Apply a marker: commit or discard the pending records of this producer."""
 
-    def resume(self, now: Moment) -> None: ...
+    def resume(self, now: Moment) -> None:
+        """Rebuild the soft state after the whole log was replayed."""
 
-    def after_load(self, now: Moment) -> Decided: ...
+    def after_load(self, now: Moment) -> Decided:
+        """Return the records and deliveries that are due after the load."""
 
-    def settle(self, name: str, now: Moment, *, changed: bool) -> Decided | None: ...
+    def settle(self, name: str, now: Moment, *, changed: bool) -> Decided | None:
+        """Return the follow-up of an operation on a name, or None. ``changed``: the operation had records."""
 
     def changes_soft_state(self, records: list[Any]) -> bool:
         """Return whether the operation that returned these records may also have changed soft state."""
 
-    def discard_soft_state(self, name: str, now: Moment) -> None: ...
+    def discard_soft_state(self, name: str, now: Moment) -> None:
+        """Reset the soft state of a name to match its durable state."""
 
-    def retire(self, error_code: ErrorCode) -> Decided: ...
+    def retire(self, error_code: ErrorCode) -> Decided:
+        """Return a reply with this error code for every parked request of the shard."""
 
-    def durable(self) -> dict[str, object]: ...
+    def durable(self) -> dict[str, object]:
+        """Return the durable state; two replays of one log return equal states."""
 
 
 S = TypeVar("S", bound=Shard)
@@ -123,6 +133,7 @@ class PendingReply:
         self._future: asyncio.Future[Message] | None = None
 
     def answer(self, message: Message) -> None:
+        """Set the reply and pass it to the waiter."""
         self._message = message
         if self._then is not None:
             self._then(message)
@@ -142,6 +153,7 @@ class PendingReply:
         return self._message
 
     def now_or_later(self) -> Message | PendingReply:
+        """Return the reply if it is known, else the ticket itself."""
         return self if self._message is None else self._message
 
     def __await__(self) -> Generator[Any, None, Message]:
@@ -206,6 +218,11 @@ class _DurableWaiter:
         self.deadline = deadline
 
     def on_committed(self, error_code: int) -> None:
+        """Send the replies, or refuse the requests if the wait failed.
+
+        After a timeout the records may still become durable, so the shard keeps its state. After any other error the
+        log has lost the records, so the shard is loaded again.
+        """
         if not error_code:
             for ticket, message in self._outcome.replies:
                 ticket.answer(message)
@@ -381,6 +398,7 @@ class ShardRuntime(ABC, Generic[S]):
             self._set_timer(hosted, name)
 
     def _perform_one(self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
+        """Append and replay the records of one outcome, then send its replies."""
         if outcome.records:
             try:
                 self._append(hosted, outcome, now)
@@ -452,6 +470,7 @@ class ShardRuntime(ABC, Generic[S]):
 
     @staticmethod
     def refuse(replies: Iterable[tuple[Ticket, Message]], code: int) -> None:
+        """Complete the requests of these tickets with an error code instead of the replies."""
         for ticket, _ in replies:
             ticket.answer(ticket.refuse(code))
 
@@ -547,6 +566,7 @@ class ShardRuntime(ABC, Generic[S]):
             self._load_task = self._loop.create_task(self._load_all(), name=f"load {self.topic}")
 
     async def _load_all(self) -> None:
+        """Load the shards in ``_loading``, one after the other. A shard that cannot be read stays unloaded."""
         while self._loading:
             hosted = self._loading.pop(0)
             started = self._clock.monotonic()
@@ -648,6 +668,7 @@ class ShardRuntime(ABC, Generic[S]):
         return differing
 
     async def stop(self) -> None:
+        """Stop the load and unload all shards."""
         if self._load_task is not None:
             self._load_task.cancel()
             await asyncio.wait([self._load_task])

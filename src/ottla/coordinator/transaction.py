@@ -163,6 +163,7 @@ class TransactionShard:
         return outcome
 
     def settle(self, transactional_id: str, now: Moment, *, changed: bool) -> TransactionOutcome | None:
+        """Return None, because no operation on a transactional id has a follow-up."""
         return None
 
     @property
@@ -227,6 +228,7 @@ class TransactionShard:
     def _init_producer_id(
         self, request: InitProducerIdRequest, fresh_producer_id: int | None, now: Moment
     ) -> TransactionOutcome:
+        """Return the record with the new epoch, or the abort of the ongoing transaction. Raise Refused if invalid."""
         transactional_id = request.transactional_id
         assert transactional_id is not None, "a producer without a transactional id has no shard"
         self._check_init(request)
@@ -421,6 +423,7 @@ class TransactionShard:
     def _end_v1(
         self, request: EndTxnRequest, fresh_producer_id: int | None, client: Client, now: Moment
     ) -> tuple[TransactionOutcome, Producer]:
+        """End the transaction of a client before KIP-890. A request for a transaction that has ended is a retry."""
         value = self._require_value(request.transactional_id)
         producer = Producer(request.producer_id, request.producer_epoch)
         _check_producer(value, producer)
@@ -519,6 +522,7 @@ class TransactionShard:
         return TransactionOutcome(records=[TransactionRecord(TransactionLogKey(transactional_id), completed)])
 
     def _new_delivery(self, transactional_id: str, prepared: TransactionLogValue) -> Delivery:
+        """Return a delivery of the markers for a Prepare record, with the current coordinator epoch."""
         return Delivery(
             transactional_id=transactional_id,
             producer=_producer_of(prepared),
@@ -733,6 +737,7 @@ def _complete_state(*, commit: bool) -> TransactionState:
 
 
 def _complete_value(prepared: TransactionLogValue, now: Moment) -> TransactionLogValue:
+    """Return the value of the Complete record that follows a Prepare record."""
     state = _complete_state(commit=prepared.state == TransactionState.PREPARE_COMMIT)
     if prepared.next_producer_id == -1:
         return _changed(prepared, now, state=state, partitions=())

@@ -107,7 +107,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
             return False
 
     async def wait_for_markers(self, transactional_id: str) -> None:
-        """Return when this id has no outstanding markers, or after ``_MARKERS_WAIT_S``. May return at once.
+        """Return when this id has no outstanding markers, or after ``_MARKERS_WAIT_S``. May return immediately.
 
         The check and the registration run without a suspension between them, so that a Complete cannot be applied
         unnoticed in between. A waiter that was woken checks again, because another request may have ended the next
@@ -259,6 +259,7 @@ class _Progress:
         self.call_done_if_complete()
 
     def call_done_if_complete(self) -> None:
+        """Call ``done`` once, when no partition is left."""
         if not self._remaining and not self._is_done:
             self._is_done = True
             self._done(self.delivery)
