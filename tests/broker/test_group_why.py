@@ -25,6 +25,11 @@ from ottla.wire.messages.create_partitions import CreatePartitionsRequest, Creat
 from ottla.wire.messages.describe_groups import DescribeGroupsRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from ottla.wire.messages.heartbeat import HeartbeatRequest
+from ottla.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
@@ -36,12 +41,12 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "200",
     "group.consumer.min.session.timeout.ms": "200",
-    "group.consumer.session.timeout.ms": "1000",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "200",
     "group.verify.interval.ms": "500",
 }
 LONG_MS = 30_000
+GROUP_RESOURCE = 32
 DEADLINE_S = 90.0
 #: a version in which members are admitted at once
 JOIN_V = 3
@@ -187,7 +192,7 @@ def test_left_with_the_reason_that_the_client_gave(broker: BrokerProcess, group:
 
 
 def test_session_timeout(broker: BrokerProcess, group: str) -> None:
-    member = Member(broker, group, session_timeout=300)
+    member = Member(broker, group, session_timeout=2000)
     member.settle()
     cause = first_cause(why(broker, group, 2)[0])
     assert (cause["kind"], cause["member_id"]) == ("session timeout", member.member_id)
@@ -315,6 +320,13 @@ class Heart:
             ]
         return answer
 
+    def set_session_ms(self, value: int) -> None:
+        """Change the session timeout of the group, from its next heartbeat on."""
+        config = AlterableConfig(name="consumer.session.timeout.ms", config_operation=0, value=str(value))
+        resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=self.group, configs=[config])
+        (changed,) = self.client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+        assert changed.error_code == 0, changed
+
 
 def test_causes_of_the_consumer_protocol(broker: BrokerProcess, group: str) -> None:
     topic = f"grows-{group}"
@@ -334,13 +346,15 @@ def test_causes_of_the_consumer_protocol(broker: BrokerProcess, group: str) -> N
     heart.beat()
     heart.beat()
     assert first_cause(why(broker, group, 3)[0])["kind"] == "metadata change"
-    # and then it falls silent
+    # Then it falls silent. Its session was long until now, so that it does not expire while the command runs.
+    heart.set_session_ms(200)
+    heart.beat()
     cause = first_cause(why(broker, group, 4)[0])
     assert (cause["kind"], cause["member_id"]) == ("session timeout", heart.member_id)
 
 
 def test_people_are_told_who_how_long_and_what_to_look_at(broker: BrokerProcess, group: str) -> None:
-    Member(broker, group, session_timeout=300, client_id="fragile").settle()
+    Member(broker, group, session_timeout=2000, client_id="fragile").settle()
     why(broker, group, 2)
     words = [*SCRIPT, "group", "why", group, "--bootstrap-server", broker.bootstrap]
     page = subprocess.run(words, capture_output=True, check=True, timeout=60).stdout.decode()

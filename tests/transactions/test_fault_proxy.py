@@ -110,7 +110,7 @@ def test_a_lost_answer_is_that_of_a_request_that_arrived(broker: EchoBroker, pro
 
 
 def test_a_late_request_arrives_after_those_of_the_next_connection(broker: EchoBroker, proxy: FaultProxy) -> None:
-    proxy.rng.uniform = lambda low, high: 0.5  # type: ignore[method-assign]
+    proxy.rng.uniform = lambda low, high: 2.0  # type: ignore[method-assign]
     proxy.faults = always(Fault.ARRIVE_LATE)
     with RawClient(proxy.address) as client, pytest.raises(Closed):
         ask(client, 5)

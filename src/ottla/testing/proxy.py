@@ -135,6 +135,8 @@ class FaultProxy:
             task = self._loop.create_task(_Link(self, reader, writer).run())
             tasks.add(task)
             task.add_done_callback(tasks.discard)
+            # Also for a link that is cancelled before it has connected to the broker, or before it has begun.
+            task.add_done_callback(lambda _: writer.close())
 
         server = await asyncio.start_server(accept, "127.0.0.1", self._port)
         self.address = "{}:{}".format(*server.sockets[0].getsockname())
@@ -144,6 +146,8 @@ class FaultProxy:
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # Transports close their sockets in the next round of the loop.
+        await asyncio.sleep(0)
 
     def draw(self, api_key: int, client_id: str) -> Fault | None:
         """What happens to this request."""
