@@ -55,6 +55,8 @@ class JavaTools:
         done = self.run_tool(command, options, stdin=stdin)
         text = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, f"{tool} ended with {done.returncode}:\n{text}"
+        # A consumer that times out ends as one that has read everything: the reason is here.
+        print(f"{tool} {' '.join(arguments)}\n{done.stderr}")
         return text if fails else done.stdout
 
     def run_all(self, *calls: Sequence[str]) -> list[str]:

@@ -311,7 +311,7 @@ def test_decompression_stops_at_its_bound() -> None:
     chunks = decode_chunks(
         memoryview(resealed(batch)), start=0, end=9, aborted=None, headers=False, batch_bytes_max=1 << 16
     )
-    with pytest.raises(DamagedBatch, match="larger than 65536 bytes"):
+    with pytest.raises(DamagedBatch, match="more than 65536 bytes"):
         next(chunks)
 
 
