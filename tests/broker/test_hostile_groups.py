@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -187,16 +188,17 @@ def test_leader_that_never_syncs_does_not_keep_the_others_waiting_for_ever(targe
         assert [each.member_id for each in again.members] == [joined.member_id]
 
 
-def test_storm_of_member_ids_that_nobody_uses_costs_little_and_passes(target: BrokerProcess) -> None:
+def test_storm_of_member_ids_that_nobody_uses_is_bounded_and_passes(target: BrokerProcess) -> None:
     group = new_group()
     before = rss_bytes(target)
     with RawClient(target.bootstrap) as client:
-        for _ in range(20_000):
+        for _ in range(12_000):
             client.send(join(group, session_timeout=6_000), 4)
-        for number in range(20_000):
-            assert client.receive(11, 4, number + 1).error_code == 79
+        codes = Counter(client.receive(11, 4, number + 1).error_code for number in range(12_000))
+        # group.max.members.per.ip is 10,000; an id that is not used counts as a member until it expires.
+        assert set(codes) == {79, 81}
+        assert codes[79] <= 10_000
         assert rss_bytes(target) - before < 32 * MIB
-        expect_group_works(client, new_group())
         eventually(lambda: group not in groups_of(client), seconds=20)
 
 
@@ -307,21 +309,23 @@ def test_commit_that_is_too_large_does_not_disturb_the_group(target: BrokerProce
 def test_subscription_that_is_too_large_for_the_log_is_refused_and_the_group_goes_on(target: BrokerProcess) -> None:
     group = new_group()
     with RawClient(target.bootstrap) as bad, RawClient(target.bootstrap) as good:
-        joined = become_member(bad, group, protocols={"range": bytes(2 * MIB)})
-        assert bad.ask(sync(group, joined.generation_id, joined.member_id), 5).error_code == -1
+        joined = become_member(bad, group, protocols={"range": bytes(MIB - 1000)})
+        # The metadata alone would fit in a record, but not with an assignment.
+        large = sync(group, joined.generation_id, joined.member_id, {joined.member_id: bytes(100_000)})
+        assert bad.ask(large, 5).error_code == -1
         bad.ask(leave(group, joined.member_id), 2)
         expect_group_works(good, group)
 
 
-def test_joins_of_many_megabytes_are_forgotten_with_their_members(fresh_target: BrokerProcess) -> None:
+def test_joins_of_many_megabytes_are_refused_and_leave_nothing_behind(fresh_target: BrokerProcess) -> None:
     group = new_group()
     before = rss_bytes(fresh_target)
     with RawClient(fresh_target.bootstrap) as client:
         for _ in range(30):
             answer = client.ask(join(group, protocols={"range": bytes(4 * MIB)}), 4)
-            assert answer.error_code == 79
+            assert answer.error_code == 44  # group.member.max.metadata.bytes
         assert rss_bytes(fresh_target) - before < 64 * MIB
-        joined = become_member(client, group, protocols={f"p{number}": bytes(MIB) for number in range(7)})
+        joined = become_member(client, group, protocols={f"p{number}": bytes(MIB // 8) for number in range(7)})
         client.ask(leave(group, joined.member_id), 2)
         expect_group_works(client, new_group())
     eventually(lambda: rss_bytes(fresh_target) - before < 64 * MIB)
@@ -362,15 +366,15 @@ def test_regular_expression_that_is_a_bomb_does_not_go_off(target: BrokerProcess
     assert rss_bytes(target) - before < 32 * MIB
 
 
-def test_heartbeat_with_a_huge_list_of_topics_is_refused_or_taken_and_nobody_waits(target: BrokerProcess) -> None:
+def test_heartbeat_with_a_huge_list_of_topics_is_refused_and_nobody_waits(target: BrokerProcess) -> None:
     group = new_group()
     names = [f"topic-{number}-{'x' * 100}" for number in range(20_000)]
     with RawClient(target.bootstrap) as client, RawClient(target.bootstrap) as other:
         waiting = client.send(consumer_join(group, "m", names), 1)
         expect_group_works(other, new_group())
         answer = client.receive(68, 1, waiting)
-        assert answer.error_code in (-1, 10, 42)
-        # It does not fit into the log, so there is no such group.
+        assert answer.error_code == 44  # group.member.max.metadata.bytes
+        # A refused member creates no group.
         assert group not in groups_of(other)
 
 

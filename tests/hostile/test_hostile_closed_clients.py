@@ -46,7 +46,7 @@ def test_parked_joins_of_closed_clients_keep_neither_descriptors_nor_members(end
     with Attacked() as target, RawClient(target.bootstrap) as good:
         eventually(lambda: good.ask(FindCoordinatorRequest(key="g"), 0).error_code == 0)
         good.create_topic("one")
-        become_stable(good, "g")
+        become_stable(good, "g", session_timeout=LONGEST_MS)  # it must not expire during the attack
         target.measure()
         before = descriptors(target.process.pid)
         for _ in range(scaled(5, 250)):

@@ -86,6 +86,7 @@ class Coordination:
             "world": world, "begin_turn": begin_turn,
         }  # fmt: skip
         self.runtime = GroupRuntime(on_rebalance=self._note_rebalance, **parts)
+        world.usage.shards = self.runtime.shards
         self.markers = MarkerWriter(
             replicas=services.replicas, clock=services.clock, wheel=services.wheel, begin_turn=begin_turn,
             on_written=self._marker_written,
@@ -96,6 +97,7 @@ class Coordination:
         self._expiry_due = now + services.settings.offsets_retention_check_interval_ms / 1000
         self._verify_due = now
         self._verifying = False
+        self._refusals_reported = 0
 
     # -- changes --------------------------------------------------------------------------------------------------
 
@@ -122,6 +124,11 @@ class Coordination:
 
     def tick(self, now: float) -> None:
         settings = self._services.settings
+        usage = self.runtime.world.usage
+        if usage.refused != self._refusals_reported:
+            count = usage.refused - self._refusals_reported
+            log.warning("requests refused by a limit of a client host count=%d last=%r", count, usage.last_refusal)
+            self._refusals_reported = usage.refused
         if now >= self._expiry_due:
             self._expiry_due = now + settings.offsets_retention_check_interval_ms / 1000
             self.runtime.expire_offsets()

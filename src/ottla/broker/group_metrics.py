@@ -186,6 +186,8 @@ class GroupMetrics:
         for (state, kind), count in collected.groups.items():
             page.gauge("ottla_groups", "Groups by state and type.", count, label_text(state=state, type=kind))
         page.counter("ottla_group_rebalances", "Rebalances that were finished.", coordination.rebalances)
+        text = "Requests refused by a limit of a client host."
+        page.counter("ottla_group_requests_refused", text, coordination.runtime.world.usage.refused)
         mismatches = coordination.runtime.mismatches + coordination.transactions.mismatches
         text = "Shards found to differ from a replay of their log."
         page.counter("ottla_group_replay_mismatches", text, mismatches)

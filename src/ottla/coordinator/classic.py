@@ -49,6 +49,7 @@ from ottla.coordinator.classic_member import (
     NULL_PROTOCOL_FROM,
     ClassicMember,
     Parked,
+    Pending,
     Protocols,
     joining_member,
     loaded_member,
@@ -126,8 +127,8 @@ class ClassicGroup:
         self._topics: frozenset[str] | None = None
 
         # Parked requests and deadlines
-        #: member id that was returned with MEMBER_ID_REQUIRED -> deadline
-        self._pending: dict[str, float] = {}
+        #: by the member id that was returned with MEMBER_ID_REQUIRED
+        self.pending: dict[str, Pending] = {}
         self._parked_joins = 0
         #: ticket of a parked JoinGroup or SyncGroup -> its member
         self._waiting: dict[Ticket, ClassicMember] = {}
@@ -199,7 +200,7 @@ class ClassicGroup:
             refuse_join(parked, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
         elif not member_id:
             self._join_new(request, client, parked, now, out)
-        elif member_id in self._pending and request.group_instance_id is None:
+        elif member_id in self.pending and request.group_instance_id is None:
             self._add(member_id, request, client, parked, now, out)
         else:
             try:
@@ -221,7 +222,7 @@ class ClassicGroup:
         return True
 
     def _remove_rejected(self, member_id: str, now: Moment, out: Outcome) -> None:
-        self._pending.pop(member_id, None)
+        self.pending.pop(member_id, None)
         member = self.members.get(member_id)
         if member is not None:
             self._remove(member, out)
@@ -245,13 +246,13 @@ class ClassicGroup:
         elif instance_id is not None or client.version < _MEMBER_ID_REQUIRED_FROM:
             self._add(member_id, request, client, parked, now, out)
         else:
-            self._pending[member_id] = self._due_in(request.session_timeout, now)
+            self.pending[member_id] = Pending(self._due_in(request.session_timeout, now), client.host)
             refuse_join(parked, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
 
     def _add(
         self, member_id: str, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome
     ) -> None:
-        self._pending.pop(member_id, None)
+        self.pending.pop(member_id, None)
         member = joining_member(member_id, request, client, now)
         member.is_new = True
         member.session_deadline = self._due_in(NEW_MEMBER_TIMEOUT_MS, now)
@@ -360,7 +361,7 @@ class ClassicGroup:
         self._join_deadline = self._due_in(delay_ms, now)
 
     def _have_all_joined(self) -> bool:
-        return self._parked_joins == len(self.members) and not self._pending
+        return self._parked_joins == len(self.members) and not self.pending
 
     def _maybe_complete_join(self, now: Moment, out: Outcome) -> None:
         if self.state == PREPARING and not self._is_initial and self._have_all_joined():
@@ -529,7 +530,7 @@ class ClassicGroup:
         out: Outcome,
     ) -> ErrorCode:  # fmt: skip
         """Remove one member. An administrator removes a static member by its instance id, without a member id."""
-        if self._pending.pop(identity.member_id, None) is not None:
+        if self.pending.pop(identity.member_id, None) is not None:
             return ErrorCode.NONE
         by_instance = not identity.member_id and identity.group_instance_id is not None
         member_id = self._static.get(identity.group_instance_id or "", "") if by_instance else identity.member_id
@@ -594,14 +595,14 @@ class ClassicGroup:
         at = now.monotonic_s
         if at < self.wake_at:
             return out
-        due = [(deadline, _PENDING, each) for each, deadline in self._pending.items() if deadline <= at]
+        due = [(each.deadline, _PENDING, name) for name, each in self.pending.items() if each.deadline <= at]
         due += [(each.expires_at, _SESSION, each.member_id) for each in self.members.values() if each.expires_at <= at]
         due += [(self._join_deadline, _JOIN, "")] if self._join_deadline <= at else []
         due += [(self._sync_deadline, _SYNC, "")] if self._sync_deadline <= at else []
         for _, kind, member_id in sorted(due):
             # An earlier deadline's handler may have changed or removed this deadline, so check it again.
-            if kind == _PENDING and self._pending.get(member_id, NEVER) <= at:
-                del self._pending[member_id]
+            if kind == _PENDING and member_id in self.pending:
+                del self.pending[member_id]
                 self._complete_if_all_joined(now, out)
             elif kind == _SESSION and member_id in self.members and self.members[member_id].expires_at <= at:
                 self._end_session(self.members[member_id], now, out)
@@ -645,7 +646,7 @@ class ClassicGroup:
         for member in self.members.values():
             self._answer_join(member, error_code, out)
             self._answer_sync(member, SyncGroupResponse(error_code=error_code), out)
-        self._pending.clear()
+        self.pending.clear()
         self.state = DEAD
         self._join_deadline = self._sync_deadline = self.wake_at = NEVER
         return out
@@ -663,7 +664,7 @@ class ClassicGroup:
         self.wake_at = min(
             self._join_deadline,
             self._sync_deadline,
-            min(self._pending.values(), default=NEVER),
+            min((each.deadline for each in self.pending.values()), default=NEVER),
             min((each.expires_at for each in self.members.values()), default=NEVER),
         )
 
@@ -676,7 +677,7 @@ class ClassicGroup:
     @property
     def is_disposable(self) -> bool:
         """Return whether the group has no record, no members and no pending member ids, so that it can be deleted."""
-        return self.stored is None and not self.members and not self._pending
+        return self.stored is None and not self.members and not self.pending
 
     def subscribed_topics(self) -> set[str] | None:
         """Return the topics of all members of this generation; None if a member's metadata cannot be decoded."""

@@ -30,6 +30,13 @@ class Parked(NamedTuple):
     version: int
 
 
+class Pending(NamedTuple):
+    """A member id that was given out with MEMBER_ID_REQUIRED."""
+
+    deadline: float
+    client_host: str
+
+
 @dataclass(slots=True, kw_only=True)
 class ClassicMember:
     """One member, identified by ``member_id``."""
@@ -69,6 +76,12 @@ class ClassicMember:
         if not self.is_new and (self.parked_join is not None or self.parked_sync is not None):
             return NEVER
         return self.session_deadline
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes that the member's client has sent: names and metadata."""
+        names = len(self.member_id) + len(self.client_id) + len(self.group_instance_id or "")
+        return names + sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     @property
     def protocol_names(self) -> set[str]:
@@ -153,6 +166,12 @@ def replacement(old: ClassicMember, member_id: str, client: Client, now: Moment)
         parked_sync=None,
         last_progress=now.monotonic_s,
     )
+
+
+def joining_bytes(request: JoinGroupRequest, client: Client) -> int:
+    """Return the ``size_bytes`` of the member that this request asks for, about."""
+    names = len(client.client_id) + len(request.group_instance_id or "")
+    return names + sum(len(each.name) + len(each.metadata) for each in request.protocols)
 
 
 def protocols_of(request: JoinGroupRequest) -> Protocols:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ottla.coordinator.classic import ClassicGroup
-from ottla.coordinator.classic_member import ClassicMember, refused_join
+from ottla.coordinator.classic_member import ClassicMember, joining_bytes, refused_join
 from ottla.coordinator.consumer import ConsumerGroup, check_heartbeat
 from ottla.coordinator.journal import Cause, CauseKind
 from ottla.coordinator.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
@@ -29,6 +29,7 @@ from ottla.coordinator.offsets import (
 )
 from ottla.coordinator.outcome import Client, Moment, Outcome, Producer, Ticket, World
 from ottla.coordinator.records import (
+    ConsumerGroupMemberMetadataValue,
     CoordinatorRecord,
     GroupMetadataKey,
     GroupMetadataValue,
@@ -36,6 +37,7 @@ from ottla.coordinator.records import (
     OffsetCommitValue,
 )
 from ottla.coordinator.subscription import decode_assignment
+from ottla.coordinator.usage import Tally
 from ottla.model.errors import ErrorCode, KafkaError, Refused, shortened
 from ottla.wire import Message, WireError
 from ottla.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
@@ -70,6 +72,8 @@ class GroupShard:
         self._world = world
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
+        #: group id -> host of the client that created the group since the broker started
+        self._creators: dict[str, str] = {}
         #: groups that a handler converted to the consumer protocol and whose records are not replayed yet; ``replay``
         #: uses the object from here, because it holds the soft state
         self._converted: dict[str, ConsumerGroup] = {}
@@ -179,12 +183,71 @@ class GroupShard:
             else:
                 del self.groups[group_id]
 
+    # -- limits of client hosts -----------------------------------------------------------------------------------
+
+    def count_usage(self, tally: Tally) -> None:
+        """Add what the groups hold for each client host."""
+        members, size_bytes = tally.members, tally.metadata_bytes
+        for group in self.groups.values():
+            if isinstance(group, ClassicGroup):
+                for member_id, pending in group.pending.items():
+                    members[pending.client_host] += 1
+                    size_bytes[pending.client_host] += len(member_id)
+                for member in group.members.values():
+                    members[member.client_host] += 1
+                    size_bytes[member.client_host] += member.size_bytes
+            else:
+                for stored in group.members.values():
+                    members[stored.client_host] += 1
+                    size_bytes[stored.client_host] += stored_bytes(stored)
+        self._creators = {group_id: host for group_id, host in self._creators.items() if group_id in self.groups}
+        for group_id, host in self._creators.items():
+            tally.groups[host] += 1
+            size_bytes[host] += len(group_id)
+
+    def _admit_group(self, group_id: str, client: Client, now: Moment) -> None:
+        """Raise Refused if the client's host may not create this group. It may use any that exists."""
+        if group_id and group_id not in self.groups:
+            self._world.usage.admit_group(client.host, group_id, self._world.settings, now.monotonic_s)
+            self._creators[group_id] = client.host
+
+    def _admit_join(self, request: JoinGroupRequest, client: Client, now: Moment) -> None:
+        """Raise Refused if the client's host may not have this member, or if its metadata is too large."""
+        settings, usage = self._world.settings, self._world.usage
+        size_bytes = joining_bytes(request, client)
+        usage.check_size(size_bytes, settings)
+        group = self.groups.get(request.group_id)
+        known = group.members.get(request.member_id) if group is not None else None
+        if known is not None:
+            size_bytes -= known.size_bytes if isinstance(known, ClassicMember) else stored_bytes(known)
+        elif not (isinstance(group, ClassicGroup) and request.member_id in group.pending):
+            self._admit_group(request.group_id, client, now)
+            usage.admit_member(client.host, settings, now.monotonic_s)
+        if size_bytes > 0:
+            usage.admit_bytes(client.host, size_bytes, settings, now.monotonic_s)
+
+    def _admit_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client, now: Moment) -> None:
+        """Raise Refused if the client's host may not have this member. Only a heartbeat with epoch 0 adds one."""
+        group = self.groups.get(request.group_id)
+        if request.member_epoch == 0 and (group is None or request.member_id not in group.members):
+            settings, usage = self._world.settings, self._world.usage
+            names = request.subscribed_topic_names or ()
+            size_bytes = sum(map(len, names)) + len(request.subscribed_topic_regex or "") + len(client.client_id)
+            usage.check_size(size_bytes, settings)
+            self._admit_group(request.group_id, client, now)
+            usage.admit_member(client.host, settings, now.monotonic_s)
+            usage.admit_bytes(client.host, size_bytes, settings, now.monotonic_s)
+
     # -- the classic protocol -------------------------------------------------------------------------------------
 
     def join_group(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
         """Handle JoinGroup. The request creates the group if it does not exist and the join is accepted."""
         if not request.group_id:
             return _answer(ticket, refused_join(request.member_id, ErrorCode.INVALID_GROUP_ID, client.version))
+        try:
+            self._admit_join(request, client, now)
+        except Refused as refused:
+            return _answer(ticket, refused_join(request.member_id, refused.code, client.version))
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             return group.join_classic(request, client, ticket, now)
@@ -263,6 +326,10 @@ class GroupShard:
         self, request: ConsumerGroupHeartbeatRequest, client: Client, ticket: Ticket, now: Moment
     ) -> Outcome:
         """Handle ConsumerGroupHeartbeat. A join creates the group, or converts the classic group of this id."""
+        try:
+            self._admit_heartbeat(request, client, now)
+        except Refused as refused:
+            return _answer(ticket, _heartbeat_refusal(refused.code, str(refused)))
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group.heartbeat(request, client, ticket, now)
@@ -355,8 +422,9 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         epoch = request.generation_id_or_member_epoch
         if group is None:
-            if epoch < 0:
-                return  # a commit without a group: by a consumer that assigns its own partitions, or by a tool
+            if epoch < 0:  # a commit without a group: by a consumer that assigns its own partitions, or by a tool
+                self._admit_group(request.group_id, client, now)
+                return
             not_found = client.version >= _COMMIT_NOT_FOUND_FROM
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if not_found else ErrorCode.ILLEGAL_GENERATION)
         sender = request.member_id, request.group_instance_id, epoch, now
@@ -493,3 +561,11 @@ def _no_group(group_id: str) -> ErrorCode:
 
 def _heartbeat_refusal(code: ErrorCode, text: str) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=code, error_message=text or None)
+
+
+def stored_bytes(member: ConsumerGroupMemberMetadataValue) -> int:
+    """Return the bytes that a member of the consumer protocol has sent: names and metadata."""
+    classic = member.classic_member_metadata
+    protocols = classic.supported_protocols if classic is not None else ()
+    names = len(member.client_id) + len(member.subscribed_topic_regex or "") + len(member.instance_id or "")
+    return names + sum(map(len, member.subscribed_topic_names)) + sum(len(name) + len(data) for name, data in protocols)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ottla.coordinator.journal import Rebalance
 from ottla.coordinator.records import CoordinatorRecord
+from ottla.coordinator.usage import HostUsage
 from ottla.model.settings import BrokerSettings, GroupSettings
 from ottla.wire import Message
 
@@ -79,6 +80,7 @@ class World:
     new_uuid: Callable[[], str]
     #: group -> settings that override the broker's settings; changes at run time
     group_overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    usage: HostUsage = field(default_factory=HostUsage)
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Return the session timeout of a group of the consumer protocol."""

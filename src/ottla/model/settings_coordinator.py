@@ -48,6 +48,41 @@ class CoordinatorSettings(SettingsSnapshot):
         "Time an empty group waits for more members before its first rebalance.",
     )
     group_max_size = Setting("group.max.size", INT, INT_MAX, at_least(1), "Most members of a group.")
+    group_max_members_per_ip = Setting(
+        "group.max.members.per.ip",
+        INT,
+        10_000,
+        at_least(1),
+        "Ottla's own. Most members, in all groups of this broker, from one address. Another one gets "
+        "GROUP_MAX_SIZE_REACHED.",
+        dynamic=True,
+    )
+    group_max_groups_per_ip = Setting(
+        "group.max.groups.per.ip",
+        INT,
+        20_000,
+        at_least(1),
+        "Ottla's own. Most groups of this broker that clients from one address have created since its start. Another "
+        "one gets POLICY_VIOLATION.",
+        dynamic=True,
+    )
+    group_max_metadata_bytes_per_ip = Setting(
+        "group.max.metadata.bytes.per.ip",
+        INT,
+        33_554_432,
+        at_least(1),
+        "Ottla's own. Most bytes of member metadata and group names from one address. Another member gets "
+        "POLICY_VIOLATION.",
+        dynamic=True,
+    )
+    group_member_max_metadata_bytes = Setting(
+        "group.member.max.metadata.bytes",
+        INT,
+        1_048_576,
+        at_least(1),
+        "Ottla's own. Most bytes of metadata that a member joins with. A larger JoinGroup gets POLICY_VIOLATION.",
+        dynamic=True,
+    )
     group_consumer_session_timeout_ms = Setting(
         "group.consumer.session.timeout.ms",
         INT,
