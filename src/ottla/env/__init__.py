@@ -1,4 +1,4 @@
-"""env: the doors to the outside, each replaceable: time, disk, threads, metrics.
+"""env: interfaces to the operating system, which tests can replace: clocks, disk, threads, timers, metrics.
 
 Knows: the operating system. Never: Kafka.
 """

@@ -1,4 +1,4 @@
-"""Time, passed in so that a test can hold it still."""
+"""Clocks, passed in as an argument so that a test can control the time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks: one that people read and that may jump, one that only runs forward."""
+    """The wall clock, which may be set forward or back, and the monotonic clock."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970; goes into records, never into timers."""
+        """Return the milliseconds since 1970. For record timestamps; never for timers."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back; all timers and timeouts use it."""
+        """Return seconds that never decrease. All timers and timeouts use them."""
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the operating system."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

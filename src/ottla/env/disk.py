@@ -1,7 +1,7 @@
-"""The disk, passed in so that a test can cut it at every write.
+"""The file system, passed in as an argument so that a test can simulate a crash at every write.
 
-The methods are the operating system's own calls, so that nothing stands between the log and the kernel. What is
-durable when: data after ``fdatasync`` of its file, a new or renamed name after ``fsync_dir`` of its directory.
+The methods are system calls, without buffers between the log and the kernel. Data is durable after ``fdatasync`` of its
+file. The name of a new or renamed file is durable after ``fsync_dir`` of its directory.
 
 A call that changes the file system and fails raises ``WriteFailed``: the log directory can no longer be trusted with
 new data. A call that only reads and fails raises any other ``OSError``: one file is unreadable, and the failure
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: what runs out and comes back: room on the disk, and file descriptors; the disk itself is sound
+#: errors of a sound disk that pass when there is room again, or file descriptors
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -51,7 +51,7 @@ def writes(call: Callable[P, R]) -> Callable[P, R]:
 
 
 class Disk(Protocol):
-    """What the log needs of a file system. Calls that change something raise ``WriteFailed``, others ``OSError``."""
+    """The file system calls that the log uses. Calls that change files raise ``WriteFailed``, others ``OSError``."""
 
     def open(self, path: str, *, create: bool = False) -> int: ...
     def close(self, fd: int) -> None: ...
@@ -90,7 +90,7 @@ def read_derived_file(disk: Disk, path: str) -> bytes | None:
 
 
 class RealDisk:
-    """The machine's own file system."""
+    """The file system of the operating system."""
 
     close = staticmethod(os.close)
     pread = staticmethod(os.pread)
@@ -127,7 +127,7 @@ class RealDisk:
             raise WriteFailed.of(error) from None
 
     def _write_rest(self, fd: int, rest: memoryview, position: int) -> None:
-        # The kernel writes less than asked when the disk fills up; the next call then says why.
+        # When the disk becomes full, the kernel writes a part, and the next call raises the error.
         while rest:
             written = os.pwrite(fd, rest, position)
             if written == 0:
@@ -178,7 +178,7 @@ class RealDisk:
 
     @writes
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
-        """Replace a file as a whole: a reader sees the old one or the new one, never a part."""
+        """Replace a file atomically: a reader gets the old content or the new one, never a part of it."""
         temporary = path + ".tmp"
         with open(temporary, "wb") as file:
             file.write(data)
@@ -199,7 +199,7 @@ class RealDisk:
 
 
 def lock_file(path: str) -> int | None:
-    """Take an exclusive lock that ends with this process; None when another process holds it."""
+    """Lock a file until this process ends, and return its descriptor; None if another process holds the lock."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

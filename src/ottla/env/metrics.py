@@ -1,4 +1,4 @@
-"""Counters that cost next to nothing, and the page in Prometheus' text format that shows them.
+"""Histograms, and the metrics page in Prometheus' text format.
 
 The broker counts in plain integers on its event loop; nothing is locked or looked up per request. A page is filled on
 the same loop when a client asks for ``/metrics`` (`metrics_server.py`), in slices of a few milliseconds, so that other
@@ -28,7 +28,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Histogram:
-    """Counts by bucket; the last bucket takes what is above all bounds."""
+    """Counts of latencies by bucket. The last bucket counts those above all bounds."""
 
     __slots__ = ("counts", "sum_s")
 
@@ -46,7 +46,7 @@ class Histogram:
 
 
 class Page:
-    """The text of one answer to ``/metrics``. Series of one name stand together, in the order of the first ones."""
+    """The text of one reply to ``/metrics``. The series of one name follow each other."""
 
     def __init__(self, series_max: int) -> None:
         self._series_max = series_max

@@ -1,9 +1,9 @@
 """The HTTP server of ``/metrics``, on the broker's event loop.
 
-It is reachable for anybody who can connect, so everything is bounded: connections, the bytes and the time of a request,
-the time that a client may take to read the answer, and the work and memory that requests cost together. One page is
-filled at a time and takes at most a third of the loop's time; requests that arrive meanwhile share the next one. Each
-connection is used for one request.
+The port has no authentication, so every resource is bounded: the number of connections, the size and the duration of a
+request, the time that a client may take to read the reply, and the CPU time and memory of all requests together. One
+page is filled at a time and takes at most a third of the loop's time; requests that arrive meanwhile share the next
+page. Each connection serves one request.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ CONNECTIONS_PER_HOST_MAX: Final = 8
 REQUEST_BYTES_MAX: Final = 8 << 10
 #: from the connection to the end of the request's header
 REQUEST_S_MAX: Final = 10.0
-#: from the first to the last byte of the answer
+#: from the first to the last byte of the reply
 ANSWER_S_MAX: Final = 30.0
-#: pages in memory, for clients that read slowly; while there are so many, the newest is given out again
+#: pages that are being sent; with as many of them, further requests get the newest one instead of a new page
 _PAGES_MAX: Final = 2
 #: pause after a page was filled, as a multiple of the time that it took
 _PAUSE_FACTOR: Final = 2.0
@@ -52,7 +52,7 @@ class MetricsServer:
         self._server: asyncio.Server | None = None
         #: the addresses of the clients
         self._connections: dict[asyncio.Task[None], str] = {}
-        #: connections over the limit, closed without an answer
+        #: connections over the limit, closed without a reply
         self.refused = 0
 
     async def start(self) -> None:
@@ -89,7 +89,7 @@ class MetricsServer:
                 async with asyncio.timeout(1):
                     await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # a client that is too slow, or has closed its connection; or the broker stops
+            pass  # the client was too slow or closed the connection, or the broker stops
         finally:
             writer.transport.abort()
             del self._connections[task]
@@ -119,7 +119,7 @@ class MetricsServer:
 
 
 class _Pages:
-    """Fills pages one at a time, for all who wait for one."""
+    """Fills one page at a time, for all requests that wait for one."""
 
     def __init__(self, fill: Fill) -> None:
         self._fill = fill

@@ -1,4 +1,4 @@
-"""Work beside the event loop: threads for system calls that block, tasks that report their failure."""
+"""Work outside the event loop: threads for system calls that block, and tasks whose failures are logged."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Done = Callable[[OSError | None], None]
 
 
 class ThreadPool:
-    """A few plain threads that sync and unlink files; each result comes back on the event loop.
+    """A few threads that sync and delete files, and report each result on the event loop.
 
-    An executor with futures costs several times more per job, and a job here is one system call. Threads start when
-    they are first needed, so that a quiet broker has none.
+    An executor with futures costs several times more per job, and a job here is one system call. Threads are started
+    when they are first needed, so that an idle broker has none.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads_max: int, name: str) -> None:
@@ -28,12 +28,12 @@ class ThreadPool:
         self._name = name
         self._queue: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        #: jobs handed out and not yet reported back; only the loop's thread touches it
+        #: jobs that were submitted and have not reported their result; only the thread of the event loop changes it
         self._in_flight = 0
         self._idle: asyncio.Event | None = None
 
     def submit(self, work: Work, done: Done) -> None:
-        """Run ``work`` in a thread, then ``done(error)`` on the loop. ``work`` may raise OSError and nothing else."""
+        """Run ``work`` in a thread, then ``done(error)`` on the event loop. ``work`` may raise only OSError."""
         self._in_flight += 1
         if self._in_flight > len(self._threads) < self._threads_max:
             thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
@@ -42,7 +42,7 @@ class ThreadPool:
         self._queue.put((work, done))
 
     async def drain(self) -> None:
-        """Wait until everything that was submitted has been reported."""
+        """Wait until all submitted jobs have reported their result."""
         while self._in_flight:
             self._idle = asyncio.Event()
             await self._idle.wait()
@@ -64,7 +64,7 @@ class ThreadPool:
                 error = raised
             try:
                 self._loop.call_soon_threadsafe(self._report, done, error)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the event loop is closed, so no caller waits for the result
                 return
 
     def _report(self, done: Done, error: OSError | None) -> None:
@@ -75,7 +75,7 @@ class ThreadPool:
 
 
 class Tasks:
-    """Tasks owned by one object that stops them; a failure is logged, never lost."""
+    """The tasks of one owner, which stops them together. The exception of a failed task is logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,8 +1,9 @@
-"""Thousands of timeouts for the price of one timer.
+"""A timer wheel: thousands of timeouts with a single timer of the event loop.
 
-A long poll parks with a deadline and nearly always leaves before it. Buckets of a millisecond make both cheap: adding
-and removing touch one dict, and the loop holds a single timer, none when nothing waits. A bucket that became empty
-costs no wake-up unless it is the earliest one; it is dropped when the loop's timer is set again.
+A parked request has a deadline and nearly always completes before it. Deadlines are therefore kept in buckets of one
+millisecond: adding and removing a timeout changes one dict, and the event loop has one timer, or none if no timeout is
+set. A bucket that became empty causes no wake-up unless it is the earliest one; it is deleted when the loop's timer is
+set again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Expiring(Protocol):
 
 
 class TimerWheel:
-    """Deadlines on the loop's own clock, each kept to within two ticks, never early."""
+    """Timeouts on the clock of the event loop. Each expires at most two ticks late and never early."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -73,7 +74,7 @@ class TimerWheel:
                 timer.timer_bucket = None
                 timer.expire()
         finally:
-            # A timer whose expiry raised must not hold back the others: those that are due fire in the next turn.
+            # If ``expire`` raised, the other timers that are due expire in the next iteration of the loop.
             self._arm_earliest()
 
     def _arm_earliest(self) -> None:
