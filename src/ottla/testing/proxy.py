@@ -197,11 +197,12 @@ class _Link:
         try:
             await asyncio.wait((requests, answers), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # Close the connections before waiting: the proxy may cancel this task while it waits for the others.
+            for writer in (self._client, self._broker):
+                writer.close()
             for task in (requests, answers, *self._repeats):
                 task.cancel()
             await asyncio.gather(requests, answers, *self._repeats, return_exceptions=True)
-            for writer in (self._client, self._broker):
-                writer.close()
 
     async def _pass_requests(self) -> None:
         while True:

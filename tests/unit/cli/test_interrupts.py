@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -13,6 +14,14 @@ import pytest
 from ottla.cli import interrupts
 from ottla.cli.failure import INTERRUPTED
 from ottla.cli.main import CommandLine
+
+
+@pytest.fixture(autouse=True)
+def _pythons_own_handler() -> Iterator[None]:
+    """A Spark session in the same process has replaced Python's handler of SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt() -> None:
