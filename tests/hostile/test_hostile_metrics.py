@@ -60,7 +60,7 @@ def test_held_metrics_connections_use_few_descriptors() -> None:
 
 def test_pages_with_many_groups_are_bounded_and_hold_up_nobody() -> None:
     groups = scaled(1_000, 50_000)
-    settings = SETTINGS | {"metrics.series.max": str(scaled(2_000, 100_000))}
+    settings = SETTINGS | {"metrics.series.max": str(scaled(2_000, 100_000)), "group.max.groups.per.ip": str(groups)}
     with Attacked(settings) as target:
         with RawClient(target.bootstrap, timeout_s=60) as client:
             client.create_topic("one")
@@ -72,6 +72,7 @@ def test_pages_with_many_groups_are_bounded_and_hold_up_nobody() -> None:
         target.measure()
         for _ in range(3):
             page = scrape(target)
+            assert value_of(page, r'ottla_groups\{state="Empty",type="classic"\}') == groups
             assert len(page) < scaled(2, 32) * MIB
             assert value_of(page, "ottla_metrics_series_left_out") > 0
         target.report().check()
