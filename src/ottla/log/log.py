@@ -141,12 +141,10 @@ class Log:
         self.leader_epoch = max(epochs.latest, 0)
 
         # Pending
+        #: the batches at the end of the active segment that are not yet written; it holds their total size
         self.pending: list[Buffer] = []
-        self.pending_bytes = 0
         #: bytes appended since the process started; only differences are meaningful
         self.appended_bytes = 0
-        #: size of the active file without the pending bytes
-        self.written_bytes = self.active.size_bytes
         #: offset -> segment and position, for sequential readers
         self._hints: dict[int, tuple[Segment, int]] = {}
         #: a batch with a newer timestamp is appended to a new segment
@@ -229,13 +227,13 @@ class Log:
         if size <= PENDING_BATCH_BYTES_MAX:
             self.pending.append(_pack_prefix(base, length, self.leader_epoch))
             self.pending.append(buffer[start + PREFIX_BYTES : end])
-            self.pending_bytes += size
+            # Before ``size_bytes``, so that a reader in another thread never takes these bytes for written.
+            segment.pending_bytes += size
         else:
-            if self.pending_bytes:
+            if self.pending:
                 self.write_pending()
             head = _pack_prefix(base, length, self.leader_epoch)
-            self._disk.pwritev(segment.file.fd, [head, view[start + PREFIX_BYTES : end]], self.written_bytes)
-            self.written_bytes += size
+            self._disk.pwritev(segment.file.fd, [head, view[start + PREFIX_BYTES : end]], segment.size_bytes)
             self.written_end_offset = last + 1
         if not segment.size_bytes:
             self._begin_segment(max_ts, now_ms)
@@ -252,7 +250,7 @@ class Log:
                 self.producers.add(producer_id, entry)
         self.log_end_offset = last + 1
         self.appended_bytes += size
-        if self.pending_bytes > PENDING_BYTES_MAX:
+        if segment.pending_bytes > PENDING_BYTES_MAX:
             self.write_pending()
         return base, last + 1
 
@@ -282,7 +280,7 @@ class Log:
             segment = self.roll()
         self.pending.append(_pack_prefix(base, size - LENGTH_END, self.leader_epoch))
         self.pending.append(batch[PREFIX_BYTES:])
-        self.pending_bytes += size
+        segment.pending_bytes += size
         if not segment.size_bytes:
             self._begin_segment(now_ms, now_ms)
         segment.note_append(base, size, now_ms, self._index_interval_bytes)
@@ -295,7 +293,7 @@ class Log:
                 segment.aborted.append(ended)
         self.log_end_offset = base + 1
         self.appended_bytes += size
-        if self.pending_bytes > PENDING_BYTES_MAX:
+        if segment.pending_bytes > PENDING_BYTES_MAX:
             self.write_pending()
         return base, base + 1
 
@@ -328,8 +326,9 @@ class Log:
     def write_pending(self) -> None:
         """Write all pending batches with one system call. If it raises OSError, the log no longer contains them."""
         if self.pending:
+            segment = self.active
             try:
-                self._disk.pwrite(self.active.file.fd, b"".join(self.pending), self.written_bytes)
+                self._disk.pwrite(segment.file.fd, b"".join(self.pending), segment.written_bytes)
             except OSError as error:
                 try:
                     self.truncate_to(self.written_end_offset)
@@ -338,8 +337,7 @@ class Log:
                     self.failure = f"{error}; then {unread}"
                 raise
             self.pending.clear()
-            self.written_bytes += self.pending_bytes
-            self.pending_bytes = 0
+            segment.pending_bytes = 0
         self.written_end_offset = self.log_end_offset
 
     def become_leader(self, epoch: int) -> None:
@@ -382,7 +380,6 @@ class Log:
         segment = Segment(self._disk, self.directory, self.log_end_offset)
         self.segments.append(segment)
         self.active = segment
-        self.written_bytes = 0
         self._roll_after_ms = self._roll_deadline()
         self.on_roll(self, sealed)
         return segment
@@ -411,8 +408,9 @@ class Log:
 
     def _truncate_failed_write(self) -> None:
         """Truncate the bytes of a failed write after the last batch, because a clean start trusts file sizes."""
-        if self.active.is_open and self._disk.size(self.active.file.fd) > self.written_bytes:
-            self._disk.truncate(self.active.file.fd, self.written_bytes)
+        active = self.active
+        if active.is_open and self._disk.size(active.file.fd) > active.written_bytes:
+            self._disk.truncate(active.file.fd, active.written_bytes)
 
     def _roll_deadline(self) -> int:
         first = self.active.first_timestamp
@@ -507,7 +505,7 @@ class Log:
         else:
             segment = self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
             position = segment.position_of(offset)
-        end = self.written_bytes if segment is self.active else segment.size_bytes
+        end = segment.written_bytes
         if end_offset < self.written_end_offset:
             end = min(end, segment.position_of(end_offset))
         if position >= end:
@@ -621,7 +619,7 @@ class Log:
     def unsynced(self) -> list[tuple[Segment, int]]:
         """Return the segments with written bytes that are not synced, each with its written size."""
         first = max(bisect_right(self.segments, self.synced_end_offset, key=_base_offset) - 1, 0)
-        sizes = [(s, self.written_bytes if s is self.active else s.size_bytes) for s in self.segments[first:]]
+        sizes = [(segment, segment.written_bytes) for segment in self.segments[first:]]
         return [(segment, size) for segment, size in sizes if size and segment.synced_bytes < size]
 
     def note_synced(self, segments: list[tuple[Segment, int]], end_offset: int | None = None) -> None:
@@ -734,10 +732,9 @@ class Log:
         offset = min(offset, self.written_end_offset)
         undo = offset == self.written_end_offset
         self.pending.clear()
-        self.pending_bytes = 0
         self._hints.clear()
         # After this position the file may hold parts of a failed write, which must not be read.
-        self.active.size_bytes = self.written_bytes
+        self.active.size_bytes, self.active.pending_bytes = self.active.written_bytes, 0
         while len(self.segments) > 1 and self.segments[-1].base_offset > offset:
             self.segments.pop().delete_files()
         if self.segments[0].base_offset > offset:
@@ -748,7 +745,6 @@ class Log:
         if offset != self.written_end_offset:
             segment.size_bytes = segment.position_of(offset)
             self.written_end_offset = self._end_of(segment)
-        self.written_bytes = segment.size_bytes
         self.log_end_offset = end_offset = self.written_end_offset
         self.synced_end_offset = min(self.synced_end_offset, end_offset)
         self.first_dirty_offset = min(self.first_dirty_offset, end_offset)

@@ -77,7 +77,7 @@ class Segment:
     __slots__ = (
         "_aborted", "_disk", "_file", "_offset_index", "_time_index", "_times_unchecked", "base_offset",
         "bytes_since_index", "directory", "dropped", "first_timestamp", "indexed_bytes", "indexes_unverified",
-        "max_timestamp", "max_timestamp_offset", "size_bytes", "synced_bytes",
+        "max_timestamp", "max_timestamp_offset", "pending_bytes", "size_bytes", "synced_bytes",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size_bytes: int = 0) -> None:
@@ -89,7 +89,10 @@ class Segment:
         self._aborted: list[EndedTransaction] | None = None if size_bytes else []
         self.directory = directory
         self.base_offset = base_offset
+        #: includes the pending bytes
         self.size_bytes = size_bytes
+        #: bytes at the end that are still in memory: their index entries exist, but they cannot be read from the file
+        self.pending_bytes = 0
         #: number of synced bytes; -1 until the name of the file is synced too
         self.synced_bytes = -1
         #: ``size_bytes`` when the index files were written; if equal to ``size_bytes``, they are up to date
@@ -105,6 +108,11 @@ class Segment:
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = -1
+
+    @property
+    def written_bytes(self) -> int:
+        """Return the size without the pending bytes. Only this part of the file may be read."""
+        return self.size_bytes - self.pending_bytes
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -219,7 +227,10 @@ class Segment:
         if before < 0:
             return self.base_offset
         offset, indexed = self.base_offset + before, self.time_index.timestamp_of(before)
-        header = next((header for _, header in self.headers(self.position_of(offset))), None)
+        position = self.position_of(offset)
+        if position >= self.written_bytes and self.pending_bytes:
+            return offset + 1  # the entry of a pending batch: there is nothing to compare it with yet
+        header = next((header for _, header in self.headers(position)), None)
         if header is None or header.max_timestamp != indexed or not header.base_offset <= offset <= header.last_offset:
             self._rebuild_wrong_index()
             before = self.time_index.offset_before(timestamp)
@@ -359,13 +370,13 @@ class Segment:
     def position_of(self, offset: int) -> int:
         """Return the position of the first batch whose last offset is at least ``offset``, or the end of the file.
 
-        Raise CorruptMessage if the length field of a batch is impossible.
+        Pending batches are not found. Raise CorruptMessage if the length field of a batch is impossible.
         """
         entry = self.offset_index.entry_before(offset - self.base_offset)
         indexed = position = entry & POSITION_MASK
-        pread, file, size = self._disk.pread, self.file, self.size_bytes
-        if position >= size > 0:
-            return self._rebuilt_position_of(offset)
+        pread, file, size = self._disk.pread, self.file, self.written_bytes
+        if position >= size:
+            return size if position < self.size_bytes or not position else self._rebuilt_position_of(offset)
         while position < size:
             chunk = pread(file.fd, _SCAN_BYTES, position)
             if position == indexed and position and not self._is_entry_of(entry, chunk):
@@ -392,7 +403,7 @@ class Segment:
         self.rebuild_indexes()
 
     def _is_entry_of(self, entry: int, data: bytes) -> bool:
-        """Return whether ``data``, read at the entry's position, starts with a batch that matches the index entry.
+        """Return whether ``data``, read at the entry's written position, starts with a batch that matches the entry.
 
         The entry holds the last offset of that batch or, if Kafka wrote it, of a later batch of the same append.
         """
@@ -406,8 +417,8 @@ class Segment:
     def offset_after(self, position: int) -> int | None:
         """Return an offset larger than those of all batches before ``position``; None if the index has none."""
         entry = self.offset_index.entry_at_least(position)
-        if entry is None:
-            return None
+        if entry is None or self.written_bytes <= entry & POSITION_MASK < self.size_bytes:
+            return None  # no entry, or that of a pending batch
         if not self._is_entry_of(entry, self._disk.pread(self.file.fd, HEADER_BYTES, entry & POSITION_MASK)):
             self._rebuild_wrong_index()
             return None
@@ -450,8 +461,8 @@ class Segment:
         return end - position, None
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield the position and header of every batch from ``position`` on, until no complete header follows."""
-        pread, file, size = self._disk.pread, self.file, self.size_bytes
+        """Yield the position and header of every written batch from ``position`` on, until no complete one follows."""
+        pread, file, size = self._disk.pread, self.file, self.written_bytes
         while position + HEADER_BYTES <= size:
             chunk = pread(file.fd, _SCAN_BYTES, position)
             at, usable = 0, min(len(chunk), size - position) - HEADER_BYTES
@@ -493,6 +504,7 @@ class Segment:
     def truncate(self, position: int, offset: int) -> None:
         """Truncate the file to ``position``, and the indexes to the entries below ``offset``."""
         self.size_bytes = position
+        self.pending_bytes = 0
         self.synced_bytes = min(self.synced_bytes, position)
         self.indexed_bytes = -1
         self.bytes_since_index = 0

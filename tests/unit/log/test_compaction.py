@@ -300,7 +300,6 @@ def test_control_batches_stay(room: CompactionRoom) -> None:
     disk.pwrite(segment.file.fd, bytes(marker), 0)
     segment.note_append(offset, len(marker), NOW, 100)
     room.log.log_end_offset = room.log.written_end_offset = offset + 1
-    room.log.written_bytes = len(marker)
     room.roll()
     room.produce((b"a", b"2"))
     room.roll()

@@ -308,9 +308,8 @@ def test_control_batch_of_nobody_stays(room: CompactionRoom) -> None:
     room.produce((b"a", b"1"))
     offset = room.log.log_end_offset
     foreign[0:8] = offset.to_bytes(8, "big")
-    room.disk.pwrite(room.log.active.file.fd, bytes(foreign), room.log.written_bytes)
+    room.disk.pwrite(room.log.active.file.fd, bytes(foreign), room.log.active.written_bytes)
     room.log.active.note_append(offset, len(foreign), NOW, 100)
-    room.log.written_bytes += len(foreign)
     room.log.log_end_offset = room.log.written_end_offset = offset + 1
     for number in range(3):
         seal(room)

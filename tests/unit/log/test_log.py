@@ -73,7 +73,7 @@ def test_pending_bytes_are_bounded() -> None:
     log = new_log()
     while log.written_end_offset == 0:
         append(log, batch(size=30_000))
-        assert log.pending_bytes <= PENDING_BYTES_MAX
+        assert log.active.pending_bytes <= PENDING_BYTES_MAX
     assert log.written_end_offset == log.log_end_offset
 
 
@@ -545,6 +545,22 @@ def test_name_of_a_new_file_is_synced_with_its_first_data() -> None:
         disk.calls.clear()
         sync(log)
         assert [call.path for call in disk.calls if call.name == "fsync_dir"] == expected
+
+
+def test_index_entries_of_pending_batches_are_not_reported_as_damage(caplog: pytest.LogCaptureFixture) -> None:
+    """Index entries exist as soon as a batch is appended, its bytes in the file only when it is written."""
+    log = new_log(index_interval_bytes=0)
+    write(log, *(batch(timestamp=NOW + number) for number in range(5)))
+    for number in range(5, 10):
+        append(log, batch(timestamp=NOW + number))
+    segment, entries = log.active, len(log.active.offset_index.entries)
+    for offset in range(11):
+        assert segment.position_of(offset) == min(offset * segment.size_bytes // 10, segment.written_bytes)
+        assert segment.offset_after(segment.position_of(offset)) == (max(offset, 1) if offset < 5 else None)
+        assert log.offset_for_timestamp(NOW + offset, 5) == ((offset, NOW + offset) if offset < 5 else None)
+    assert len(list(segment.headers())) == 5
+    assert not caplog.records
+    assert len(segment.offset_index.entries) == entries
 
 
 # -- times ------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def state(log: Log) -> dict[str, Any]:
         segment.load_first_timestamp()
     return {
         "offsets": (log.log_start_offset, log.log_end_offset, log.written_end_offset, log.synced_end_offset),
-        "pending": (list(log.pending), log.pending_bytes, log.written_bytes),
+        "pending": (list(log.pending), log.active.pending_bytes, log.active.written_bytes),
         "producers": producer_state(log),
         "epochs": log.epochs.to_text(),
         "segments": [

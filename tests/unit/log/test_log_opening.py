@@ -42,7 +42,7 @@ def test_batch_of_many_records_is_not_opened_on_the_loop(codec: int) -> None:
     data = batch(2000, codec=codec)
     with pytest.raises(NeedsOpening) as raised:
         append_on_loop(log, data)
-    assert (log.log_end_offset, log.pending_bytes) == (0, 0)
+    assert (log.log_end_offset, log.active.pending_bytes) == (0, 0)
     assert append_opened(log, data, raised.value) == (0, 2000)
 
 
