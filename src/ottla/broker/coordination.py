@@ -86,7 +86,7 @@ class Coordination:
             "world": world, "begin_turn": begin_turn,
         }  # fmt: skip
         self.runtime = GroupRuntime(on_rebalance=self._note_rebalance, **parts)
-        world.usage.shards = self.runtime.shards
+        world.usage.shards = self.runtime.loaded_shards
         self.markers = MarkerWriter(
             replicas=services.replicas, clock=services.clock, wheel=services.wheel, begin_turn=begin_turn,
             on_written=self._marker_written,

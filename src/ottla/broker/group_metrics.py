@@ -110,7 +110,7 @@ class GroupMetrics:
 
     def _groups(self) -> Iterator[tuple[str, Group, Committed]]:
         """Iterate over the groups and their committed offsets; groups may come and go between two steps."""
-        for shard in list(self._coordination.runtime.shards()):
+        for shard in self._coordination.runtime.loaded_shards():
             for group_id in list(shard.groups):
                 group = shard.groups.get(group_id)
                 if group is not None:
@@ -129,7 +129,7 @@ class GroupMetrics:
         ids: Counter[str] = Counter()
         now_ms = self._services.clock.wall_ms()
         began_ms = now_ms
-        for shard in list(self._coordination.transactions.shards()):
+        for shard in self._coordination.transactions.loaded_shards():
             counts, oldest_ms = shard.census()
             ids += counts
             if oldest_ms is not None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ottla.broker.broker import Broker
+from ottla.env.collector import FreezeSurvivors
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings, parse_properties
 
@@ -35,6 +36,7 @@ def run_broker(
     for name in settings.ignored:
         logging.getLogger(__name__).warning("setting has no effect here name=%s", name)
     _raise_open_files_limit()
+    FreezeSurvivors().install()
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

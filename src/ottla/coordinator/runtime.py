@@ -135,8 +135,10 @@ class PendingReply:
     def answer(self, message: Message) -> None:
         """Set the reply and pass it to the waiter."""
         self._message = message
-        if self._then is not None:
-            self._then(message)
+        # Both callbacks refer to this object: no reference cycle may remain (see `env/collector.py`).
+        then, self._then, self.abandon = self._then, None, None
+        if then is not None:
+            then(message)
         if self._future is not None and not self._future.done():
             self._future.set_result(message)
 
@@ -355,6 +357,10 @@ class ShardRuntime(ABC, Generic[S]):
             if hosted.loaded:
                 self._expire_due(hosted, hosted.shard.sleepers)
                 yield hosted.shard
+
+    def loaded_shards(self) -> list[S]:
+        """Return the loaded shards without expiring sessions that are due, for a caller that counts."""
+        return [hosted.shard for hosted in self._shards.values() if hosted.loaded]
 
     @property
     def is_loading(self) -> bool:
