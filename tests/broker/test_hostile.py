@@ -146,11 +146,11 @@ def test_frame_of_impossible_size_closes_the_connection(target: BrokerProcess, s
 def test_frame_may_be_as_large_as_the_setting_and_not_a_byte_larger(start_target: StartTarget) -> None:
     broker = start_target(**{"socket.request.max.bytes": "10000"})
     request = produce_request(("good", 0, b""))
-    room = 10_000 - len(request_bytes(request, 8, 1))
+    free_bytes = 10_000 - len(request_bytes(request, 8, 1))
     with RawClient(broker.bootstrap) as client:
-        (topic,) = client.ask(produce_request(("good", 0, b"x" * room)), 8).responses
+        (topic,) = client.ask(produce_request(("good", 0, b"x" * free_bytes)), 8).responses
         assert topic.partition_responses[0].error_code == 2
-        client.send(produce_request(("good", 0, b"x" * (room + 1))), 8)
+        client.send(produce_request(("good", 0, b"x" * (free_bytes + 1))), 8)
         assert client.receive_until_closed() == b""
 
 

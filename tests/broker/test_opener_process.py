@@ -23,7 +23,7 @@ def children(pid: int) -> set[int]:
     return {int(child) for thread in threads for child in (thread / "children").read_text().split()}
 
 
-def is_gone(pid: int) -> bool:
+def has_no_records(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def test_opener_ends_with_its_broker_in_the_middle_of_a_job(kill: bool) -> None:
         else:
             broker.stop()
         deadline = time.monotonic() + 60
-        while not is_gone(opener):
+        while not has_no_records(opener):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert "Traceback" not in broker.errors()

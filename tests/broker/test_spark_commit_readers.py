@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spark_commit_room import PARTITIONS, TIMEOUT_S, connect_to, rows_of, stage, visible_rows
+from spark_commit_fixtures import PARTITIONS, TIMEOUT_S, connect_to, rows_of, stage, visible_rows
 
 from ottla.client.cluster import Cluster
 from ottla.spark.commit import CommitProtocol, CommitSettings

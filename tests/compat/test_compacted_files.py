@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from drivers.java import DUMP_LOG, JavaTools
-from tests.unit.log.compaction_room import CompactionRoom, compacted
-from tests.unit.log.log_room import NOW
+from tests.unit.log.compaction_fixtures import CompactionFixture, compacted
+from tests.unit.log.log_fixtures import NOW
 
 from ottla.env.disk import RealDisk
 from ottla.log import compaction
@@ -24,22 +24,22 @@ def test_kafka_reads_what_compaction_left(
 ) -> None:
     monkeypatch.setattr(compaction, "PROCESS_BYTES_MIN", 0)
     disk: Any = RealDisk()
-    room = CompactionRoom(tmp_path, compacted(segment_bytes=20_000), disk)
+    fixture = CompactionFixture(tmp_path, compacted(segment_bytes=20_000), disk)
     sequence = 0
     for number in range(200):
         pairs = [(b"key %d" % (number * n % 97), b"%d" % number * 20 if n % 5 else None) for n in range(1, 8)]
         producer = (7, 0, sequence) if number % 3 else None
         sequence += len(pairs) if number % 3 else 0
-        room.produce(*pairs, timestamp=NOW + number, codec=number % 5, producer=producer)
+        fixture.produce(*pairs, timestamp=NOW + number, codec=number % 5, producer=producer)
     # The producer's last sequence is in a batch of which nothing will be left.
-    room.produce((b"key 1", b"last"), producer=(7, 0, sequence))
-    room.produce((b"key 1", b"very last"))
-    room.roll()
-    room.produce((b"end", b"x"))
-    assert room.compact()
-    records = room.records()
-    directory = Path(room.log.directory)
-    room.room.stop()
+    fixture.produce((b"key 1", b"last"), producer=(7, 0, sequence))
+    fixture.produce((b"key 1", b"very last"))
+    fixture.roll()
+    fixture.produce((b"end", b"x"))
+    assert fixture.compact()
+    records = fixture.records()
+    directory = Path(fixture.log.directory)
+    fixture.fixture.stop()
 
     files = sorted(path for path in directory.iterdir() if path.suffix in (".log", ".index", ".timeindex"))
     assert len([path for path in files if path.suffix == ".index"]) > 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.unit.coordinator.classic_room import ClassicRoom, subscription
+from tests.unit.coordinator.classic_fixtures import ClassicFixture, subscription
 
 from ottla.coordinator.outcome import NEVER
 from ottla.model.errors import ErrorCode, Refused
@@ -272,7 +272,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.room = ClassicRoom()
+        self.fixture = ClassicFixture()
         self.twin = Twin()
         #: generation -> who was shown its members, from the answers that were looked at
         self.leaders: dict[int, str] = {}
@@ -285,42 +285,42 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         return {"range": subscription(topic)}
 
     def code(self, ticket: int) -> int:
-        answer = self.room.answers.get(ticket)
+        answer = self.fixture.answers.get(ticket)
         return PARKED if answer is None else answer.error_code  # type: ignore[attr-defined]
 
     def newest_id(self) -> str:
-        return list(self.room.group.members)[-1]
+        return list(self.fixture.group.members)[-1]
 
     # -- joining ------------------------------------------------------------------------------------------------------
 
     @rule(topic=TOPICS, session_s=SESSION_S, rebalance_s=REBALANCE_S)
     def join_new(self, topic: str, session_s: int, rebalance_s: int) -> None:
-        ticket = self.room.join(
+        ticket = self.fixture.join(
             protocols=self.protocols(topic), session_ms=session_s * 1000, rebalance_ms=rebalance_s * 1000
         )
         peer = Peer(self.newest_id(), None, topic, session_s, rebalance_s, 0)
-        assert self.twin.join(peer, ticket, self.room.now) == self.code(ticket)
+        assert self.twin.join(peer, ticket, self.fixture.now) == self.code(ticket)
 
     @rule(session_s=SESSION_S)
     def ask_for_an_id(self, session_s: int) -> None:
-        ticket = self.room.join(session_ms=session_s * 1000, version=4)
+        ticket = self.fixture.join(session_ms=session_s * 1000, version=4)
         assert self.code(ticket) == ErrorCode.MEMBER_ID_REQUIRED
-        self.twin.pending[self.room.joined(ticket).member_id] = self.room.now + session_s
+        self.twin.pending[self.fixture.joined(ticket).member_id] = self.fixture.now + session_s
 
     @precondition(lambda self: self.twin.pending)
     @rule(number=NUMBER, topic=TOPICS)
     def join_with_an_id(self, number: int, topic: str) -> None:
         ids = sorted(self.twin.pending)
         member_id = ids[number % len(ids)]
-        ticket = self.room.join(
+        ticket = self.fixture.join(
             member_id, protocols=self.protocols(topic), session_ms=6000, rebalance_ms=15_000, version=4
         )
-        assert self.twin.join(Peer(member_id, None, topic, 6, 15, 0), ticket, self.room.now) == self.code(ticket)
+        assert self.twin.join(Peer(member_id, None, topic, 6, 15, 0), ticket, self.fixture.now) == self.code(ticket)
 
     @rule(instance=INSTANCES, topic=TOPICS, session_s=SESSION_S)
     def start_static(self, instance: str, topic: str, session_s: int) -> None:
         old = self.twin.holder(instance)
-        ticket = self.room.join(
+        ticket = self.fixture.join(
             instance=instance,
             protocols=self.protocols(topic),
             session_ms=session_s * 1000,
@@ -329,17 +329,17 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         )
         peer = Peer(self.newest_id(), instance, topic, session_s, 15, 0)
         if old is None:
-            assert self.twin.join(peer, ticket, self.room.now) == self.code(ticket)
+            assert self.twin.join(peer, ticket, self.fixture.now) == self.code(ticket)
             return
         fenced = [each for each in (old.join, old.sync) if each]
-        assert self.twin.replace(old, peer, ticket, self.room.now) == self.code(ticket)
+        assert self.twin.replace(old, peer, ticket, self.fixture.now) == self.code(ticket)
         assert all(self.code(each) == ErrorCode.FENCED_INSTANCE_ID for each in fenced)
 
     @precondition(lambda self: self.twin.peers)
     @rule(number=NUMBER, topic=TOPICS)
     def rejoin(self, number: int, topic: str) -> None:
         known = self.pick(number)
-        ticket = self.room.join(
+        ticket = self.fixture.join(
             known.id,
             instance=known.instance,
             protocols=self.protocols(topic),
@@ -348,7 +348,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             version=9,
         )
         asked = Peer(known.id, known.instance, topic, known.session_s, known.rebalance_s, 0)
-        assert self.twin.join(asked, ticket, self.room.now) == self.code(ticket)
+        assert self.twin.join(asked, ticket, self.fixture.now) == self.code(ticket)
 
     @precondition(lambda self: self.twin.state == "PreparingRebalance")
     @rule()
@@ -364,8 +364,8 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     def sync(self, number: int, back: int) -> None:
         peer = self.pick(number)
         generation = self.twin.generation - back
-        ticket = self.room.sync(peer.id, generation, instance=peer.instance)
-        assert self.twin.sync(peer.id, generation, ticket, self.room.now) == self.code(ticket)
+        ticket = self.fixture.sync(peer.id, generation, instance=peer.instance)
+        assert self.twin.sync(peer.id, generation, ticket, self.fixture.now) == self.code(ticket)
 
     @precondition(lambda self: self.twin.state == "CompletingRebalance")
     @rule(leader=st.booleans())
@@ -379,8 +379,8 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     def heartbeat(self, number: int, back: int) -> None:
         peer = self.pick(number)
         generation = self.twin.generation - back
-        assert self.room.heartbeat(peer.id, generation, peer.instance) == self.twin.beat(
-            peer.id, generation, self.room.now
+        assert self.fixture.heartbeat(peer.id, generation, peer.instance) == self.twin.beat(
+            peer.id, generation, self.fixture.now
         )
 
     @precondition(lambda self: self.twin.peers)
@@ -389,16 +389,16 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         peer = self.pick(number)
         if self.twin.state == "CompletingRebalance":
             with pytest.raises(Refused):
-                self.room.group.check_commit(peer.id, peer.instance, self.twin.generation, self.room.moment)
+                self.fixture.group.check_commit(peer.id, peer.instance, self.twin.generation, self.fixture.moment)
             return
-        self.room.group.check_commit(peer.id, peer.instance, self.twin.generation, self.room.moment)
-        self.twin.beat(peer.id, self.twin.generation, self.room.now)
+        self.fixture.group.check_commit(peer.id, peer.instance, self.twin.generation, self.fixture.moment)
+        self.twin.beat(peer.id, self.twin.generation, self.fixture.now)
 
     @rule(number=NUMBER)
     def leave(self, number: int) -> None:
         ids = [peer.id for peer in self.twin.peers] + sorted(self.twin.pending) + ["ghost"]
         member_id = ids[number % len(ids)]
-        assert self.room.leave(member_id).members[0].error_code == self.twin.leave(member_id, self.room.now)
+        assert self.fixture.leave(member_id).members[0].error_code == self.twin.leave(member_id, self.fixture.now)
 
     @precondition(lambda self: any(peer.join or peer.sync for peer in self.twin.peers))
     @rule(number=NUMBER)
@@ -406,14 +406,14 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         waiting = [peer for peer in self.twin.peers if peer.join or peer.sync]
         peer = waiting[number % len(waiting)]
         ticket = peer.join or peer.sync
-        self.room.disconnect(ticket)
-        assert self.code(ticket) == self.twin.disconnect(peer, self.room.now)
+        self.fixture.disconnect(ticket)
+        assert self.code(ticket) == self.twin.disconnect(peer, self.fixture.now)
 
     @rule(instance=INSTANCES)
     def remove_static(self, instance: str) -> None:
         old = self.twin.holder(instance)
-        expected = self.twin.leave(old.id, self.room.now) if old is not None else UNKNOWN
-        assert self.room.leave(MemberIdentity(group_instance_id=instance)).members[0].error_code == expected
+        expected = self.twin.leave(old.id, self.fixture.now) if old is not None else UNKNOWN
+        assert self.fixture.leave(MemberIdentity(group_instance_id=instance)).members[0].error_code == expected
 
     @precondition(lambda self: self.twin.state in ("PreparingRebalance", "CompletingRebalance"))
     @rule()
@@ -430,10 +430,10 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 1, 2, 3, 5, 7, 16, 41, 310]))
     def pass_time(self, seconds: int) -> None:
-        start = int(self.room.now)
+        start = int(self.fixture.now)
         for second in range(start, start + seconds + 1):
             self.twin.tick(second)
-        self.room.pass_time(seconds)
+        self.fixture.pass_time(seconds)
 
     @rule()
     def everybody_lives_for_a_while(self) -> None:
@@ -444,8 +444,8 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.room.restart()
-        self.twin.restart(self.room.now)
+        self.fixture.restart()
+        self.twin.restart(self.fixture.now)
         # What was not stored is made again, by whoever comes first.
         self.leaders = {number: who for number, who in self.leaders.items() if number <= self.twin.generation}
 
@@ -453,7 +453,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def both_show_the_same(self) -> None:
-        group, twin = self.room.group, self.twin
+        group, twin = self.fixture.group, self.twin
         assert (group.state, group.generation, group.leader_id) == (twin.state, twin.generation, twin.leader)
         assert list(group.members) == [peer.id for peer in twin.peers]
         assert group.is_disposable == (twin.stored is None and not twin.peers and not twin.pending)
@@ -461,25 +461,25 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     @invariant()
     def the_same_requests_wait_and_none_is_lost(self) -> None:
         parked = {ticket for peer in self.twin.peers for ticket in (peer.join, peer.sync) if ticket}
-        assert self.room.waiting == parked
-        if self.room.group.state in ("Empty", "Stable"):
-            assert not self.room.waiting
+        assert self.fixture.waiting == parked
+        if self.fixture.group.state in ("Empty", "Stable"):
+            assert not self.fixture.waiting
 
     @invariant()
     def every_generation_has_one_leader(self) -> None:
-        for answer in list(self.room.answers.values())[self.answers_seen :]:
+        for answer in list(self.fixture.answers.values())[self.answers_seen :]:
             if isinstance(answer, JoinGroupResponse) and answer.members and not answer.skip_assignment:
                 assert self.leaders.setdefault(answer.generation_id, answer.member_id) == answer.member_id
-        self.answers_seen = len(self.room.answers)
+        self.answers_seen = len(self.fixture.answers)
 
     @invariant()
     def group_wakes_up_in_time(self) -> None:
         deadlines = self.twin.deadlines()
-        assert self.room.group.wake_at <= (deadlines[0][0] if deadlines else NEVER)
+        assert self.fixture.group.wake_at <= (deadlines[0][0] if deadlines else NEVER)
 
     @invariant()
     def log_knows_the_last_settled_generation(self) -> None:
-        stored, twin = self.room.group.stored, self.twin.stored
+        stored, twin = self.fixture.group.stored, self.twin.stored
         assert (stored is None) == (twin is None)
         if stored is not None and twin is not None:
             assert (stored.generation, stored.leader) == twin[:2]
@@ -487,13 +487,13 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_settled_generation_was_explained(self) -> None:
-        assert all(each.causes for each in self.room.rebalances)
+        assert all(each.causes for each in self.fixture.rebalances)
 
     def teardown(self) -> None:
         """Left alone, every group comes to rest with nobody in it, and asks to be left alone."""
         self.pass_time(1000)
-        assert self.room.group.state == "Empty"
-        assert (self.room.waiting, self.room.group.wake_at) == (set(), NEVER)
+        assert self.fixture.group.state == "Empty"
+        assert (self.fixture.waiting, self.fixture.group.wake_at) == (set(), NEVER)
 
 
 ClassicGroupMachine.TestCase.settings = settings(

@@ -13,9 +13,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.log.compaction_room import CompactionRoom, Pair, compacted, pairs_batch
-from tests.unit.log.log_room import NAME, NOW, append, contents
-from tests.unit.log.store_room import disk_with
+from tests.unit.log.compaction_fixtures import CompactionFixture, Pair, compacted, pairs_batch
+from tests.unit.log.log_fixtures import NAME, NOW, append, contents
+from tests.unit.log.store_fixtures import disk_with
 
 from ottla.log import compaction
 from ottla.model.batch import read_header
@@ -37,7 +37,7 @@ class Life:
     """A room through its script, and what has been promised so far."""
 
     def __init__(self, path: Path, disk: MemoryDisk) -> None:
-        self.room = CompactionRoom(path, settings_of("compact"), disk)
+        self.fixture = CompactionFixture(path, settings_of("compact"), disk)
         #: every record that was ever appended, by offset
         self.sent: dict[int, Record] = {}
         self.sequence = 0
@@ -52,48 +52,48 @@ class Life:
             self.remember()
 
     def remember(self) -> None:
-        log = self.room.log
+        log = self.fixture.log
         self.written, self.synced = log.written_end_offset, log.synced_end_offset
         self.start = log.log_start_offset
 
 
 def produce(*pairs: Pair, idempotent: bool = False, codec: int = 0) -> Callable[[Life], None]:
     def step(life: Life) -> None:
-        log, timestamp = life.room.log, NOW + life.minutes * 60_000
+        log, timestamp = life.fixture.log, NOW + life.minutes * 60_000
         base = log.log_end_offset
         for number, (key, value) in enumerate(pairs):
             headers = [("n", b"%d" % number)]
             life.sent[base + number] = Record(base + number, timestamp + number, key, value, headers, number)
         producer = (9, 0, life.sequence) if idempotent else None
         life.sequence += len(pairs) if idempotent else 0
-        life.room.produce(*pairs, timestamp=timestamp, producer=producer, codec=codec)
+        life.fixture.produce(*pairs, timestamp=timestamp, producer=producer, codec=codec)
 
     return step
 
 
 def roll(life: Life) -> None:
-    life.room.roll()
+    life.fixture.roll()
 
 
 def settle(life: Life) -> None:
-    life.room.settle()
+    life.fixture.settle()
 
 
 def checkpoint(life: Life) -> None:
-    life.room.room.store.write_checkpoints({}, sync=False)
+    life.fixture.fixture.store.write_checkpoints({}, sync=False)
 
 
 def compact(life: Life) -> None:
-    assert life.room.compact(NOW + life.minutes * 60_000)
+    assert life.fixture.compact(NOW + life.minutes * 60_000)
 
 
 def compact_while_producing(life: Life) -> None:
-    assert life.room.begin(NOW + life.minutes * 60_000)
-    while life.room.threads.jobs:
-        life.room.threads.run_one()
-        if life.room.log.log_end_offset % 3:
+    assert life.fixture.begin(NOW + life.minutes * 60_000)
+    while life.fixture.threads.jobs:
+        life.fixture.threads.run_one()
+        if life.fixture.log.log_end_offset % 3:
             life.remember()
-            produce((b"a", b"while %d" % life.room.log.log_end_offset))(life)
+            produce((b"a", b"while %d" % life.fixture.log.log_end_offset))(life)
 
 
 def let_time_pass(life: Life) -> None:
@@ -102,19 +102,19 @@ def let_time_pass(life: Life) -> None:
 
 def become(policy: str) -> Callable[[Life], None]:
     def step(life: Life) -> None:
-        life.room.settings = settings_of(policy)
-        life.room.log.configure(life.room.settings)
+        life.fixture.settings = settings_of(policy)
+        life.fixture.log.configure(life.fixture.settings)
 
     return step
 
 
 def restart(life: Life) -> None:
-    life.room.restart()
+    life.fixture.restart()
 
 
 def drop_start(life: Life) -> None:
-    life.room.room.store.advance_log_start(life.room.log, life.room.log.segments[1].base_offset)
-    life.room.threads.run()
+    life.fixture.fixture.store.advance_log_start(life.fixture.log, life.fixture.log.segments[1].base_offset)
+    life.fixture.threads.run()
 
 
 SCRIPT = [
@@ -136,47 +136,47 @@ def lives(path: Path, every: int = 1) -> Iterator[tuple[int, Life]]:
     changes = Random().randrange(every)
     while True:
         life = Life(path, disk_with(path))
-        life.room.disk.cut_after(changes, seed=changes)
+        life.fixture.disk.cut_after(changes, seed=changes)
         try:
             life.run(SCRIPT)
         except DiskCut:
-            life.room.abandon()
+            life.fixture.abandon()
             yield changes, life
             changes += every
         else:
-            life.room.abandon()
+            life.fixture.abandon()
             assert changes > 300, "the script is shorter than it should be"
             return
 
 
 def check(life: Life, disk: MemoryDisk, promised: int) -> None:
-    room = life.room.crash(disk)
+    fixture = life.fixture.crash(disk)
     try:
-        log = room.log
+        log = fixture.log
         assert log.log_end_offset >= promised
-        assert not [name for name in room.files() if name.endswith((".cleaned", ".swap", ".tmp"))]
-        found = {record.offset: record for record in room.stored_records()}
+        assert not [name for name in fixture.files() if name.endswith((".cleaned", ".swap", ".tmp"))]
+        found = {record.offset: record for record in fixture.stored_records()}
         for offset, record in found.items():
             assert record == life.sent[offset]
         #: what was not promised may be there or not
         sent = [record for offset, record in life.sent.items() if offset < promised or offset in found]
         last_of = {record.key: record for record in sent}
         seen = {record.key: record for record in found.values()}
-        start = max(life.start, *(each.log_start_offset for each in life.room.room.store.logs.values()), 0)
+        start = max(life.start, *(each.log_start_offset for each in life.fixture.fixture.store.logs.values()), 0)
         for key, record in last_of.items():
             if record.offset < start:
                 continue
             if record.value is None and key not in seen:
                 continue  # deleted, and the deletion's time is over
             assert seen[key] == record, f"{key!r} is {seen.get(key)}"
-        readable_from_everywhere(room)
-        compact_again(room, seen, last_of)
+        readable_from_everywhere(fixture)
+        compact_again(fixture, seen, last_of)
     finally:
-        room.abandon()
+        fixture.abandon()
 
 
-def readable_from_everywhere(room: CompactionRoom) -> None:
-    log, end = room.log, room.log.written_end_offset
+def readable_from_everywhere(fixture: CompactionFixture) -> None:
+    log, end = fixture.log, fixture.log.written_end_offset
     ends = [header.next_offset for each in log.segments if each.size_bytes for _, header in each.headers()]
     for offset in range(log.log_start_offset, end):
         region = log.read(offset, 1, end, at_least_one=True)
@@ -184,15 +184,17 @@ def readable_from_everywhere(room: CompactionRoom) -> None:
         assert (None if region is None else read_header(region.read()).next_offset) == expected
 
 
-def compact_again(room: CompactionRoom, seen: dict[bytes | None, Record], last_of: dict[bytes | None, Record]) -> None:
+def compact_again(
+    fixture: CompactionFixture, seen: dict[bytes | None, Record], last_of: dict[bytes | None, Record]
+) -> None:
     """The next pass does not bring back what was deleted, and takes nothing that counts."""
-    room.settings = settings_of("compact")
-    room.log.configure(room.settings)
-    room.roll()
-    end, _ = append(room.log, pairs_batch((b"after", b"the crash")))
-    room.log.write_pending()
-    room.compact(NOW + (1 << 40))
-    again = {record.key: record for record in room.records() if record.offset < end}
+    fixture.settings = settings_of("compact")
+    fixture.log.configure(fixture.settings)
+    fixture.roll()
+    end, _ = append(fixture.log, pairs_batch((b"after", b"the crash")))
+    fixture.log.write_pending()
+    fixture.compact(NOW + (1 << 40))
+    again = {record.key: record for record in fixture.records() if record.offset < end}
     for key, record in again.items():
         assert seen[key] == record == last_of.get(key, record)
     assert {key for key, record in seen.items() if record.value is not None} <= again.keys()
@@ -204,7 +206,7 @@ def test_no_record_that_counts_is_lost_wherever_the_machine_stops(tmp_path: Path
         for keep, seed in kinds:
             promised = life.written if keep == "process" else life.synced
             try:
-                check(life, life.room.disk.crash(Random(1000 * changes + seed), keep), promised)
+                check(life, life.fixture.disk.crash(Random(1000 * changes + seed), keep), promised)
             except BaseException as error:
                 error.add_note(f"cut after {changes} changes, keep={keep}, seed={seed}")
                 raise
@@ -213,7 +215,7 @@ def test_no_record_that_counts_is_lost_wherever_the_machine_stops(tmp_path: Path
 def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
     finished = 0
     for changes, life in lives(tmp_path, EVERY):
-        crashed = life.room.disk.crash(Random(changes), "process")
+        crashed = life.fixture.disk.crash(Random(changes), "process")
         folder = f"{tmp_path}/{NAME}"
         if not crashed.exists(folder) or not any(name.endswith(".swap") for name in crashed.listdir(folder)):
             continue
@@ -223,7 +225,7 @@ def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
             disk = crashed.crash(Random(0), "process")
             disk.cut_after(again, seed=again)
             try:
-                life.room.crash(disk).abandon()
+                life.fixture.crash(disk).abandon()
             except DiskCut:
                 check(life, disk.crash(Random(again), "power"), life.synced)
                 again += 1
@@ -235,13 +237,13 @@ def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
 def test_small_memory_for_keys_loses_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "KEY_BYTES", 1 << 25)
     for changes, life in lives(tmp_path, every=5):
-        check(life, life.room.disk.crash(Random(changes), "power"), life.synced)
+        check(life, life.fixture.disk.crash(Random(changes), "power"), life.synced)
 
 
 def test_iterated_records_compare_with_what_was_sent(tmp_path: Path) -> None:
     """The checks above compare whole records: they must be able to fail."""
     life = Life(tmp_path, disk_with(tmp_path))
     life.run(SCRIPT[:1])
-    (batch,) = contents(life.room.log)
+    (batch,) = contents(life.fixture.log)
     assert list(iterate_records(batch)) == list(life.sent.values())
-    life.room.abandon()
+    life.fixture.abandon()

@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.log.compaction_room import CompactionRoom, compacted
-from tests.unit.log.log_room import NOW, sync
-from tests.unit.log.store_room import disk_with
+from tests.unit.log.compaction_fixtures import CompactionFixture, compacted
+from tests.unit.log.log_fixtures import NOW, sync
+from tests.unit.log.store_fixtures import disk_with
 
 from ottla.log import compaction
 from ottla.model.batch import DELETE_HORIZON, read_header
@@ -30,7 +30,7 @@ class CompactionMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = TemporaryDirectory()
         self.path = Path(self.folder.name)
-        self.room: CompactionRoom | None = None
+        self.fixture: CompactionFixture | None = None
         self.sent: list[Record] = []
         self.now_ms = NOW
         self.sequence = 0
@@ -52,18 +52,18 @@ class CompactionMachine(RuleBasedStateMachine):
         )  # fmt: skip
         # The map holds so many keys and no more.
         compaction.KEY_BYTES = int(134_217_728 * 0.9 / keys)
-        self.room = CompactionRoom(self.path, chosen, disk_with(self.path))
+        self.fixture = CompactionFixture(self.path, chosen, disk_with(self.path))
 
     def teardown(self) -> None:
         compaction.KEY_BYTES = self.key_bytes
-        if self.room is not None:
-            self.room.abandon()
+        if self.fixture is not None:
+            self.fixture.abandon()
         self.folder.cleanup()
 
     @property
-    def opened(self) -> CompactionRoom:
-        assert self.room is not None
-        return self.room
+    def opened(self) -> CompactionFixture:
+        assert self.fixture is not None
+        return self.fixture
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.opened.threads.run()
         self.note_synced()
 
-    @precondition(lambda self: self.room is not None and self.room.threads.jobs)
+    @precondition(lambda self: self.fixture is not None and self.fixture.threads.jobs)
     @rule(steps=st.integers(1, 8))
     def run_some_threads(self, steps: int) -> None:
         for _ in range(steps):
@@ -100,13 +100,13 @@ class CompactionMachine(RuleBasedStateMachine):
                 self.opened.threads.run_one()
         self.note_synced()
 
-    @precondition(lambda self: self.room is not None and not self.room.compactor.busy)
+    @precondition(lambda self: self.fixture is not None and not self.fixture.compactor.busy)
     @rule()
     def begin_compaction(self) -> None:
         self.opened.begin(self.now_ms)
         self.note_synced()
 
-    @precondition(lambda self: self.room is not None and not self.room.compactor.busy)
+    @precondition(lambda self: self.fixture is not None and not self.fixture.compactor.busy)
     @rule()
     def compact(self) -> None:
         dirty = self.opened.log.first_dirty_offset
@@ -120,7 +120,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.opened.room.store.write_checkpoints({}, sync=False)
+        self.opened.fixture.store.write_checkpoints({}, sync=False)
 
     @rule()
     def restart(self) -> None:
@@ -138,7 +138,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     def crash(self, disk: MemoryDisk, promised: int) -> None:
         self.opened.abandon()
-        self.room = self.opened.crash(disk)
+        self.fixture = self.opened.crash(disk)
         end = self.opened.log.log_end_offset
         assert end >= promised
         # What was not promised is there or not, and what is not there never was.
@@ -158,10 +158,10 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def last_value_of_every_key_is_there(self) -> None:
-        if self.room is None:
+        if self.fixture is None:
             return
         last = {record.key: record for record in self.sent if record.key is not None}
-        seen = {record.key: record for record in self.room.stored_records()}
+        seen = {record.key: record for record in self.fixture.stored_records()}
         for key, record in last.items():
             if key not in seen:
                 assert record.value is None
@@ -172,24 +172,24 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_record_is_as_it_was_sent(self) -> None:
-        if self.room is not None:
-            for record in self.room.stored_records():
+        if self.fixture is not None:
+            for record in self.fixture.stored_records():
                 assert record == self.sent[record.offset]
 
     @invariant()
     def everything_below_the_first_dirty_offset_is_there_once(self) -> None:
-        if self.room is None:
+        if self.fixture is None:
             return
-        for record in self.room.stored_records():
-            if record.offset < self.room.log.first_dirty_offset:
+        for record in self.fixture.stored_records():
+            if record.offset < self.fixture.log.first_dirty_offset:
                 newer = [r for r in self.sent[record.offset + 1 :] if r.key == record.key]
-                assert not newer or newer[0].offset >= self.room.log.first_dirty_offset
+                assert not newer or newer[0].offset >= self.fixture.log.first_dirty_offset
 
     @invariant()
     def every_offset_gives_the_batch_that_follows(self) -> None:
-        if self.room is None:
+        if self.fixture is None:
             return
-        log, end = self.room.log, self.room.log.written_end_offset
+        log, end = self.fixture.log, self.fixture.log.written_end_offset
         ends = [header.next_offset for each in log.segments if each.size_bytes for _, header in each.headers()]
         assert ends == sorted(ends)
         for offset in range(log.log_start_offset, end):
@@ -199,10 +199,10 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def times_are_found(self) -> None:
-        if self.room is None:
+        if self.fixture is None:
             return
-        log, end = self.room.log, self.room.log.written_end_offset
-        stored = self.room.stored_records()
+        log, end = self.fixture.log, self.fixture.log.written_end_offset
+        stored = self.fixture.stored_records()
         for timestamp in {record.timestamp for record in stored[:: max(len(stored) // 4, 1)]}:
             found = next((r for r in stored if r.timestamp >= timestamp), None)
             assert log.offset_for_timestamp(timestamp, end) == (found and (found.offset, found.timestamp))
@@ -212,9 +212,9 @@ class CompactionMachine(RuleBasedStateMachine):
     @invariant()
     def horizons_are_noted(self) -> None:
         """A deletion's time begins with the first pass that writes it."""
-        if self.room is None:
+        if self.fixture is None:
             return
-        for segment in self.room.log.segments:
+        for segment in self.fixture.log.segments:
             for _, header in segment.headers() if segment.size_bytes else ():
                 if header.attributes & DELETE_HORIZON:
                     for offset in range(header.base_offset, header.next_offset):

@@ -9,11 +9,11 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.coordinator.consumer_room import (
+from tests.unit.coordinator.consumer_fixtures import (
     SESSION_S,
     ClassicConsumer,
     Consumer,
-    ConsumerRoom,
+    ConsumerFixture,
     Place,
     snapshot,
 )
@@ -42,7 +42,7 @@ has_classic = precondition(lambda self: self.old)
 class ConsumerGroupMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.room = ConsumerRoom()
+        self.fixture = ConsumerFixture()
         self.clients: list[Consumer] = []
         self.old: list[ClassicConsumer] = []
         #: a process that starts anew has a new member id
@@ -55,36 +55,36 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @initialize()
     def one_topic(self) -> None:
-        self.room.topics.create("t", 3)
+        self.fixture.topics.create("t", 3)
 
     # -- topics and time ----------------------------------------------------------------------------------------------
 
     @rule(name=topics, partitions=st.integers(1, 6))
     def change_topic(self, name: str, partitions: int) -> None:
-        existing = self.room.topics.partition_count(name)
+        existing = self.fixture.topics.partition_count(name)
         if existing is None and name not in self.deleted:
-            self.room.topics.create(name, partitions)
+            self.fixture.topics.create(name, partitions)
         elif existing is not None and partitions > existing:
-            self.room.topics.grow(name, partitions)
+            self.fixture.topics.grow(name, partitions)
 
     @precondition(lambda self: self.starts > 3)
     @rule(name=st.sampled_from(["u", "v"]))
     def delete_topic(self, name: str) -> None:
-        if self.room.topics.partition_count(name) is not None:
-            self.room.topics.delete(name)
+        if self.fixture.topics.partition_count(name) is not None:
+            self.fixture.topics.delete(name)
             self.deleted.add(name)
 
     @rule(seconds=st.sampled_from([0.5, 5, 20, 44, 61]))
     def pass_time(self, seconds: float) -> None:
-        self.room.pass_time(seconds)
+        self.fixture.pass_time(seconds)
         self.drop_outcasts()
 
     @rule()
     def restart(self) -> None:
-        before = snapshot(self.room.group)
-        self.room.restart()
-        assert snapshot(self.room.group) == before
-        assert (self.room.group.wake_at != NEVER) == bool(self.room.group.members)
+        before = snapshot(self.fixture.group)
+        self.fixture.restart()
+        assert snapshot(self.fixture.group) == before
+        assert (self.fixture.group.wake_at != NEVER) == bool(self.fixture.group.members)
 
     # -- clients of the consumer protocol -----------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def start(self, topics: tuple[str, ...], regex: str | None, instance: str | None) -> None:
         """A new process, or the next one after a crash; a static one may find its instance in use."""
         self.starts += 1
-        client = Consumer(self.room, f"m{self.starts}", *topics, regex=regex, instance=instance)
+        client = Consumer(self.fixture, f"m{self.starts}", *topics, regex=regex, instance=instance)
         client.heartbeat()
         if not client.error:
             # An older process with this instance id was thrown out before; real clients end when they hear of it.
@@ -130,7 +130,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             instance_id=client.instance,
             topic_partitions=client._reported(),
         )
-        self.room.group.heartbeat(request, Client("c", "/10.0.0.1", 1), object(), self.room.moment)
+        self.fixture.group.heartbeat(request, Client("c", "/10.0.0.1", 1), object(), self.fixture.moment)
         assert self.snapshot() == before
 
     @has_clients
@@ -158,11 +158,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     # -- clients of the classic protocol ------------------------------------------------------------------------------
 
-    @precondition(lambda self: not self.room.group.is_empty and len(self.old) < CLASSIC_MAX)
+    @precondition(lambda self: not self.fixture.group.is_empty and len(self.old) < CLASSIC_MAX)
     @rule(topics=subscriptions)
     def start_classic(self, topics: tuple[str, ...]) -> None:
         self.starts += 1
-        client = ClassicConsumer(self.room, f"old{self.starts}", *topics)
+        client = ClassicConsumer(self.fixture, f"old{self.starts}", *topics)
         if not client.join().error_code:
             self.old.append(client)
 
@@ -171,7 +171,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def heartbeat_classic(self, index: int) -> None:
         self.old[index % len(self.old)].heartbeat()
 
-    @precondition(lambda self: self.old and not self.room.group.is_empty)
+    @precondition(lambda self: self.old and not self.fixture.group.is_empty)
     @rule(index=which)
     def join_whose_answer_is_lost(self, index: int) -> None:
         client = self.old[index % len(self.old)]
@@ -211,7 +211,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if claims is not None:
             owned = [
                 ConsumerGroupHeartbeatRequestTopicPartitions(
-                    topic_id=self.room.topics.topic_id(topic) or bytes(16), partitions=[number]
+                    topic_id=self.fixture.topics.topic_id(topic) or bytes(16), partitions=[number]
                 )
                 for topic, number in claims
             ]
@@ -226,37 +226,37 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             topic_partitions=owned,
         )
         if member_id == "liar" or not any(client.member_id == member_id for client in self.clients):
-            self.room.heartbeat(request)
+            self.fixture.heartbeat(request)
 
     # -- what always holds --------------------------------------------------------------------------------------------
 
     @invariant()
     def no_partition_has_two_owners(self) -> None:
         owners: dict[tuple[bytes, int], str] = {}
-        for member_id, current in self.room.group.stored.currents.items():
+        for member_id, current in self.fixture.group.stored.currents.items():
             for partitions in (current.assigned_partitions, current.partitions_pending_revocation):
                 for topic_id, numbers in partitions:
                     for number in numbers:
                         assert owners.setdefault((topic_id, number), member_id) == member_id
-        assert owners == self.room.group.stored.owners
-        assert self.room.group.stored.currents.keys() == self.room.group.members.keys()
+        assert owners == self.fixture.group.stored.owners
+        assert self.fixture.group.stored.currents.keys() == self.fixture.group.members.keys()
 
     @invariant()
     def members_read_only_what_they_own(self) -> None:
         for client in [*self.clients, *self.old]:
-            if client.member_id in self.room.group.members:
-                current = self.room.group.stored.current(client.member_id)
+            if client.member_id in self.fixture.group.members:
+                current = self.fixture.group.stored.current(client.member_id)
                 mine = {
-                    (self.room.topics.topic_name(topic_id), number)
+                    (self.fixture.topics.topic_name(topic_id), number)
                     for partitions in (current.assigned_partitions, current.partitions_pending_revocation)
                     for topic_id, numbers in partitions
                     for number in numbers
                 }
-                assert {place for place in client.owned if self.room.topics.topic_id(place[0])} <= mine
+                assert {place for place in client.owned if self.fixture.topics.topic_id(place[0])} <= mine
 
     @invariant()
     def epochs_never_go_back(self) -> None:
-        stored = self.room.group.stored
+        stored = self.fixture.group.stored
         assert self.epoch <= stored.epoch
         assert stored.assignment_epoch <= stored.epoch
         self.epoch = stored.epoch
@@ -271,8 +271,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def log_tells_everything(self) -> None:
-        fresh = ConsumerGroup("g", self.room.world)
-        for record in self.room.log:
+        fresh = ConsumerGroup("g", self.fixture.context)
+        for record in self.fixture.log:
             fresh.replay(record)
         assert snapshot(fresh) == self.snapshot()
 
@@ -284,20 +284,20 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         for _ in range(SESSION_S // 5 + 8):
             for client in alive:
                 client.heartbeat()
-            self.room.pass_time(5)
-        if not self.room.group.is_empty:
-            self.room.settle(*alive, rounds_max=2)
+            self.fixture.pass_time(5)
+        if not self.fixture.group.is_empty:
+            self.fixture.become_stable(*alive, rounds_max=2)
             self.everything_is_shared_out()
         self.no_partition_has_two_owners()
         self.log_tells_everything()
 
     def everything_is_shared_out(self) -> None:
-        group = self.room.group
+        group = self.fixture.group
         assert set(group.members) == {client.member_id for client in [*self.clients, *self.old]}
         wanted = {
-            (self.room.topics.topic_id(name), number)
+            (self.fixture.topics.topic_id(name), number)
             for name in group.subscribed_topics()
-            for number in range(self.room.topics.partition_count(name) or 0)
+            for number in range(self.fixture.topics.partition_count(name) or 0)
         }
         assert group.stored.owners.keys() == wanted
 
@@ -307,12 +307,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         return self.clients[index % len(self.clients)]
 
     def snapshot(self) -> dict[str, object]:
-        return snapshot(self.room.group)
+        return snapshot(self.fixture.group)
 
     def drop_outcasts(self) -> None:
         """A client that was thrown out while it was silent knows by its own clock that its session is over."""
         for client in [*self.clients, *self.old]:
-            if client.member_id not in self.room.group.members:
+            if client.member_id not in self.fixture.group.members:
                 client.owned = set()
 
 

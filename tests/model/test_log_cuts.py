@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.log.log_room import NOW, append, batch, contents, stored, sync, topic
-from tests.unit.log.store_room import StoreRoom, disk_with, spec
+from tests.unit.log.log_fixtures import NOW, append, batch, contents, stored, sync, topic
+from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 
 from ottla.log.log import Log
 from ottla.model.batch import read_header
@@ -28,7 +28,7 @@ SEEDS = 8
 class Life:
     """A broker's log through its script, and what has been promised so far."""
 
-    room: StoreRoom
+    fixture: StoreFixture
     path: Path
     #: every batch that was ever appended, as the log has to hold it: what the client sent. A client that was told of
     #: a full disk does not know whether its batch is there, so those are here too.
@@ -47,13 +47,13 @@ class Life:
 
     def remember(self) -> None:
         """What a crash during the next step must leave."""
-        log = self.room.log()
+        log = self.fixture.log()
         self.written, self.synced = log.written_end_offset, log.synced_end_offset
         self.start = log.log_start_offset
 
     @property
     def log(self) -> Log:
-        return self.room.log()
+        return self.fixture.log()
 
 
 # -- the script -------------------------------------------------------------------------------------------------------
@@ -88,27 +88,27 @@ def let_time_pass(life: Life) -> None:
 
 
 def run_threads(life: Life) -> None:
-    life.room.threads.run()
+    life.fixture.threads.run()
 
 
 def checkpoint(life: Life) -> None:
-    life.room.store.write_checkpoints({}, sync=False)
+    life.fixture.store.write_checkpoints({}, sync=False)
 
 
 def delete_up_to(offset: int) -> Callable[[Life], None]:
     def step(life: Life) -> None:
-        life.room.store.advance_log_start(life.log, offset)
+        life.fixture.store.advance_log_start(life.log, offset)
 
     return step
 
 
 def delete_everything(life: Life) -> None:
-    life.room.store.advance_log_start(life.log, life.log.written_end_offset)
+    life.fixture.store.advance_log_start(life.log, life.log.written_end_offset)
 
 
 def fail_to_write(life: Life) -> None:
     """A full disk: the batches never were."""
-    disk, before = life.room.disk, dict(life.sequences)
+    disk, before = life.fixture.disk, dict(life.sequences)
     assert isinstance(disk, MemoryDisk)
     for _ in range(3):
         produce(2, pid=1)(life)
@@ -124,9 +124,9 @@ def lead_again(life: Life) -> None:
 
 
 def restart(life: Life) -> None:
-    life.room.stop()
+    life.fixture.stop()
     life.remember()
-    life.room = started(life.room.disk, life.path)
+    life.fixture = started(life.fixture.disk, life.path)
 
 
 SCRIPT = [
@@ -146,15 +146,15 @@ SCRIPT = [
 # -- what must hold ---------------------------------------------------------------------------------------------------
 
 
-def started(disk: object, path: Path) -> StoreRoom:
+def started(disk: object, path: Path) -> StoreFixture:
     assert isinstance(disk, MemoryDisk)
-    room = StoreRoom(disk, path)
+    fixture = StoreFixture(disk, path)
     try:
-        room.start(spec(settings=SETTINGS))
+        fixture.start(spec(settings=SETTINGS))
     except BaseException:
-        room.abandon()
+        fixture.abandon()
         raise
-    return room
+    return fixture
 
 
 def lives(path: Path) -> Iterator[tuple[int, Life]]:
@@ -162,25 +162,25 @@ def lives(path: Path) -> Iterator[tuple[int, Life]]:
     changes = 0
     while True:
         disk = disk_with(path)
-        room = started(disk, path)
-        life = Life(room, path)
+        fixture = started(disk, path)
+        life = Life(fixture, path)
         disk.cut_after(changes, seed=changes)
         try:
             life.run(SCRIPT)
         except DiskCut:
-            life.room.abandon()
+            life.fixture.abandon()
             yield changes, life
             changes += 1
         else:
-            life.room.abandon()
+            life.fixture.abandon()
             assert changes > 200, "the script is shorter than it should be"
             return
 
 
 def check(life: Life, disk: MemoryDisk, promised: int) -> None:
-    room = started(disk, life.path)
+    fixture = started(disk, life.path)
     try:
-        log = room.log()
+        log = fixture.log()
         assert log.log_end_offset >= promised
         assert log.log_start_offset <= life.log.log_start_offset
         found = contents(log)
@@ -205,7 +205,7 @@ def check(life: Life, disk: MemoryDisk, promised: int) -> None:
         log.write_pending()
         assert contents(log)[-1] == stored(batch(2), end, log.leader_epoch)
     finally:
-        room.abandon()
+        fixture.abandon()
 
 
 @pytest.mark.parametrize("keep", ["process", "power"])
@@ -214,7 +214,7 @@ def test_nothing_promised_is_lost_wherever_the_machine_stops(tmp_path: Path, kee
         promised = life.written if keep == "process" else life.synced
         for seed in range(1 if keep == "process" else SEEDS):
             try:
-                check(life, life.room.disk.crash(Random(1000 * changes + seed), keep), promised)  # type: ignore[attr-defined]
+                check(life, life.fixture.disk.crash(Random(1000 * changes + seed), keep), promised)  # type: ignore[attr-defined]
             except BaseException as error:
                 error.add_note(f"cut after {changes} changes, keep={keep}, seed={seed}")
                 raise
@@ -224,7 +224,7 @@ def test_recovery_can_be_cut_everywhere_too(tmp_path: Path) -> None:
     for changes, life in lives(tmp_path):
         if changes % 25:
             continue
-        crashed = life.room.disk.crash(Random(changes), "power")  # type: ignore[attr-defined]
+        crashed = life.fixture.disk.crash(Random(changes), "power")  # type: ignore[attr-defined]
         again = 0
         while True:
             disk = crashed.crash(Random(0), "process")

@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.log.log_room import (
+from tests.unit.log.log_fixtures import (
     FOLDER,
     NOW,
     append,

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.log.compaction_room import CompactionRoom, compacted
-from tests.unit.log.log_room import NAME, append, sync, topic
-from tests.unit.log.log_room import NOW as START
-from tests.unit.log.store_room import disk_with
-from tests.unit.log.txn_room import History, Sent, append_txn, read_committed, stable_end
+from tests.unit.log.compaction_fixtures import CompactionFixture, compacted
+from tests.unit.log.log_fixtures import NAME, append, sync, topic
+from tests.unit.log.log_fixtures import NOW as START
+from tests.unit.log.store_fixtures import disk_with
+from tests.unit.log.txn_fixtures import History, Sent, append_txn, read_committed, stable_end
 
 from ottla.log import compaction
 from ottla.log.log import Log
@@ -40,7 +40,7 @@ class TransactionMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = TemporaryDirectory()
         self.path = Path(self.folder.name)
-        self.room: CompactionRoom | None = None
+        self.fixture: CompactionFixture | None = None
         self.history = History()
         self.epochs = dict.fromkeys(range(1, 4), 0)
         self.now_ms = START
@@ -62,18 +62,18 @@ class TransactionMachine(RuleBasedStateMachine):
             delete_retention_ms=RETENTION_MS, message_timestamp_before_max_ms=1 << 60,
         )  # fmt: skip
         compaction.KEY_BYTES = int(134_217_728 * 0.9 / keys)
-        self.room = CompactionRoom(self.path, chosen, disk_with(self.path))
+        self.fixture = CompactionFixture(self.path, chosen, disk_with(self.path))
 
     def teardown(self) -> None:
         compaction.KEY_BYTES = self.key_bytes
-        if self.room is not None:
-            self.room.abandon()
+        if self.fixture is not None:
+            self.fixture.abandon()
         self.folder.cleanup()
 
     @property
-    def opened(self) -> CompactionRoom:
-        assert self.room is not None
-        return self.room
+    def opened(self) -> CompactionFixture:
+        assert self.fixture is not None
+        return self.fixture
 
     @property
     def log(self) -> Log:
@@ -128,7 +128,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def write(self) -> None:
         self.log.write_pending()
 
-    @precondition(lambda self: self.room is not None and self.room.log.pending)
+    @precondition(lambda self: self.fixture is not None and self.fixture.log.pending)
     @rule(applied=st.integers(0, 200))
     def fail_to_write(self, applied: int) -> None:
         end = self.log.written_end_offset
@@ -156,7 +156,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.opened.threads.run()
         self.note_synced()
 
-    @precondition(lambda self: self.room is not None and self.room.threads.jobs)
+    @precondition(lambda self: self.fixture is not None and self.fixture.threads.jobs)
     @rule(steps=st.integers(1, 8))
     def run_some_threads(self, steps: int) -> None:
         for _ in range(steps):
@@ -164,13 +164,13 @@ class TransactionMachine(RuleBasedStateMachine):
                 self.opened.threads.run_one()
         self.note_synced()
 
-    @precondition(lambda self: self.compacts and self.room is not None and not self.room.compactor.busy)
+    @precondition(lambda self: self.compacts and self.fixture is not None and not self.fixture.compactor.busy)
     @rule(whole=st.booleans())
     def compact(self, whole: bool) -> None:
         (self.opened.compact if whole else self.opened.begin)(self.now_ms)
         self.note_synced()
 
-    @precondition(lambda self: self.room is not None and not self.compacts)
+    @precondition(lambda self: self.fixture is not None and not self.compacts)
     @rule(back=st.integers(0, 12))
     def truncate(self, back: int) -> None:
         # Nobody cuts segments away that a thread is at.
@@ -183,15 +183,15 @@ class TransactionMachine(RuleBasedStateMachine):
         # Whoever cuts into what was synced has to sync the cut, and to note the recovery point, before going on.
         self.opened.disk.fdatasync(self.log.active.file.fd)
         self.opened.disk.fsync_dir(self.log.directory)
-        self.opened.room.store.write_checkpoints({}, sync=True)
+        self.opened.fixture.store.write_checkpoints({}, sync=True)
 
-    @precondition(lambda self: self.room is not None and not self.compacts)
+    @precondition(lambda self: self.fixture is not None and not self.compacts)
     @rule(forward=st.integers(1, 12))
     def advance(self, forward: int) -> None:
         """Not beyond an open transaction: of one that has lost its beginning crashes may leave this or that."""
         self.log.write_pending()
         offset = min(self.log.log_start_offset + forward, stable_end(self.log))
-        self.opened.room.store.advance_log_start(self.log, offset)
+        self.opened.fixture.store.advance_log_start(self.log, offset)
         self.deleted = True
 
     @rule(ms=st.sampled_from([100, RETENTION_MS]))
@@ -204,7 +204,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.opened.room.store.write_checkpoints({}, sync=False)
+        self.opened.fixture.store.write_checkpoints({}, sync=False)
 
     # -- restarts -----------------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def crash(self, disk: MemoryDisk, promised: int) -> None:
         start = self.log.log_start_offset
         self.opened.abandon()
-        self.room = self.opened.crash(disk)
+        self.fixture = self.opened.crash(disk)
         assert promised <= self.log.log_end_offset
         assert self.log.log_start_offset <= start
         self.cut_list(self.log.log_end_offset)
@@ -253,12 +253,12 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_what_was_committed(self) -> None:
-        if self.room is not None:
+        if self.fixture is not None:
             self.history.check(self.log, compacts=self.compacts)
 
     @invariant()
     def readers_may_begin_anywhere(self) -> None:
-        if self.room is None:
+        if self.fixture is None:
             return
         everything = read_committed(self.log)
         middle = (self.log.log_start_offset + stable_end(self.log)) // 2

@@ -13,10 +13,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.log.compaction_room import CompactionRoom, compacted
-from tests.unit.log.log_room import NAME, NOW, append, sync, topic
-from tests.unit.log.store_room import disk_with
-from tests.unit.log.txn_room import History, Sent, append_txn
+from tests.unit.log.compaction_fixtures import CompactionFixture, compacted
+from tests.unit.log.log_fixtures import NAME, NOW, append, sync, topic
+from tests.unit.log.store_fixtures import disk_with
+from tests.unit.log.txn_fixtures import History, Sent, append_txn
 
 from ottla.model.records import Record, build_batch
 from ottla.model.settings import TopicSettings
@@ -41,7 +41,7 @@ class Life:
 
     def __init__(self, path: Path, disk: MemoryDisk, policy: str) -> None:
         self.policy = policy
-        self.room = CompactionRoom(path, settings_of(policy), disk)
+        self.fixture = CompactionFixture(path, settings_of(policy), disk)
         self.history = History()
         self.minutes = 0
         self.written = 0
@@ -57,7 +57,7 @@ class Life:
             self.remember()
 
     def remember(self) -> None:
-        log = self.room.log
+        log = self.fixture.log
         self.written, self.synced = log.written_end_offset, log.synced_end_offset
 
 
@@ -66,7 +66,7 @@ Step = Callable[[Life], None]
 
 def send(pid: int = -1, key: bytes = b"k", value: bytes | None = b"v", size: int = 0) -> Step:
     def step(life: Life) -> None:
-        log = life.room.log
+        log = life.fixture.log
         base = log.log_end_offset
         text = None if value is None else value + b"." * size
         record = Record(base, life.now_ms, key, text, [("n", b"%d" % base)], 0)
@@ -84,9 +84,9 @@ def send(pid: int = -1, key: bytes = b"k", value: bytes | None = b"v", size: int
 
 def end(pid: int, *, commit: bool) -> Step:
     def step(life: Life) -> None:
-        base = life.room.log.log_end_offset
+        base = life.fixture.log.log_end_offset
         life.history.sent.append(Sent(base, base + 1, pid, [], commit))
-        life.room.log.append_marker(pid, 0, commit=commit, coordinator_epoch=1, now_ms=life.now_ms)
+        life.fixture.log.append_marker(pid, 0, commit=commit, coordinator_epoch=1, now_ms=life.now_ms)
 
     return step
 
@@ -100,34 +100,34 @@ def abort(pid: int) -> Step:
 
 
 def write(life: Life) -> None:
-    life.room.log.write_pending()
+    life.fixture.log.write_pending()
 
 
 def flush(life: Life) -> None:
-    sync(life.room.log)
+    sync(life.fixture.log)
 
 
 def roll(life: Life) -> None:
-    life.room.roll()
+    life.fixture.roll()
 
 
 def run_threads(life: Life) -> None:
-    life.room.threads.run()
+    life.fixture.threads.run()
 
 
 def checkpoint(life: Life) -> None:
-    life.room.room.store.write_checkpoints({}, sync=False)
+    life.fixture.fixture.store.write_checkpoints({}, sync=False)
 
 
 def compact(life: Life) -> None:
     if life.policy == "compact":
-        life.room.compact(life.now_ms)
+        life.fixture.compact(life.now_ms)
 
 
 def drop_start(life: Life) -> None:
     if life.policy == "delete":
-        store = life.room.room.store
-        store.advance_log_start(life.room.log, life.room.log.segments[1].base_offset)
+        store = life.fixture.fixture.store
+        store.advance_log_start(life.fixture.log, life.fixture.log.segments[1].base_offset)
 
 
 def let_time_pass(life: Life) -> None:
@@ -135,11 +135,11 @@ def let_time_pass(life: Life) -> None:
 
 
 def forget(life: Life) -> None:
-    life.room.log.expire_producers(1 << 60)
+    life.fixture.log.expire_producers(1 << 60)
 
 
 def restart(life: Life) -> None:
-    life.room.restart()
+    life.fixture.restart()
 
 
 SCRIPT = [
@@ -160,23 +160,23 @@ def lives(path: Path, policy: str, every: int = 1) -> Iterator[tuple[int, Life]]
     changes = Random().randrange(every)
     while True:
         life = Life(path, disk_with(path), policy)
-        life.room.disk.cut_after(changes, seed=changes)
+        life.fixture.disk.cut_after(changes, seed=changes)
         try:
             life.run(SCRIPT)
         except DiskCut:
-            life.room.abandon()
+            life.fixture.abandon()
             yield changes, life
             changes += every
         else:
-            life.room.abandon()
+            life.fixture.abandon()
             assert changes > 200, "the script is shorter than it should be"
             return
 
 
 def check(life: Life, disk: MemoryDisk, promised: int) -> None:
-    room = life.room.crash(disk)
+    fixture = life.fixture.crash(disk)
     try:
-        log = room.log
+        log = fixture.log
         assert log.log_end_offset >= promised
         history = History()
         history.sent = list(life.history.sent)
@@ -186,7 +186,7 @@ def check(life: Life, disk: MemoryDisk, promised: int) -> None:
         history.sent = [each for each in history.sent if each.base < promised or each.base in there]
         history.check(log, compacts=life.policy == "compact")
         again = Life.__new__(Life)
-        again.policy, again.room, again.history, again.minutes = life.policy, room, history, life.minutes
+        again.policy, again.fixture, again.history, again.minutes = life.policy, fixture, history, life.minutes
         for number, pid in enumerate(history.open_transactions()):
             end(pid, commit=bool(number % 2))(again)
         again.run([send(key=b"after"), write, roll, send(key=b"the crash"), write])
@@ -194,7 +194,7 @@ def check(life: Life, disk: MemoryDisk, promised: int) -> None:
             again.run([compact, let_time_pass, send(key=b"later"), write, roll])
             history.check(log, compacts=life.policy == "compact")
     finally:
-        room.abandon()
+        fixture.abandon()
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
@@ -204,7 +204,7 @@ def test_readers_see_what_was_committed_wherever_the_machine_stops(tmp_path: Pat
         for keep, seed in kinds:
             promised = life.written if keep == "process" else life.synced
             try:
-                check(life, life.room.disk.crash(Random(1000 * changes + seed), keep), promised)
+                check(life, life.fixture.disk.crash(Random(1000 * changes + seed), keep), promised)
             except BaseException as error:
                 error.add_note(f"cut after {changes} changes, keep={keep}, seed={seed}")
                 raise
@@ -216,7 +216,7 @@ def cut_the_next_start(life: Life, crashed: MemoryDisk) -> None:
         disk = crashed.crash(Random(0), "process")
         disk.cut_after(changes, seed=changes)
         try:
-            life.room.crash(disk).abandon()
+            life.fixture.crash(disk).abandon()
         except DiskCut:
             check(life, disk.crash(Random(changes), "power"), life.synced)
         else:
@@ -226,7 +226,7 @@ def cut_the_next_start(life: Life, crashed: MemoryDisk) -> None:
 def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
     finished = 0
     for changes, life in lives(tmp_path, "compact", every=4):
-        crashed = life.room.disk.crash(Random(changes), "process")
+        crashed = life.fixture.disk.crash(Random(changes), "process")
         folder = f"{tmp_path}/{NAME}"
         if not crashed.exists(folder) or not any(name.endswith(".swap") for name in crashed.listdir(folder)):
             continue
@@ -241,5 +241,5 @@ def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
 
 def test_recovery_can_be_cut_everywhere_too(tmp_path: Path) -> None:
     for changes, life in lives(tmp_path, "delete", every=40):
-        crashed = life.room.disk.crash(Random(changes), "power")
+        crashed = life.fixture.disk.crash(Random(changes), "power")
         cut_the_next_start(life, crashed)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.coordinator.transaction_room import NOBODY, T0, T1, TIMEOUT_MS, U0, NotStored, TransactionRoom
+from tests.unit.coordinator.transaction_fixtures import NOBODY, T0, T1, TIMEOUT_MS, U0, NotStored, TransactionFixture
 
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.transaction_records import (
@@ -79,7 +79,7 @@ class Client:
 class TransactionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.room = TransactionRoom(transactional_id_expiration_ms="300000")
+        self.fixture = TransactionFixture(transactional_id_expiration_ms="300000")
         self.connections = count(1)
         self.transactions = count(1)
         self.clients: list[Client] = []
@@ -101,11 +101,11 @@ class TransactionMachine(RuleBasedStateMachine):
         """Two clients fight for one id, whose epochs may be near their end; one has its own."""
         value = TransactionLogValue(
             producer_id=7, producer_epoch=epoch, timeout_ms=TIMEOUT_MS, state=TransactionState.EMPTY,
-            last_update_ms=self.room.now_ms,
+            last_update_ms=self.fixture.now_ms,
         )  # fmt: skip
         record = TransactionRecord(TransactionLogKey("x"), value)
-        self.room.log.append(encode_transaction(record))
-        self.room.shard.replay(record)
+        self.fixture.log.append(encode_transaction(record))
+        self.fixture.shard.replay(record)
         self.look()
         self.clients = [Client("yxx"[index], each, next(self.connections)) for index, each in enumerate(new)]
 
@@ -186,7 +186,7 @@ class TransactionMachine(RuleBasedStateMachine):
         """Not too often. Connections end with the process; without them old clients have nothing under way."""
         if pick > 10:
             return
-        self.room.restart()
+        self.fixture.restart()
         self.flying.clear()
         self.arrived = [frame for frame in self.arrived if frame.request.client.is_new]
         for client in self.clients:
@@ -196,14 +196,14 @@ class TransactionMachine(RuleBasedStateMachine):
     def handle(self, frame: Frame, is_broken: bool) -> None:
         request = frame.request
         name = request.client.name
-        before = self.room.shard.values.get(name)
-        self.room.log_is_broken = is_broken
+        before = self.fixture.shard.values.get(name)
+        self.fixture.log_is_broken = is_broken
         code, producer = ErrorCode.NOT_COORDINATOR, NOBODY
         try:
             code, producer = self.ask(frame)
         except NotStored:
             pass
-        self.room.log_is_broken = False
+        self.fixture.log_is_broken = False
         self.check(request, before, code)
         self.look()
         if request.client.sent is frame and request.client.waits_for is request:
@@ -212,23 +212,23 @@ class TransactionMachine(RuleBasedStateMachine):
             self.answer(request, code, producer)
 
     def ask(self, frame: Frame) -> tuple[ErrorCode, Producer]:
-        request, room = frame.request, self.room
+        request, fixture = frame.request, self.fixture
         name, is_new = request.client.name, request.client.is_new
         sent = (frame.connection, frame.correlation_id)
         if request.kind == "init":
-            begun = room.init(name, request.producer)
+            begun = fixture.init(name, request.producer)
             return ErrorCode(begun.error_code), Producer(begun.producer_id, begun.producer_epoch)
         if request.kind == "end":
-            fresh = next(room.producer_ids)
+            fresh = next(fixture.producer_ids)
             version = 5 if is_new else 3
-            ended = room.end(
+            ended = fixture.end(
                 request.producer, name=name, commit=request.commit, version=version, fresh=fresh, sent=sent
             )
             return ErrorCode(ended.error_code), Producer(ended.producer_id, ended.producer_epoch)
         if is_new:
-            codes = room.produce(request.producer, request.partition, name=name)
+            codes = fixture.produce(request.producer, request.partition, name=name)
         else:
-            codes = room.add(request.producer, request.partition, name=name, sent=sent)
+            codes = fixture.add(request.producer, request.partition, name=name, sent=sent)
         return ErrorCode(codes[request.partition]), NOBODY
 
     def answer(self, request: Request, code: ErrorCode, producer: Producer) -> None:
@@ -253,24 +253,24 @@ class TransactionMachine(RuleBasedStateMachine):
 
     # -- the coordinator ----------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.room.deliveries)
+    @precondition(lambda self: self.fixture.deliveries)
     @rule(pick=PICK, is_broken=st.booleans())
     def deliver(self, pick: int, is_broken: bool) -> None:
-        delivery = self.room.deliveries.pop(pick % len(self.room.deliveries))
+        delivery = self.fixture.deliveries.pop(pick % len(self.fixture.deliveries))
         name = delivery.transactional_id
         assert self.outcomes[self.open[name]] == delivery.commit
-        self.room.log_is_broken = is_broken
-        self.room.deliver_one(delivery)
-        self.room.log_is_broken = False
-        assert (self.room.state(name) in PREPARED) == is_broken
+        self.fixture.log_is_broken = is_broken
+        self.fixture.deliver_one(delivery)
+        self.fixture.log_is_broken = False
+        assert (self.fixture.state(name) in PREPARED) == is_broken
         self.made.append(delivery)
         self.look()
 
-    @precondition(lambda self: self.room.deliveries)
+    @precondition(lambda self: self.fixture.deliveries)
     @rule()
     def deliver_all(self) -> None:
-        self.made += self.room.deliveries
-        self.room.deliver()
+        self.made += self.fixture.deliveries
+        self.fixture.deliver()
         self.look()
 
     @precondition(lambda self: self.made)
@@ -278,21 +278,21 @@ class TransactionMachine(RuleBasedStateMachine):
     def deliver_again(self, pick: int) -> None:
         """It may be over, or its completion was not stored; never is it that of another transaction."""
         delivery = self.made[-1 - pick % len(self.made)]
-        if all(delivery is not each for each in self.room.deliveries):
-            outcome = self.room.shard.delivered(delivery, self.room.moment)
+        if all(delivery is not each for each in self.fixture.deliveries):
+            outcome = self.fixture.shard.delivered(delivery, self.fixture.moment)
             if outcome.records:
-                assert delivery.transactional_id not in {each.transactional_id for each in self.room.deliveries}
-            self.room.take(delivery.transactional_id, outcome)
+                assert delivery.transactional_id not in {each.transactional_id for each in self.fixture.deliveries}
+            self.fixture.take(delivery.transactional_id, outcome)
             self.look()
 
     @rule(milliseconds=st.integers(0, 45_000))
     def pass_time(self, milliseconds: int) -> None:
-        before = dict(self.room.shard.values)
-        self.room.pass_time(milliseconds)
+        before = dict(self.fixture.shard.values)
+        self.fixture.pass_time(milliseconds)
         for name, value in before.items():
-            after = self.room.shard.values.get(name)
+            after = self.fixture.shard.values.get(name)
             if value.state == ONGOING and after is not None and after.state in PREPARED:
-                assert value.start_ms + TIMEOUT_MS < self.room.now_ms
+                assert value.start_ms + TIMEOUT_MS < self.fixture.now_ms
                 assert after.producer_epoch == value.producer_epoch + 1, "its producer is fenced"
                 self.settle(name, commit=False)
         self.look()
@@ -302,7 +302,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def check(self, request: Request, before: TransactionLogValue | None, code: ErrorCode) -> None:
         """What this request may have done."""
         name = request.client.name
-        after = self.room.shard.values.get(name)
+        after = self.fixture.shard.values.get(name)
         changed = after is not before
         owner = Producer(before.producer_id, before.producer_epoch) if before is not None else NOBODY
         if request.kind != "init" and request.producer != owner:
@@ -330,35 +330,35 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def look(self) -> None:
         """Epochs never go back, and a producer id never comes back."""
-        for name, value in self.room.shard.values.items():
+        for name, value in self.fixture.shard.values.items():
             seen = self.seen.get(name)
             if seen is not None and seen.producer_id == value.producer_id:
                 assert seen.producer_epoch <= value.producer_epoch
             else:
                 assert value.producer_id not in self.known_producer_ids
                 self.known_producer_ids.add(value.producer_id)
-        self.seen = dict(self.room.shard.values)
+        self.seen = dict(self.fixture.shard.values)
 
     @invariant()
     def prepared_is_delivered_once(self) -> None:
-        waiting = [delivery.transactional_id for delivery in self.room.deliveries]
+        waiting = [delivery.transactional_id for delivery in self.fixture.deliveries]
         assert len(waiting) == len(set(waiting))
 
     @invariant()
     def log_tells_the_same(self) -> None:
-        assert known_from_the_log(self.room) == self.room.shard.durable()
+        assert known_from_the_log(self.fixture) == self.fixture.shard.durable()
 
     def teardown(self) -> None:
         """Every transaction that was settled is completed in the end."""
-        self.room.deliver()
-        self.room.pass_time(0)
-        self.room.deliver()
-        assert all(value.state not in PREPARED for value in self.room.shard.values.values())
+        self.fixture.deliver()
+        self.fixture.pass_time(0)
+        self.fixture.deliver()
+        assert all(value.state not in PREPARED for value in self.fixture.shard.values.values())
 
 
-def known_from_the_log(room: TransactionRoom) -> dict[str, object]:
-    other = TransactionRoom()
-    other.log = list(room.log)
+def known_from_the_log(fixture: TransactionFixture) -> dict[str, object]:
+    other = TransactionFixture()
+    other.log = list(fixture.log)
     other.restart()
     return other.shard.durable()
 
@@ -379,7 +379,7 @@ def test_long_storm(seed: int) -> None:
         if dice < 0.6:
             machine.work(pick if dice < 0.3 else 0, chance.randrange(10), chance.choice(FATES))
         elif dice < 0.75:
-            if machine.room.deliveries:
+            if machine.fixture.deliveries:
                 machine.deliver(pick, chance.random() < 0.1)
         elif dice < 0.85:
             if machine.flying:

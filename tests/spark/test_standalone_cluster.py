@@ -36,7 +36,7 @@ _RATE = 30.0
 _PATIENCE_S = 400.0
 _LOOK_S = 0.1
 _RAW = ("orders_raw", "payments_raw", "clicks_raw")
-_ROOMS = ("raw", "staging", "trusted", "refined", "quarantine")
+_ZONES = ("raw", "staging", "trusted", "refined", "quarantine")
 #: when a record was sent, by our clock: differs between runs of the same shop
 _OF_THE_RUN = ("_timestamp",)
 
@@ -56,20 +56,20 @@ def test_a_run_that_loses_a_worker_makes_the_tables_of_a_run_in_one_process(tmp_
             demo.close()
         assert cluster.workers_alive() == 1
     print(f"a worker was killed with {seen} of {_EVENTS} events in the raw zone; {demo.restarts()} flows started again")
-    for room in _ROOMS:
-        names = local.lake.tables(room)
-        assert demo.lake.tables(room) == names and names
+    for zone in _ZONES:
+        names = local.lake.tables(zone)
+        assert demo.lake.tables(zone) == names and names
         for name in names:
-            ours, theirs = rows_of(demo.lake, room, name), rows_of(local.lake, room, name)
-            print(f"{room}/{name}: {ours.total()} rows")
-            assert ours == theirs, f"{room}/{name}: {describe(ours - theirs)} instead of {describe(theirs - ours)}"
+            ours, theirs = rows_of(demo.lake, zone, name), rows_of(local.lake, zone, name)
+            print(f"{zone}/{name}: {ours.total()} rows")
+            assert ours == theirs, f"{zone}/{name}: {describe(ours - theirs)} instead of {describe(theirs - ours)}"
 
 
-def rows_of(lake: Lake, room: str, table: str) -> Counter[str]:
+def rows_of(lake: Lake, zone: str, table: str) -> Counter[str]:
     """Rows as they are but for what is of one run alone."""
     return Counter(
         repr(sorted((name, value) for name, value in row.items() if name not in _OF_THE_RUN))
-        for row in lake.rows(room, table)
+        for row in lake.rows(zone, table)
     )
 
 

@@ -16,7 +16,7 @@ from ottla.cluster.store import StoreError
 from ottla.cluster.view import TopicView
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.coordinator.journal import JOURNAL_TOPIC, Rebalance, journal_key
-from ottla.coordinator.outcome import World
+from ottla.coordinator.outcome import CoordinatorContext
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.env.tasks import Tasks
 from ottla.model.errors import KafkaError
@@ -76,17 +76,17 @@ class Coordination:
         self._tasks = Tasks()
         self._journal_waiting: deque[Rebalance] = deque(maxlen=_JOURNAL_WAITING_MAX)
         self.rebalances = 0
-        world = World(
+        context = CoordinatorContext(
             settings=services.settings,
             topics=ViewTopics(services),
             new_uuid=lambda: str(uuid.UUID(bytes=random_bytes(16), version=4)),
         )
         parts = {
             "loop": services.loop, "clock": services.clock, "wheel": services.wheel, "replicas": services.replicas,
-            "world": world, "begin_turn": begin_turn,
+            "context": context, "begin_turn": begin_turn,
         }  # fmt: skip
         self.runtime = GroupRuntime(on_rebalance=self._note_rebalance, **parts)
-        world.usage.shards = self.runtime.loaded_shards
+        context.usage.shards = self.runtime.loaded_shards
         self.markers = MarkerWriter(
             replicas=services.replicas, clock=services.clock, wheel=services.wheel, begin_turn=begin_turn,
             on_written=self._marker_written,
@@ -103,8 +103,8 @@ class Coordination:
 
     def settings_changed(self) -> None:
         """Use the current settings of the broker, and the view's settings of groups, which follow their changes."""
-        self.runtime.world.settings = self._services.settings
-        self.runtime.world.group_overrides = self._services.view.group_configs
+        self.runtime.context.settings = self._services.settings
+        self.runtime.context.group_overrides = self._services.view.group_configs
 
     def topics_changed(self, pairs: Iterable[tuple[TopicView | None, TopicView | None]]) -> None:
         """Tell the coordinators that partitions of these topics were added or removed."""
@@ -124,7 +124,7 @@ class Coordination:
 
     def tick(self, now: float) -> None:
         settings = self._services.settings
-        usage = self.runtime.world.usage
+        usage = self.runtime.context.usage
         if usage.refused != self._refusals_reported:
             count = usage.refused - self._refusals_reported
             log.warning("requests refused by a limit of a client host count=%d last=%r", count, usage.last_refusal)

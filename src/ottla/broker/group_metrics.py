@@ -130,7 +130,7 @@ class GroupMetrics:
         now_ms = self._services.clock.wall_ms()
         began_ms = now_ms
         for shard in self._coordination.transactions.loaded_shards():
-            counts, oldest_ms = shard.census()
+            counts, oldest_ms = shard.count_by_state()
             ids += counts
             if oldest_ms is not None:
                 began_ms = min(began_ms, oldest_ms)
@@ -187,7 +187,7 @@ class GroupMetrics:
             page.gauge("ottla_groups", "Groups by state and type.", count, label_text(state=state, type=kind))
         page.counter("ottla_group_rebalances", "Rebalances that were finished.", coordination.rebalances)
         text = "Requests refused by a limit of a client host."
-        page.counter("ottla_group_requests_refused", text, coordination.runtime.world.usage.refused)
+        page.counter("ottla_group_requests_refused", text, coordination.runtime.context.usage.refused)
         mismatches = coordination.runtime.mismatches + coordination.transactions.mismatches
         text = "Shards found to differ from a replay of their log."
         page.counter("ottla_group_replay_mismatches", text, mismatches)

@@ -83,7 +83,7 @@ async def _serve(settings: BrokerSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.request_stop)
     if os.environ.get(END_WITH_STDIN):
-        # For tests: stop when the process that started this broker is gone, which closes the other end.
+        # For tests: stop when the process that started this broker has ended, which closes the other end.
         loop.add_reader(sys.stdin.fileno(), broker.request_stop)
     try:
         await broker.start()

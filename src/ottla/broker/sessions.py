@@ -41,11 +41,11 @@ Key = tuple[bytes, int]
 class WaitingFetch(Protocol):
     """A fetch of a session that waits for news of its partitions."""
 
-    def on_committed(self, size_bytes: int) -> None: ...
+    def on_high_watermark(self, size_bytes: int) -> None: ...
 
     def on_stable(self) -> None: ...
 
-    def on_gone(self) -> None: ...
+    def on_partition_deleted(self) -> None: ...
 
     def answer_now(self) -> None:
         """Answer with what there is, before this returns."""
@@ -64,7 +64,7 @@ class FetchedPartition:
         self.high_watermark = _UNSENT
         self.log_start_offset = _UNSENT
 
-    def is_news(self, error_code: int, high_watermark: int, log_start_offset: int, size_bytes: int) -> bool:
+    def must_be_sent(self, error_code: int, high_watermark: int, log_start_offset: int, size_bytes: int) -> bool:
         """Return whether an answer within a session must name this partition, and note what it will say."""
         news = bool(
             error_code or size_bytes
@@ -100,11 +100,11 @@ class SessionPartition(FetchedPartition):
 
     # -- events of the partition (replica.partition.Reader) ---------------------------------------------------------
 
-    def on_committed(self, size_bytes: int) -> None:
+    def on_high_watermark(self, size_bytes: int) -> None:
         session = self._session
         session.changed[self] = None
         if session.waiting is not None:
-            session.waiting.on_committed(size_bytes)
+            session.waiting.on_high_watermark(size_bytes)
         else:
             self.unregister()
 
@@ -122,12 +122,12 @@ class SessionPartition(FetchedPartition):
         if session.waiting is None:
             self.unregister()
 
-    def on_gone(self) -> None:
+    def on_partition_deleted(self) -> None:
         session = self._session
         session.changed[self] = None
         self._registered_in = None
         if session.waiting is not None:
-            session.waiting.on_gone()
+            session.waiting.on_partition_deleted()
 
 
 class FetchSession:

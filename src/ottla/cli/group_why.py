@@ -84,8 +84,8 @@ ADVICE: Mapping[str, Advice] = {
     ),
     "metadata change": Advice(
         ("partition.assignment.strategy",),
-        "A member changed its subscription or its assignors: expected in a deployment, otherwise find who subscribes "
-        "anew.",
+        "A member changed its subscription or its assignors: expected in a deployment, otherwise find the "
+        "member that changes its subscription.",
     ),
     "new topic or partition": Advice(
         ("metadata.max.age.ms",), "Expected: topics that the group reads were created, deleted or got partitions."

@@ -55,12 +55,12 @@ from ottla.coordinator.classic_member import (
     loaded_member,
     protocols_of,
     rebalance_timeout_ms,
-    refuse_join,
+    reject_parked_join,
     replacement,
     subscribed_topics,
 )
 from ottla.coordinator.journal import Cause, CauseKind
-from ottla.coordinator.outcome import NEVER, Client, Moment, Outcome, Ticket, World
+from ottla.coordinator.outcome import NEVER, Client, CoordinatorContext, Moment, Outcome, Ticket
 from ottla.coordinator.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
 from ottla.coordinator.subscription import Assignment, encode_assignment
 from ottla.model.errors import ErrorCode, Refused
@@ -99,9 +99,9 @@ class ClassicGroup:
 
     group_type: Final = "classic"
 
-    def __init__(self, group_id: str, world: World) -> None:
+    def __init__(self, group_id: str, context: CoordinatorContext) -> None:
         self.group_id = group_id
-        self._world = world
+        self._context = context
 
         # Durable state
         #: only ``replay`` sets it
@@ -144,7 +144,7 @@ class ClassicGroup:
         self._initial_remaining_ms = 0
         self._initial_has_new = False
 
-        self._journal = ClassicJournal(group_id, world)
+        self._journal = ClassicJournal(group_id, context)
 
     # -- durable ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class ClassicGroup:
         self._find_topics()
         self._find_wake_at()
         is_unassigned = self.protocol_type == CONSUMER and not any(each.assignment for each in stored.members)
-        if len(self.members) > self._world.settings.group_max_size:
+        if len(self.members) > self._context.settings.group_max_size:
             text = f"{len(self.members)} members are more than group.max.size allows"
             cause = Cause(kind=CauseKind.COORDINATOR_MOVED, detail=text)
         elif not self.members or not is_unassigned:
@@ -187,17 +187,17 @@ class ClassicGroup:
         out = Outcome()
         parked = Parked(ticket, client.version)
         member_id = request.member_id
-        settings = self._world.settings
+        settings = self._context.settings
         shortest_ms, longest_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
         if not shortest_ms <= request.session_timeout <= longest_ms:
-            refuse_join(parked, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
+            reject_parked_join(parked, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
         elif not self._has_room(member_id):
-            refuse_join(parked, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
+            reject_parked_join(parked, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
             self._remove_rejected(member_id, now, out)
         elif self.state == DEAD:
-            refuse_join(parked, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
+            reject_parked_join(parked, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
         elif not self._supports(request):
-            refuse_join(parked, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
+            reject_parked_join(parked, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
         elif not member_id:
             self._join_new(request, client, parked, now, out)
         elif member_id in self.pending and request.group_instance_id is None:
@@ -206,14 +206,14 @@ class ClassicGroup:
             try:
                 member = self._known(member_id, request.group_instance_id)
             except Refused as refused:
-                refuse_join(parked, member_id, refused.code, out)
+                reject_parked_join(parked, member_id, refused.code, out)
             else:
                 self._rejoin(member, request, parked, now, out)
         return out
 
     def _has_room(self, member_id: str) -> bool:
         """Return whether group.max.size admits the member. In PreparingRebalance only parked joins count."""
-        size_max = self._world.settings.group_max_size
+        size_max = self._context.settings.group_max_size
         member = self.members.get(member_id)
         if self.state == PREPARING:
             return (member is not None and member.parked_join is not None) or self._parked_joins < size_max
@@ -240,14 +240,14 @@ class ClassicGroup:
         instance_id = request.group_instance_id
         # A client id may be as long as a protocol string can be; the member id must not exceed that length.
         prefix = (client.client_id if instance_id is None else instance_id)[:ID_PREFIX_CHARACTERS_MAX]
-        member_id = f"{prefix}-{self._world.new_uuid()}"
+        member_id = f"{prefix}-{self._context.new_uuid()}"
         if instance_id is not None and instance_id in self._static:
             self._replace_static(member_id, request, client, parked, now, out)
         elif instance_id is not None or client.version < _MEMBER_ID_REQUIRED_FROM:
             self._add(member_id, request, client, parked, now, out)
         else:
             self.pending[member_id] = Pending(self._due_in(request.session_timeout, now), client.host)
-            refuse_join(parked, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
+            reject_parked_join(parked, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
 
     def _add(
         self, member_id: str, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome
@@ -345,7 +345,7 @@ class ClassicGroup:
         self._is_initial = self.state == EMPTY
         self._enter(PREPARING, now)
         if self._is_initial:
-            delay_ms = self._world.settings.group_initial_rebalance_delay_ms
+            delay_ms = self._context.settings.group_initial_rebalance_delay_ms
             self._initial_has_new = False
             self._initial_remaining_ms = max(self._rebalance_timeout_ms() - delay_ms, 0)
             self._delay_initial(delay_ms, now)
@@ -372,7 +372,7 @@ class ClassicGroup:
             remaining_ms = self._initial_remaining_ms
             self._initial_has_new = False
             self._initial_remaining_ms = max(remaining_ms - self._initial_delay_ms, 0)
-            self._delay_initial(min(self._world.settings.group_initial_rebalance_delay_ms, remaining_ms), now)
+            self._delay_initial(min(self._context.settings.group_initial_rebalance_delay_ms, remaining_ms), now)
         else:
             self._complete_join(now, out)
 
@@ -708,7 +708,9 @@ class ClassicGroup:
                 raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member is called {group_instance_id}")
         member = self.members.get(member_id)
         if member is None:
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of {self.group_id}; join it anew")
+            raise Refused(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of {self.group_id}; join the group again"
+            )
         return member
 
     def _known_in_generation(self, member_id: str, group_instance_id: str | None, generation: int) -> ClassicMember:
@@ -756,7 +758,7 @@ class ClassicGroup:
             out.replies.append((parked.ticket, answer))
         else:
             member_id = "" if answer is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            refuse_join(parked, member_id, answer, out)
+            reject_parked_join(parked, member_id, answer, out)
 
     def _answer_sync(self, member: ClassicMember, response: SyncGroupResponse, out: Outcome) -> bool:
         parked = member.parked_sync

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ottla.coordinator.classic_member import CONSUMER, ClassicMember, Protocols, subscribed_topics
 from ottla.coordinator.journal import CAUSES_MAX, Cause, CauseKind, Rebalance
-from ottla.coordinator.outcome import Client, Moment, Topics, World
+from ottla.coordinator.outcome import Client, CoordinatorContext, Moment, Topics
 
 #: texts that Java clients send in ``reason``; more text may follow
 _REASON_ADMIN = "member was removed by an admin"
@@ -25,9 +25,9 @@ _NAMES_MAX = 3
 class ClassicJournal:
     """Collects the causes of the rebalances of one group."""
 
-    def __init__(self, group_id: str, world: World) -> None:
+    def __init__(self, group_id: str, context: CoordinatorContext) -> None:
         self._group_id = group_id
-        self._world = world
+        self._context = context
         self._rebalance: _OngoingRebalance | None = None
         #: number of members at the end of the last rebalance
         self._size_before = 0
@@ -41,7 +41,7 @@ class ClassicJournal:
 
     def generation_began(self, topics: Iterable[str] | None) -> None:
         """Remember the ids and partition counts of the subscribed topics; ``topics`` is None if they are unknown."""
-        self._topics_seen.remember(topics, self._world.topics)
+        self._topics_seen.remember(topics, self._context.topics)
 
     def note(self, cause: Cause, now: Moment) -> None:
         """Add a cause. The first cause starts the rebalance."""
@@ -56,14 +56,14 @@ class ClassicJournal:
     def joined(self, member: ClassicMember, reason: str | None, now: Moment) -> None:
         """Add the cause for the join of a new member."""
         if self._is_returning(member, now):
-            cause = _cause(CauseKind.COORDINATOR_MOVED, member, "it was a member before and joined anew", reason)
+            cause = _cause(CauseKind.COORDINATOR_MOVED, member, "it was a member before and joined again", reason)
         else:
             cause = _cause(CauseKind.JOINED, member, reason)
         self.note(cause, now)
 
     def rejoined(self, member: ClassicMember, reason: str | None, change: str, is_leader: bool, now: Moment) -> None:
         """Add the cause for a join of the leader, or of a member with changed metadata, outside a rebalance."""
-        topics_change = self._topics_seen.change(self._world.topics)
+        topics_change = self._topics_seen.change(self._context.topics)
         if change:
             cause = _cause(CauseKind.SUBSCRIPTION_CHANGED, member, change, reason)
         elif self._is_returning(member, now):
@@ -208,7 +208,7 @@ class _TopicsAtGeneration:
             elif count_now is None:
                 changes.append(f"{name} with {count} partitions was deleted")
             elif topic_id != id_now:
-                changes.append(f"{name} with {count} partitions was deleted and created anew with {count_now}")
+                changes.append(f"{name} with {count} partitions was deleted and created again with {count_now}")
             else:
                 changes.append(f"{name} went from {count} to {count_now} partitions")
         return _listed(changes)

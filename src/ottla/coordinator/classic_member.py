@@ -191,12 +191,12 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
         return None
 
 
-def refused_join(member_id: str, code: int, version: int) -> JoinGroupResponse:
+def join_error(member_id: str, code: int, version: int) -> JoinGroupResponse:
     """Return a JoinGroup response with this error code."""
     protocol = None if version >= NULL_PROTOCOL_FROM else ""
     return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)
 
 
-def refuse_join(parked: Parked, member_id: str, code: ErrorCode, out: Outcome) -> None:
+def reject_parked_join(parked: Parked, member_id: str, code: ErrorCode, out: Outcome) -> None:
     """Answer a JoinGroup with this error code."""
-    out.replies.append((parked.ticket, refused_join(member_id, code, parked.version)))
+    out.replies.append((parked.ticket, join_error(member_id, code, parked.version)))

@@ -46,7 +46,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ottla.coordinator.classic_member import refused_join
+from ottla.coordinator.classic_member import join_error
 from ottla.coordinator.consumer_causes import cause_of
 from ottla.coordinator.consumer_steps import LEAVE_STATIC_EPOCH, GroupSteps, Wait
 from ottla.coordinator.consumer_stored import Draft
@@ -105,7 +105,7 @@ class ConsumerGroup(GroupSteps):
 
     @property
     def is_deleted(self) -> bool:
-        return self.stored.is_gone
+        return self.stored.has_no_records
 
     @property
     def is_empty(self) -> bool:
@@ -179,7 +179,7 @@ class ConsumerGroup(GroupSteps):
             topic_partitions=[
                 wire_describe.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers)
                 for topic_id, numbers in partitions
-                if (name := self._world.topics.topic_name(topic_id)) is not None
+                if (name := self._context.topics.topic_name(topic_id)) is not None
             ]
         )
 
@@ -192,7 +192,7 @@ class ConsumerGroup(GroupSteps):
         with Draft(self.stored) as draft:
             outcome = Outcome(records=draft.records)
             try:
-                check_heartbeat(request, client.version, self._world.settings.group_consumer_assignors)
+                check_heartbeat(request, client.version, self._context.settings.group_consumer_assignors)
                 if request.member_epoch < 0:
                     response = self._leave(request, draft, outcome, now)
                 else:
@@ -218,7 +218,7 @@ class ConsumerGroup(GroupSteps):
         is_joining = request.member_epoch == 0
         owned = _owned(request)
         self._check_size(request.member_id)
-        member_id = request.member_id or self._world.new_uuid()
+        member_id = request.member_id or self._context.new_uuid()
         count, causes = len(stored.members), list[Cause]()
         if request.instance_id is None:
             if not is_joining:
@@ -247,13 +247,13 @@ class ConsumerGroup(GroupSteps):
         self._maybe_bump(changed, count, causes, draft, outcome, now)
         old = stored.current(member_id)
         current = self._reconcile(member_id, owned, changed, draft, now)
-        self._wait(Wait.SESSION, member_id, self._world.session_timeout_ms(self.group_id), now)
+        self._wait(Wait.SESSION, member_id, self._context.session_timeout_ms(self.group_id), now)
         is_full = request.rebalance_timeout != -1 and (names is not None or regex is not None) and owned is not None
         has_assignment = is_joining or is_full or current.assigned_partitions != old.assigned_partitions
         return wire_heartbeat.ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=current.member_epoch,
-            heartbeat_interval=self._world.heartbeat_interval_ms(self.group_id),
+            heartbeat_interval=self._context.heartbeat_interval_ms(self.group_id),
             assignment=_assignment(current.assigned_partitions) if has_assignment else None,
         )
 
@@ -288,7 +288,7 @@ class ConsumerGroup(GroupSteps):
             except KafkaError as error:
                 # Only INVALID_SESSION_TIMEOUT, which does not depend on the group, returns the member id.
                 member_id = request.member_id if error.code == ErrorCode.INVALID_SESSION_TIMEOUT else ""
-                return Outcome(replies=[(ticket, refused_join(member_id, error.code, client.version))])
+                return Outcome(replies=[(ticket, join_error(member_id, error.code, client.version))])
             self._maybe_finish(draft, outcome, now)
         outcome.replies.append((ticket, response))
         return outcome
@@ -298,10 +298,10 @@ class ConsumerGroup(GroupSteps):
     ) -> JoinGroupResponse:
         stored = self.stored
         instance_id = request.group_instance_id
-        member_id = request.member_id or self._world.new_uuid()
+        member_id = request.member_id or self._context.new_uuid()
         self._check_join(request, member_id)
         if not request.member_id and instance_id is None and client.version >= _MEMBER_ID_REQUIRED_FROM:
-            return refused_join(member_id, ErrorCode.MEMBER_ID_REQUIRED, client.version)
+            return join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED, client.version)
         subscription = _subscription(request)
         count, causes = len(stored.members), list[Cause]()
         if instance_id is not None:
@@ -342,7 +342,7 @@ class ConsumerGroup(GroupSteps):
 
     def _check_join(self, request: JoinGroupRequest, member_id: str) -> None:
         """Raise Refused if the session timeout or the protocols are invalid, or if the group is full."""
-        settings, stored = self._world.settings, self.stored
+        settings, stored = self._context.settings, self.stored
         shortest, longest = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
         if not shortest <= request.session_timeout <= longest:
             raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
@@ -458,11 +458,11 @@ class ConsumerGroup(GroupSteps):
         )
 
     def _by_id(self, partitions: PartitionsByTopic) -> TopicPartitions:
-        by_id = {self._world.topics.topic_id(name): set(numbers) for name, numbers in partitions}
+        by_id = {self._context.topics.topic_id(name): set(numbers) for name, numbers in partitions}
         return from_sets({topic_id: numbers for topic_id, numbers in by_id.items() if topic_id is not None})
 
     def _by_name(self, partitions: TopicPartitions) -> PartitionsByTopic:
-        names = ((self._world.topics.topic_name(topic_id), numbers) for topic_id, numbers in partitions)
+        names = ((self._context.topics.topic_name(topic_id), numbers) for topic_id, numbers in partitions)
         return tuple((name, numbers) for name, numbers in names if name is not None)
 
     # -- deletion ----------------------------------------------------------------------------------------------------

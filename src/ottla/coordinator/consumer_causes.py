@@ -33,7 +33,7 @@ class RebalanceWatch:
         self._ongoing: _Ongoing | None = None
 
     @property
-    def is_on(self) -> bool:
+    def is_rebalancing(self) -> bool:
         return self._ongoing is not None
 
     def begin(self, generation: int, members: tuple[int, int], causes: Iterable[Cause], now: Moment) -> list[Rebalance]:
@@ -98,7 +98,7 @@ class TopicsSeen:
             elif count is not None and count_now is None:
                 changes.append(f"{name} was deleted")
             elif topic_id != id_now:
-                changes.append(f"{name} was deleted and created anew with {count_now} partitions")
+                changes.append(f"{name} was deleted and created again with {count_now} partitions")
             elif count != count_now:
                 changes.append(f"{name} went from {count} to {count_now} partitions")
         return listed(changes)

@@ -16,7 +16,7 @@ from ottla.coordinator.assignors import ASSIGNORS, MemberSpec
 from ottla.coordinator.consumer_causes import RebalanceWatch, TopicsSeen, cause_of, listed, subscription_change
 from ottla.coordinator.consumer_stored import Draft, StoredGroup, metadata_hash
 from ottla.coordinator.journal import Cause, CauseKind
-from ottla.coordinator.outcome import NEVER, Moment, Outcome, World
+from ottla.coordinator.outcome import NEVER, CoordinatorContext, Moment, Outcome
 from ottla.coordinator.reconcile import UNREVOKED_PARTITIONS, Goal, is_reconciled, is_subset, reconcile
 from ottla.coordinator.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -71,13 +71,13 @@ _MISSED: Final[Mapping[Wait, tuple[CauseKind, str]]] = {
 class GroupSteps:
     """The durable and the soft state of a group, and the steps that emit records."""
 
-    def __init__(self, group_id: str, world: World) -> None:
+    def __init__(self, group_id: str, context: CoordinatorContext) -> None:
         self.group_id = group_id
         self.stored = StoredGroup(group_id)
         #: monotonic seconds; no deadline is earlier
         self.wake_at = NEVER
 
-        self._world = world
+        self._context = context
         self._deadlines: dict[Wait, dict[str, float]] = {wait: {} for wait in Wait}
         self._watch = RebalanceWatch(group_id)
         self._topics_seen = TopicsSeen()
@@ -148,7 +148,7 @@ class GroupSteps:
     def _session_timeout_ms(self, member: ConsumerGroupMemberMetadataValue) -> int:
         if member.classic_member_metadata is not None:
             return member.classic_member_metadata.session_timeout_ms
-        return self._world.session_timeout_ms(self.group_id)
+        return self._context.session_timeout_ms(self.group_id)
 
     # -- step 1: find or check the member ----------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class GroupSteps:
 
     def _check_size(self, member_id: str) -> None:
         """Raise Refused if the group is full and this is not one of its members."""
-        size_max = self._world.settings.group_consumer_max_size
+        size_max = self._context.settings.group_consumer_max_size
         if len(self.stored.members) >= size_max and member_id not in self.stored.members:
             raise Refused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -199,7 +199,7 @@ class GroupSteps:
         """Return the static member. Raise Refused if no member has the instance id, or if another member has it."""
         holder = self.stored.static_members.get(instance_id)
         if holder is None:
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Nobody has the instance id {instance_id}.")
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"No member has the instance id {instance_id}.")
         if holder != member_id:
             raise Refused(
                 ErrorCode.FENCED_INSTANCE_ID,
@@ -265,7 +265,7 @@ class GroupSteps:
         draft.emit(ConsumerGroupMemberMetadataKey(self.group_id, member_id), member)
         if resolved is not None:
             if not self.stored.regexes:
-                self._matched = (self._world.topics.version, self.stored.epoch)
+                self._matched = (self._context.topics.version, self.stored.epoch)
             draft.emit(ConsumerGroupRegularExpressionKey(self.group_id, expression), resolved)
         self._drop_regexes(draft)
         old = before if before is not None else ConsumerGroupMemberMetadataValue(client_id="", client_host="")
@@ -275,7 +275,7 @@ class GroupSteps:
         return bool(change)
 
     def _match(self, expression: str, now: Moment) -> ConsumerGroupRegularExpressionValue:
-        topics = self._world.topics
+        topics = self._context.topics
         return ConsumerGroupRegularExpressionValue(
             topics=matching_topics(expression, topics.names()), version=topics.version, timestamp=now.wall_ms
         )
@@ -294,7 +294,7 @@ class GroupSteps:
 
         ``count`` is the number of members before this heartbeat.
         """
-        version = self._world.topics.version
+        version = self._context.topics.version
         is_matching = bool(self.stored.regexes) and not self._is_up_to_date(self._matched)
         is_matching = is_matching and now.monotonic_s >= self._match_after_s
         if is_matching:
@@ -302,13 +302,13 @@ class GroupSteps:
         if not causes and not changed and not is_matching and self._is_up_to_date(self._hashed):
             return
         names = self.stored.subscribed_topics()
-        hashed = metadata_hash(names, self._world.topics)
+        hashed = metadata_hash(names, self._context.topics)
         if not changed and not causes and hashed != self.stored.metadata_hash:
-            causes.append(Cause(kind=CauseKind.TOPICS_CHANGED, detail=self._topics_seen.change(self._world.topics)))
+            causes.append(Cause(kind=CauseKind.TOPICS_CHANGED, detail=self._topics_seen.change(self._context.topics)))
         regexes_changed = any(isinstance(record.key, ConsumerGroupRegularExpressionKey) for record in draft.records)
         if changed or regexes_changed or hashed != self.stored.metadata_hash or self.stored.epoch_value is None:
             self._bump(hashed, (count, len(self.stored.members)), causes, draft, outcome, now)
-        self._topics_seen.remember(names, self._world.topics)
+        self._topics_seen.remember(names, self._context.topics)
         self._hashed = (version, self.stored.epoch)
         if is_matching:
             self._matched = (version, self.stored.epoch)
@@ -316,7 +316,7 @@ class GroupSteps:
     def _is_up_to_date(self, computed: tuple[int, int]) -> bool:
         """Return whether a computation used the current version of the topics and its group epoch was stored."""
         version, epoch = computed
-        return version == self._world.topics.version and epoch <= self.stored.epoch
+        return version == self._context.topics.version and epoch <= self.stored.epoch
 
     def _match_again(self, draft: Draft, causes: list[Cause], now: Moment) -> None:
         """Match all regular expressions against the current topics and emit the changed results."""
@@ -326,7 +326,7 @@ class GroupSteps:
             if new.topics != old.topics:
                 draft.emit(ConsumerGroupRegularExpressionKey(self.group_id, expression), new)
                 changes = [f"{expression!r} now matches {name}" for name in new.topics if name not in old.topics]
-                changes += [f"{name} is gone" for name in old.topics if name not in new.topics]
+                changes += [f"{name} was deleted" for name in old.topics if name not in new.topics]
                 causes.append(Cause(kind=CauseKind.TOPICS_CHANGED, detail=listed(changes)))
 
     def _bump(
@@ -344,19 +344,19 @@ class GroupSteps:
             for record in self.stored.member_tombstones(member_id):
                 draft.add(record)
         self._drop_regexes(draft)
-        hashed = metadata_hash(self.stored.subscribed_topics(), self._world.topics)
+        hashed = metadata_hash(self.stored.subscribed_topics(), self._context.topics)
         self._bump(hashed, (count, len(self.stored.members)), list(leaving.values()), draft, outcome, now)
 
     def _maybe_finish(self, draft: Draft, outcome: Outcome, now: Moment) -> None:
         """End the ongoing rebalance if the records of this draft make the group Stable or Empty."""
-        if self._watch.is_on and draft.records and self.stored.state in ("Stable", "Empty"):
+        if self._watch.is_rebalancing and draft.records and self.stored.state in ("Stable", "Empty"):
             outcome.rebalances.extend(self._watch.finish(len(self.stored.members), now))
 
     # -- step 4: compute the target assignment -----------------------------------------------------------------------
 
     def _assign(self, draft: Draft) -> None:
         """Compute the target assignment for the group epoch and emit the changed targets."""
-        stored, group, topics = self.stored, self.group_id, self._world.topics
+        stored, group, topics = self.stored, self.group_id, self._context.topics
         specs: dict[str, MemberSpec] = {}
         ids_of: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
         for member_id, member in stored.members.items():
@@ -379,12 +379,12 @@ class GroupSteps:
 
     def _assignor_name(self) -> str:
         """Return the assignor that most members request; of equals, or without requests, the first configured one."""
-        configured: Sequence[str] = self._world.settings.group_consumer_assignors
+        configured: Sequence[str] = self._context.settings.group_consumer_assignors
         votes = Counter(member.server_assignor for member in self.stored.members.values())
         return max(configured, key=lambda name: votes[name])
 
     def _topic_ids(self, member: ConsumerGroupMemberMetadataValue) -> frozenset[bytes]:
-        ids = (self._world.topics.topic_id(name) for name in self.stored.topics_of(member))
+        ids = (self._context.topics.topic_id(name) for name in self.stored.topics_of(member))
         return frozenset(topic_id for topic_id in ids if topic_id is not None)
 
     # -- step 5: reconcile the member --------------------------------------------------------------------------------

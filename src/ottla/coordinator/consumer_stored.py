@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from ottla.coordinator.outcome import Topics
-from ottla.coordinator.reconcile import NEWCOMER, is_reconciled
+from ottla.coordinator.reconcile import NEW_MEMBER, is_reconciled
 from ottla.coordinator.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -155,7 +155,7 @@ class StoredGroup:
         return self.assignment_value.assignment_epoch if self.assignment_value is not None else 0
 
     @property
-    def is_gone(self) -> bool:
+    def has_no_records(self) -> bool:
         """Return whether the group has no values: it was deleted, or its first record was not replayed yet."""
         return not (
             self.epoch_value or self.assignment_value or self.members or self.targets or self.currents or self.regexes
@@ -164,7 +164,7 @@ class StoredGroup:
     @property
     def state(self) -> str:
         """Return the name of the group's state in Kafka's protocol."""
-        if self.is_gone:
+        if self.has_no_records:
             return "Dead"
         if not self.members:
             return "Empty"
@@ -174,7 +174,7 @@ class StoredGroup:
         return "Stable" if all(is_reconciled(self.current(each), epoch) for each in self.members) else "Reconciling"
 
     def current(self, member_id: str) -> ConsumerGroupCurrentMemberAssignmentValue:
-        return self.currents.get(member_id, NEWCOMER)
+        return self.currents.get(member_id, NEW_MEMBER)
 
     def owned(self, member_id: str) -> TopicPartitions:
         """Return the partitions that the member owns: those assigned and those pending revocation."""

@@ -10,7 +10,7 @@ from ottla.coordinator.groups import GroupShard
 from ottla.coordinator.journal import Rebalance
 from ottla.coordinator.outcome import Outcome, Producer
 from ottla.coordinator.records import CoordinatorRecord, decode_record, encode_record
-from ottla.coordinator.runtime import Decided, Operation, PendingReply, Refusal, ShardRuntime
+from ottla.coordinator.runtime import AnyOutcome, Operation, PendingReply, Refusal, ShardRuntime
 from ottla.model.errors import KafkaError
 from ottla.replica.partition import Partition
 from ottla.wire import Message
@@ -29,7 +29,7 @@ class GroupRuntime(ShardRuntime[GroupShard]):
         self._on_rebalance = on_rebalance
 
     def make_shard(self, partition: Partition) -> GroupShard:
-        return GroupShard(self.world)
+        return GroupShard(self.context)
 
     def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
         return encode_record(record)
@@ -37,10 +37,10 @@ class GroupRuntime(ShardRuntime[GroupShard]):
     def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord | None:
         return decode_record(key, value)
 
-    def producer_of(self, outcome: Decided) -> Producer | None:
+    def producer_of(self, outcome: AnyOutcome) -> Producer | None:
         return outcome.producer if isinstance(outcome, Outcome) else None
 
-    def on_appended(self, outcome: Decided) -> None:
+    def on_appended(self, outcome: AnyOutcome) -> None:
         if isinstance(outcome, Outcome):
             for rebalance in outcome.rebalances:
                 self._on_rebalance(rebalance)
@@ -66,11 +66,11 @@ class GroupRuntime(ShardRuntime[GroupShard]):
 
     @property
     def partitions_at_creation(self) -> int:
-        return self.world.settings.offsets_topic_num_partitions
+        return self.context.settings.offsets_topic_num_partitions
 
     @property
     def compression_codec(self) -> int:
-        return self.world.settings.offsets_topic_compression_codec
+        return self.context.settings.offsets_topic_compression_codec
 
     def expire_offsets(self) -> None:
         """Append tombstones for the committed offsets whose retention time is over."""

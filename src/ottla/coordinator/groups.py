@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ottla.coordinator.classic import ClassicGroup
-from ottla.coordinator.classic_member import ClassicMember, joining_bytes, refused_join
+from ottla.coordinator.classic_member import ClassicMember, join_error, joining_bytes
 from ottla.coordinator.consumer import ConsumerGroup, check_heartbeat
 from ottla.coordinator.journal import Cause, CauseKind
 from ottla.coordinator.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
@@ -27,7 +27,7 @@ from ottla.coordinator.offsets import (
     refused_topics,
     transactional_answer,
 )
-from ottla.coordinator.outcome import Client, Moment, Outcome, Producer, Ticket, World
+from ottla.coordinator.outcome import Client, CoordinatorContext, Moment, Outcome, Producer, Ticket
 from ottla.coordinator.records import (
     ConsumerGroupMemberMetadataValue,
     CoordinatorRecord,
@@ -68,8 +68,8 @@ _DESCRIBE_NOT_FOUND_FROM = 6
 class GroupShard:
     """The groups and committed offsets of one partition of ``__consumer_offsets``."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, context: CoordinatorContext) -> None:
+        self._context = context
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         #: group id -> host of the client that created the group since the broker started
@@ -81,7 +81,7 @@ class GroupShard:
     # -- durable --------------------------------------------------------------------------------------------------
 
     @property
-    def sleepers(self) -> dict[str, Group]:
+    def expirables(self) -> dict[str, Group]:
         """Return the objects with a ``wake_at``, by group id."""
         return self.groups
 
@@ -95,7 +95,7 @@ class GroupShard:
             else:
                 self.offsets.replay(key, value)
             if value is not None and key.group not in self.groups:
-                self.groups[key.group] = ClassicGroup(key.group, self._world)
+                self.groups[key.group] = ClassicGroup(key.group, self._context)
             return
         group = self.groups.get(key.group)
         if isinstance(key, GroupMetadataKey):
@@ -105,13 +105,13 @@ class GroupShard:
                 return
             assert isinstance(value, GroupMetadataValue)
             if not isinstance(group, ClassicGroup):
-                group = self.groups[key.group] = ClassicGroup(key.group, self._world)
+                group = self.groups[key.group] = ClassicGroup(key.group, self._context)
             group.replay(value)
             return
         if not isinstance(group, ConsumerGroup):
             if value is None:
                 return  # a tombstone of a group that was deleted or converted to a classic group
-            group = self._converted.pop(key.group, None) or ConsumerGroup(key.group, self._world)
+            group = self._converted.pop(key.group, None) or ConsumerGroup(key.group, self._context)
             self.groups[key.group] = group
         group.replay(record)
         if group.is_deleted:
@@ -127,9 +127,9 @@ class GroupShard:
             group.resume(now)
         for group_id in self.offsets.by_group:
             if group_id not in self.groups:
-                self.groups[group_id] = ClassicGroup(group_id, self._world)
+                self.groups[group_id] = ClassicGroup(group_id, self._context)
 
-    def settle(self, group_id: str, now: Moment, *, changed: bool) -> Outcome | None:
+    def follow_up_of(self, group_id: str, now: Moment, *, changed: bool) -> Outcome | None:
         """Clean up after an operation on a group. Return the records and replies of a downgrade, or None.
 
         ``changed`` says whether the operation replayed records.
@@ -142,10 +142,10 @@ class GroupShard:
             self._converted.pop(group_id, None)
             if group is None:
                 if group_id in self.offsets.by_group:
-                    self.groups[group_id] = ClassicGroup(group_id, self._world)
+                    self.groups[group_id] = ClassicGroup(group_id, self._context)
             else:
                 group.resume(now)
-                if should_downgrade(group, self._world):
+                if should_downgrade(group, self._context):
                     return self._downgrade(group, now)
         return None
 
@@ -173,7 +173,7 @@ class GroupShard:
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             stored = group.stored
-            restored = ClassicGroup(group_id, self._world)
+            restored = ClassicGroup(group_id, self._context)
             if stored is not None:
                 restored.replay(stored)
                 restored.resume(now)
@@ -208,12 +208,12 @@ class GroupShard:
     def _admit_group(self, group_id: str, client: Client, now: Moment) -> None:
         """Raise Refused if the client's host may not create this group. It may use any that exists."""
         if group_id and group_id not in self.groups:
-            self._world.usage.admit_group(client.host, group_id, self._world.settings, now.monotonic_s)
+            self._context.usage.admit_group(client.host, group_id, self._context.settings, now.monotonic_s)
             self._creators[group_id] = client.host
 
     def _admit_join(self, request: JoinGroupRequest, client: Client, now: Moment) -> None:
         """Raise Refused if the client's host may not have this member, or if its metadata is too large."""
-        settings, usage = self._world.settings, self._world.usage
+        settings, usage = self._context.settings, self._context.usage
         size_bytes = joining_bytes(request, client)
         usage.check_size(size_bytes, settings)
         group = self.groups.get(request.group_id)
@@ -230,7 +230,7 @@ class GroupShard:
         """Raise Refused if the client's host may not have this member. Only a heartbeat with epoch 0 adds one."""
         group = self.groups.get(request.group_id)
         if request.member_epoch == 0 and (group is None or request.member_id not in group.members):
-            settings, usage = self._world.settings, self._world.usage
+            settings, usage = self._context.settings, self._context.usage
             names = request.subscribed_topic_names or ()
             size_bytes = sum(map(len, names)) + len(request.subscribed_topic_regex or "") + len(client.client_id)
             usage.check_size(size_bytes, settings)
@@ -243,18 +243,18 @@ class GroupShard:
     def join_group(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
         """Handle JoinGroup. The request creates the group if it does not exist and the join is accepted."""
         if not request.group_id:
-            return _answer(ticket, refused_join(request.member_id, ErrorCode.INVALID_GROUP_ID, client.version))
+            return _answer(ticket, join_error(request.member_id, ErrorCode.INVALID_GROUP_ID, client.version))
         try:
             self._admit_join(request, client, now)
         except Refused as refused:
-            return _answer(ticket, refused_join(request.member_id, refused.code, client.version))
+            return _answer(ticket, join_error(request.member_id, refused.code, client.version))
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             return group.join_classic(request, client, ticket, now)
         if isinstance(group, ClassicGroup):
             return group.join(request, client, ticket, now)
         tombstones = group.tombstones() if group is not None else []
-        new_group = ClassicGroup(request.group_id, self._world)
+        new_group = ClassicGroup(request.group_id, self._context)
         outcome = new_group.join(request, client, ticket, now)
         if not new_group.is_disposable:
             self.groups[request.group_id] = new_group
@@ -315,7 +315,7 @@ class GroupShard:
             return False
         return any(
             (value := committed.get((topic, number))) is not None
-            and (self._world.topics.end_offset(topic, number) or 0) > value.offset
+            and (self._context.topics.end_offset(topic, number) or 0) > value.offset
             for topic, numbers in assigned
             for number in numbers
         )
@@ -333,10 +333,10 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group.heartbeat(request, client, ticket, now)
-        new_group = ConsumerGroup(request.group_id, self._world)
+        new_group = ConsumerGroup(request.group_id, self._context)
         if request.member_epoch != 0:  # only a join creates or converts a group
             try:
-                check_heartbeat(request, client.version, self._world.settings.group_consumer_assignors)
+                check_heartbeat(request, client.version, self._context.settings.group_consumer_assignors)
             except KafkaError as error:
                 return _answer(ticket, _heartbeat_refusal(error.code, str(error)))
             text = f"Group {shortened(request.group_id)} not found."
@@ -362,8 +362,8 @@ class GroupShard:
     def _conversion_records(self, group: ClassicGroup, now: Moment) -> list[CoordinatorRecord]:
         """Return the records that convert this group to the consumer protocol. Raise Refused if it cannot convert."""
         if not group.is_empty:
-            can_upgrade(group, self._world)
-            return upgrade_records(group, self._world, now)
+            can_upgrade(group, self._context)
+            return upgrade_records(group, self._context, now)
         if group.stored is None:
             return []
         return [CoordinatorRecord(GroupMetadataKey(group.group_id), None)]
@@ -375,7 +375,7 @@ class GroupShard:
             record.value for record in records
             if isinstance(record.key, GroupMetadataKey) and isinstance(record.value, GroupMetadataValue)
         )  # fmt: skip
-        classic = ClassicGroup(group.group_id, self._world)
+        classic = ClassicGroup(group.group_id, self._context)
         classic.replay(stored)
         classic.resume(now, Cause(kind=CauseKind.PROTOCOL_CHANGED, detail="now classic"))
         self.groups[group.group_id] = classic
@@ -385,14 +385,14 @@ class GroupShard:
 
     def commit_offsets(self, request: OffsetCommitRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
         """Handle OffsetCommit."""
-        topics, refused = existing_topics(request, client.version, self._world)
+        topics, refused = existing_topics(request, client.version, self._context)
         if not topics:
             return _answer(ticket, merge_answers(refused))
         try:
             self._check_commit(request, client, now)
         except KafkaError as error:
             return _answer(ticket, merge_answers([*refused, *refused_topics(topics, error.code)]))
-        records, answers = self.offsets.commit(request, topics, self._world, now)
+        records, answers = self.offsets.commit(request, topics, self._context, now)
         return Outcome(records=records, replies=[(ticket, merge_answers([*refused, *answers]))])
 
     def commit_in_transaction(
@@ -400,7 +400,7 @@ class GroupShard:
     ) -> Outcome:
         """Handle TxnOffsetCommit. The offsets become visible when the transaction's commit marker is replayed."""
         plain = plain_commit(request)
-        topics, refused = existing_topics(plain, 0, self._world)
+        topics, refused = existing_topics(plain, 0, self._context)
         if not topics:
             return _answer(ticket, transactional_answer(merge_answers(refused)))
         try:
@@ -409,7 +409,7 @@ class GroupShard:
             stale = error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
             code = ErrorCode.ILLEGAL_GENERATION if stale else error.code
             return _answer(ticket, transactional_answer(refuse_commit(plain, code)))
-        records, answers = self.offsets.commit(plain, topics, self._world, now)
+        records, answers = self.offsets.commit(plain, topics, self._context, now)
         return Outcome(
             records=records, replies=[(ticket, transactional_answer(merge_answers([*refused, *answers])))],
             producer=Producer(request.producer_id, request.producer_epoch),
@@ -443,14 +443,14 @@ class GroupShard:
                 group.check_fetch(request.member_id, request.member_epoch, now)
             except KafkaError as error:
                 return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
-        return self.offsets.fetch(request, client.version, self._world, require_stable=require_stable)
+        return self.offsets.fetch(request, client.version, self._context, require_stable=require_stable)
 
     def delete_offsets(self, request: OffsetDeleteRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
         """Handle OffsetDelete."""
         group = self.groups.get(request.group_id)
         if not request.group_id:
             return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
-        records, answer = self.offsets.delete(request, group, self._world)
+        records, answer = self.offsets.delete(request, group, self._context)
         codes = {row.error_code for topic in answer.topics for row in topic.partitions}
         if codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
             return _answer(ticket, answer)
@@ -487,7 +487,7 @@ class GroupShard:
 
     def expire_offsets(self, now: Moment) -> list[CoordinatorRecord]:
         """Return tombstones of offsets older than their retention, and of empty groups whose last offset expires."""
-        minutes = self._world.settings.offsets_retention_minutes
+        minutes = self._context.settings.offsets_retention_minutes
         records: list[CoordinatorRecord] = []
         for group_id, group in self.groups.items():
             expired = self.offsets.expired(group_id, group, minutes, now)
@@ -505,7 +505,7 @@ class GroupShard:
     def after_load(self, now: Moment) -> Outcome:
         """Return the tombstones of offsets whose topics were deleted while no coordinator had this shard loaded."""
         names = {topic for committed in self.offsets.by_group.values() for topic, _ in committed}
-        missing = [name for name in names if self._world.topics.partition_count(name) is None]
+        missing = [name for name in names if self._context.topics.partition_count(name) is None]
         return Outcome(records=self.topics_deleted(missing))
 
     # -- describe -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ottla.coordinator.classic import ClassicGroup
 from ottla.coordinator.classic_member import ClassicMember
 from ottla.coordinator.consumer import PROTOCOL_TYPE, ConsumerGroup
 from ottla.coordinator.consumer_stored import metadata_hash
-from ottla.coordinator.outcome import Moment, World
+from ottla.coordinator.outcome import CoordinatorContext, Moment
 from ottla.coordinator.reconcile import STABLE, from_sets
 from ottla.coordinator.records import (
     ClassicMemberMetadata,
@@ -49,12 +49,12 @@ from ottla.wire import WireError
 # -- classic to consumer ----------------------------------------------------------------------------------------------
 
 
-def can_upgrade(classic: ClassicGroup, world: World) -> None:
+def can_upgrade(classic: ClassicGroup, context: CoordinatorContext) -> None:
     """Raise Refused if a group with members cannot be converted to the consumer protocol.
 
     :raises Refused: GROUP_ID_NOT_FOUND, which is a fatal error for the client; the text gives the reason.
     """
-    settings = world.settings
+    settings = context.settings
     if settings.group_consumer_migration_policy not in ("upgrade", "bidirectional"):
         raise _no_upgrade(classic, "group.consumer.migration.policy does not allow it")
     if classic.protocol_type != PROTOCOL_TYPE:
@@ -79,13 +79,13 @@ def can_upgrade(classic: ClassicGroup, world: World) -> None:
         owned |= partitions
 
 
-def upgrade_records(classic: ClassicGroup, world: World, now: Moment) -> list[CoordinatorRecord]:
+def upgrade_records(classic: ClassicGroup, context: CoordinatorContext, now: Moment) -> list[CoordinatorRecord]:
     """Return the tombstone of the classic group and the records of the consumer group, with all members Stable."""
     group, epoch = classic.group_id, classic.generation
     members = {each.member_id: _upgraded(each, classic.protocol_name) for each in classic.members.values()}
-    assigned = {each.member_id: _assigned(each, world) for each in classic.members.values()}
+    assigned = {each.member_id: _assigned(each, context) for each in classic.members.values()}
     names = {name for member in members.values() for name in member.subscribed_topic_names}
-    epoch_value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash(names, world.topics))
+    epoch_value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash(names, context.topics))
     assignment_value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
     records = [CoordinatorRecord(GroupMetadataKey(group), None)]
     for member_id, member in members.items():
@@ -134,11 +134,11 @@ def _upgraded(member: ClassicMember, protocol: str | None) -> ConsumerGroupMembe
     )
 
 
-def _assigned(member: ClassicMember, world: World) -> TopicPartitions:
+def _assigned(member: ClassicMember, context: CoordinatorContext) -> TopicPartitions:
     """Return the member's assignment by topic id, without deleted topics."""
     partitions: dict[bytes, set[int]] = {}
     for name, numbers in decode_assignment(member.assignment).partitions:
-        topic_id = world.topics.topic_id(name)
+        topic_id = context.topics.topic_id(name)
         if topic_id is not None:
             partitions.setdefault(topic_id, set()).update(numbers)
     return from_sets(partitions)
@@ -147,13 +147,13 @@ def _assigned(member: ClassicMember, world: World) -> TopicPartitions:
 # -- consumer to classic ----------------------------------------------------------------------------------------------
 
 
-def should_downgrade(group: ConsumerGroup, world: World) -> bool:
+def should_downgrade(group: ConsumerGroup, context: CoordinatorContext) -> bool:
     """Return whether only classic members are left, and policy and ``group.max.size`` allow a classic group of them."""
     count = len(group.members)
     return (
         0 < count == group.stored.classic_count
-        and world.settings.group_consumer_migration_policy in ("downgrade", "bidirectional")
-        and count <= world.settings.group_max_size
+        and context.settings.group_consumer_migration_policy in ("downgrade", "bidirectional")
+        and count <= context.settings.group_max_size
     )
 
 

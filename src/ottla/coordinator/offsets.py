@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from ottla.coordinator.outcome import Moment, World
+from ottla.coordinator.outcome import CoordinatorContext, Moment
 from ottla.coordinator.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from ottla.model.errors import ErrorCode
 from ottla.wire import ZERO_UUID
@@ -137,13 +137,17 @@ class Offsets:
     # -- commit ---------------------------------------------------------------------------------------------------
 
     def commit(
-        self, request: OffsetCommitRequest, topics: list[OffsetCommitRequestTopic], world: World, now: Moment
+        self,
+        request: OffsetCommitRequest,
+        topics: list[OffsetCommitRequestTopic],
+        context: CoordinatorContext,
+        now: Moment,
     ) -> tuple[list[CoordinatorRecord], list[OffsetCommitResponseTopic]]:
         """Return the records and the response for ``topics``, whose names and partitions must exist."""
         expire_timestamp = -1
         if request.retention_time != -1:
             expire_timestamp = min(max(now.wall_ms + request.retention_time, 0), _INT64_MAX)
-        metadata_max = world.settings.offset_metadata_max_bytes
+        metadata_max = context.settings.offset_metadata_max_bytes
         records, responses = [], []
         for topic in topics:
             rows = []
@@ -165,7 +169,7 @@ class Offsets:
     # -- fetch ----------------------------------------------------------------------------------------------------
 
     def fetch(
-        self, request: OffsetFetchRequestGroup, version: int, world: World, *, require_stable: bool
+        self, request: OffsetFetchRequestGroup, version: int, context: CoordinatorContext, *, require_stable: bool
     ) -> OffsetFetchResponseGroup:
         """Return the committed offsets of a group: those of ``request.topics``, or all of them if it is None.
 
@@ -174,19 +178,19 @@ class Offsets:
         """
         committed = self.by_group.get(request.group_id, {})
         if request.topics is None:
-            topics = list(_fetch_all_topics(committed, version, world))
+            topics = list(_fetch_all_topics(committed, version, context))
         else:
-            topics = [_fetch_topic(committed, topic, version, world) for topic in request.topics]
+            topics = [_fetch_topic(committed, topic, version, context) for topic in request.topics]
         if require_stable and self._pending:
-            self._replace_unstable(request.group_id, topics, version, world)
+            self._replace_unstable(request.group_id, topics, version, context)
         return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
 
     def _replace_unstable(
-        self, group_id: str, topics: list[OffsetFetchResponseTopics], version: int, world: World
+        self, group_id: str, topics: list[OffsetFetchResponseTopics], version: int, context: CoordinatorContext
     ) -> None:
         """Replace the offset of each partition that has a pending offset by the error UNSTABLE_OFFSET_COMMIT."""
         for topic in topics:
-            name = topic.name if version < TOPIC_IDS_FROM else world.topics.topic_name(topic.topic_id) or ""
+            name = topic.name if version < TOPIC_IDS_FROM else context.topics.topic_name(topic.topic_id) or ""
             for row in topic.partitions:
                 if self.is_pending(group_id, name, row.partition_index):
                     row.committed_offset, row.committed_leader_epoch, row.metadata = _NO_OFFSET, -1, ""
@@ -195,7 +199,7 @@ class Offsets:
     # -- delete ---------------------------------------------------------------------------------------------------
 
     def delete(
-        self, request: OffsetDeleteRequest, group: Subscriber | None, world: World
+        self, request: OffsetDeleteRequest, group: Subscriber | None, context: CoordinatorContext
     ) -> tuple[list[CoordinatorRecord], OffsetDeleteResponse]:
         """Return the tombstones and the response of OffsetDelete.
 
@@ -206,7 +210,7 @@ class Offsets:
         records, responses = [], []
         for topic in request.topics:
             subscribed = group is not None and group.is_subscribed(topic.name)
-            count = world.topics.partition_count(topic.name) or 0
+            count = context.topics.partition_count(topic.name) or 0
             rows = []
             for row in topic.partitions:
                 code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
@@ -260,15 +264,15 @@ class Offsets:
 
 
 def existing_topics(
-    request: OffsetCommitRequest, version: int, world: World
+    request: OffsetCommitRequest, version: int, context: CoordinatorContext
 ) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
     """Return the part of a commit whose partitions exist, and the error response for the other partitions."""
     existing, refused = [], []
     for topic in request.topics:
         name: str | None = topic.name
         if version >= TOPIC_IDS_FROM:
-            name = world.topics.topic_name(topic.topic_id)
-        count = world.topics.partition_count(name) if name is not None else None
+            name = context.topics.topic_name(topic.topic_id)
+        count = context.topics.partition_count(name) if name is not None else None
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if count is None and version >= TOPIC_IDS_FROM:
             unknown = ErrorCode.UNKNOWN_TOPIC_ID
@@ -361,13 +365,16 @@ def _fetch_result(partition: int, value: OffsetCommitValue | None, code: int = 0
 
 
 def _fetch_topic(
-    committed: dict[tuple[str, int], OffsetCommitValue], topic: OffsetFetchRequestTopics, version: int, world: World
+    committed: dict[tuple[str, int], OffsetCommitValue],
+    topic: OffsetFetchRequestTopics,
+    version: int,
+    context: CoordinatorContext,
 ) -> OffsetFetchResponseTopics:
     """Return the response for one topic of the request, with UNKNOWN_TOPIC_ID if no topic has its id."""
     name: str | None = topic.name
     code = ErrorCode.NONE
     if version >= TOPIC_IDS_FROM:
-        name = world.topics.topic_name(topic.topic_id)
+        name = context.topics.topic_name(topic.topic_id)
         if name is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
     rows = [_fetch_result(number, committed.get((name or "", number)), code) for number in topic.partition_indexes]
@@ -375,14 +382,14 @@ def _fetch_topic(
 
 
 def _fetch_all_topics(
-    committed: dict[tuple[str, int], OffsetCommitValue], version: int, world: World
+    committed: dict[tuple[str, int], OffsetCommitValue], version: int, context: CoordinatorContext
 ) -> Iterator[OffsetFetchResponseTopics]:
     """Yield the response for each topic with committed offsets."""
     by_topic: dict[str, list[OffsetFetchResponsePartitions]] = {}
     for (topic, partition), value in committed.items():
         by_topic.setdefault(topic, []).append(_fetch_result(partition, value))
     for topic, rows in by_topic.items():
-        topic_id = world.topics.topic_id(topic)
+        topic_id = context.topics.topic_id(topic)
         if topic_id is None and version >= TOPIC_IDS_FROM:
             continue  # the topic is being deleted, and these versions identify a topic only by its id
         yield OffsetFetchResponseTopics(name=topic, topic_id=topic_id or ZERO_UUID, partitions=rows)

@@ -70,7 +70,7 @@ class Topics(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class CoordinatorContext:
     """Dependencies shared by all groups and transactional ids of this broker."""
 
     #: replaced by a new object when a setting changes at run time: do not keep a reference to the old object

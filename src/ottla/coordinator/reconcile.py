@@ -32,7 +32,7 @@ UNREVOKED_PARTITIONS: Final = 1
 UNRELEASED_PARTITIONS: Final = 2
 
 #: the current assignment of a member that has just joined: epoch 0, without partitions
-NEWCOMER: Final = ConsumerGroupCurrentMemberAssignmentValue(member_epoch=0, previous_member_epoch=0, state=STABLE)
+NEW_MEMBER: Final = ConsumerGroupCurrentMemberAssignmentValue(member_epoch=0, previous_member_epoch=0, state=STABLE)
 
 _NO_PARTITIONS: Final[frozenset[int]] = frozenset()
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from ottla.coordinator.outcome import NEVER, Moment, Producer, Ticket, World
+from ottla.coordinator.outcome import NEVER, CoordinatorContext, Moment, Producer, Ticket
 from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
 from ottla.log.transactions import read_marker
@@ -52,7 +52,7 @@ _BATCH_RECORDS_MAX = 1000
 Refusal = Callable[[int], Message]
 
 
-class Decided(Protocol):
+class AnyOutcome(Protocol):
     """The result of an operation: ``Outcome`` or ``TransactionOutcome``."""
 
     @property
@@ -62,16 +62,16 @@ class Decided(Protocol):
     def replies(self) -> list[tuple[Ticket, Message]]: ...
 
 
-class Sleeper(Protocol):
+class Expirable(Protocol):
     """A group or a transactional id with deadlines."""
 
     #: the monotonic time at which ``expire`` has to run, not later than the earliest deadline; NEVER without a deadline
     wake_at: float
 
-    def expire(self, now: Moment) -> Decided:
+    def expire(self, now: Moment) -> AnyOutcome:
         """Apply every deadline that has passed. Return the records and replies."""
 
-    def retire(self, error_code: ErrorCode) -> Decided:
+    def retire(self, error_code: ErrorCode) -> AnyOutcome:
         """Return a reply with this error code for every parked request."""
 
 
@@ -79,7 +79,7 @@ class Shard(Protocol):
     """The state of one partition. Pure: no I/O. Only ``replay`` and ``end_transaction`` change the durable state."""
 
     @property
-    def sleepers(self) -> Mapping[str, Sleeper]:
+    def expirables(self) -> Mapping[str, Expirable]:
         """Return the groups or transactional ids that may have deadlines, by name."""
 
     def replay(self, record: Any, producer: Producer | None) -> None:
@@ -91,10 +91,10 @@ class Shard(Protocol):
     def resume(self, now: Moment) -> None:
         """Rebuild the soft state after the whole log was replayed."""
 
-    def after_load(self, now: Moment) -> Decided:
+    def after_load(self, now: Moment) -> AnyOutcome:
         """Return the records and deliveries that are due after the load."""
 
-    def settle(self, name: str, now: Moment, *, changed: bool) -> Decided | None:
+    def follow_up_of(self, name: str, now: Moment, *, changed: bool) -> AnyOutcome | None:
         """Return the follow-up of an operation on a name, or None. ``changed``: the operation had records."""
 
     def changes_soft_state(self, records: list[Any]) -> bool:
@@ -103,7 +103,7 @@ class Shard(Protocol):
     def discard_soft_state(self, name: str, now: Moment) -> None:
         """Reset the soft state of a name to match its durable state."""
 
-    def retire(self, error_code: ErrorCode) -> Decided:
+    def retire(self, error_code: ErrorCode) -> AnyOutcome:
         """Return a reply with this error code for every parked request of the shard."""
 
     def durable(self) -> dict[str, object]:
@@ -111,7 +111,7 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound=Shard)
-Operation = Callable[[S, Ticket, Moment], Decided]
+Operation = Callable[[S, Ticket, Moment], AnyOutcome]
 
 
 class PendingReply:
@@ -174,7 +174,7 @@ class Unstored(Message):
         self.error_code = error_code
 
 
-class Hosted(Generic[S]):
+class HostedShard(Generic[S]):
     """One partition with its shard, the end offset of the replay and the timers."""
 
     __slots__ = ("end_offset", "loaded", "partition", "shard", "timers")
@@ -194,7 +194,7 @@ class _Timer:
 
     __slots__ = ("_hosted", "_name", "_runtime", "at", "timer_bucket")
 
-    def __init__(self, runtime: ShardRuntime[Any], hosted: Hosted[Any], name: str) -> None:
+    def __init__(self, runtime: ShardRuntime[Any], hosted: HostedShard[Any], name: str) -> None:
         self._runtime = runtime
         self._hosted = hosted
         self._name = name
@@ -212,14 +212,14 @@ class _DurableWaiter:
     __slots__ = ("_hosted", "_outcome", "_runtime", "deadline")
 
     def __init__(
-        self, runtime: ShardRuntime[Any], hosted: Hosted[Any], outcome: Decided, deadline: float
+        self, runtime: ShardRuntime[Any], hosted: HostedShard[Any], outcome: AnyOutcome, deadline: float
     ) -> None:  # fmt: skip
         self._runtime = runtime
         self._hosted = hosted
         self._outcome = outcome
         self.deadline = deadline
 
-    def on_committed(self, error_code: int) -> None:
+    def on_write_complete(self, error_code: int) -> None:
         """Send the replies, or refuse the requests if the wait failed.
 
         After a timeout the records may still become durable, so the shard keeps its state. After any other error the
@@ -245,19 +245,19 @@ class ShardRuntime(ABC, Generic[S]):
 
     def __init__(
         self, *, loop: asyncio.AbstractEventLoop, clock: Clock, wheel: TimerWheel, replicas: ReplicaManager,
-        world: World, begin_turn: Callable[[], None],
+        context: CoordinatorContext, begin_turn: Callable[[], None],
     ) -> None:  # fmt: skip
         self._loop = loop
         self._clock = clock
         self._wheel = wheel
         self._replicas = replicas
-        self.world = world
+        self.context = context
         #: schedules the write at the end of this turn, also for records that no request appended
         self._begin_turn = begin_turn
         #: partition number -> shard
-        self._shards: dict[int, Hosted[S]] = {}
+        self._shards: dict[int, HostedShard[S]] = {}
         #: shards that ``_load_task`` still has to load, in this order
-        self._loading: list[Hosted[S]] = []
+        self._loading: list[HostedShard[S]] = []
         self._load_task: asyncio.Task[None] | None = None
         #: how many times ``verify`` found a shard whose state differs from a replay of its log; must stay 0
         self.mismatches = 0
@@ -278,7 +278,7 @@ class ShardRuntime(ABC, Generic[S]):
         """
 
     @abstractmethod
-    def producer_of(self, outcome: Decided) -> Producer | None:
+    def producer_of(self, outcome: AnyOutcome) -> Producer | None:
         """Return the producer whose transaction the records belong to; None outside of a transaction."""
 
     @property
@@ -286,19 +286,19 @@ class ShardRuntime(ABC, Generic[S]):
     def partitions_at_creation(self) -> int:
         """Return the number of partitions with which the topic is created."""
 
-    def on_appended(self, outcome: Decided) -> None:
+    def on_appended(self, outcome: AnyOutcome) -> None:
         """Called when the records of the outcome are in the log and replayed, or when the outcome has no records."""
 
-    def requires_on_durable(self, outcome: Decided) -> bool:
+    def requires_on_durable(self, outcome: AnyOutcome) -> bool:
         """Return whether ``on_durable`` must be called even if the requests were refused with a timeout."""
         return False
 
-    def on_durable(self, outcome: Decided) -> None:
+    def on_durable(self, outcome: AnyOutcome) -> None:
         """Called when the records of the outcome are durable and its replies are sent."""
 
     @property
     def commit_timeout_ms(self) -> int:
-        return self.world.settings.offsets_commit_timeout_ms
+        return self.context.settings.offsets_commit_timeout_ms
 
     @property
     def compression_codec(self) -> int:
@@ -355,7 +355,7 @@ class ShardRuntime(ABC, Generic[S]):
         """Yield the loaded shards, for a caller that reads the state of all names."""
         for hosted in list(self._shards.values()):
             if hosted.loaded:
-                self._expire_due(hosted, hosted.shard.sleepers)
+                self._expire_due(hosted, hosted.shard.expirables)
                 yield hosted.shard
 
     def loaded_shards(self) -> list[S]:
@@ -373,7 +373,7 @@ class ShardRuntime(ABC, Generic[S]):
         """
         return (java_hash(name) & 0x7FFFFFFF) % (len(self._shards) or self.partitions_at_creation)
 
-    def _host_of(self, name: str) -> Hosted[S]:
+    def _host_of(self, name: str) -> HostedShard[S]:
         """Return the loaded shard of a name. Raise Refused if the shard is not loaded or its log is offline."""
         hosted = self._shards.get(self.partition_for(name))
         if hosted is None or hosted.partition.offline:
@@ -383,27 +383,27 @@ class ShardRuntime(ABC, Generic[S]):
         return hosted
 
     def _run(
-        self, hosted: Hosted[S], names: list[str], operate: Operation[S], refuse: Refusal
+        self, hosted: HostedShard[S], names: list[str], operate: Operation[S], refuse: Refusal
     ) -> Message | PendingReply:
         ticket = PendingReply(refuse)
         self._operate(hosted, names, lambda shard, now: operate(shard, ticket, now))
         return ticket.now_or_later()
 
-    def _operate(self, hosted: Hosted[S], names: list[str], decide: Callable[[S, Moment], Decided]) -> None:
+    def _operate(self, hosted: HostedShard[S], names: list[str], decide: Callable[[S, Moment], AnyOutcome]) -> None:
         """Apply the deadlines of these names that have passed, then the operation."""
         now = self._expire_due(hosted, names) or self.now()
         self._perform(hosted, names, decide(hosted.shard, now), now)
 
-    def _perform(self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
+    def _perform(self, hosted: HostedShard[S], names: Iterable[str], outcome: AnyOutcome, now: Moment) -> None:
         """Append and replay the records, send the replies, then perform the follow-up of each name and set timers."""
         self._perform_one(hosted, names, outcome, now)
         for name in names:
-            follow_up = hosted.shard.settle(name, now, changed=bool(outcome.records))
+            follow_up = hosted.shard.follow_up_of(name, now, changed=bool(outcome.records))
             if follow_up is not None:
                 self._perform_one(hosted, [name], follow_up, now)
             self._set_timer(hosted, name)
 
-    def _perform_one(self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, now: Moment) -> None:
+    def _perform_one(self, hosted: HostedShard[S], names: Iterable[str], outcome: AnyOutcome, now: Moment) -> None:
         """Append and replay the records of one outcome, then send its replies."""
         if outcome.records:
             try:
@@ -414,7 +414,7 @@ class ShardRuntime(ABC, Generic[S]):
         self.on_appended(outcome)
         self._reply(hosted, outcome)
 
-    def _append(self, hosted: Hosted[S], outcome: Decided, now: Moment) -> None:
+    def _append(self, hosted: HostedShard[S], outcome: AnyOutcome, now: Moment) -> None:
         """Append the records as one batch, then replay them.
 
         :raises KafkaError: if the append failed; then no record is in the log and none was replayed.
@@ -442,13 +442,13 @@ class ShardRuntime(ABC, Generic[S]):
         for record in outcome.records:
             hosted.shard.replay(record, producer)
 
-    def _reply(self, hosted: Hosted[S], outcome: Decided) -> None:
+    def _reply(self, hosted: HostedShard[S], outcome: AnyOutcome) -> None:
         """Send the replies when all records of the shard are durable."""
         deadline = self._clock.monotonic() + self.commit_timeout_ms / 1000
         waiter = _DurableWaiter(self, hosted, outcome, deadline)
         self._replicas.wait_durable(hosted.partition, hosted.end_offset, waiter)
 
-    def wait_without_deadline(self, hosted: Hosted[S], outcome: Decided) -> None:
+    def wait_without_deadline(self, hosted: HostedShard[S], outcome: AnyOutcome) -> None:
         """Wait without a deadline until the outcome is durable, then call ``on_durable``.
 
         The requests have already been refused with a timeout. The records are in the log and replayed, so the outcome
@@ -459,7 +459,7 @@ class ShardRuntime(ABC, Generic[S]):
         self._replicas.wait_durable(hosted.partition, hosted.end_offset, waiter)
 
     def _on_append_failed(
-        self, hosted: Hosted[S], names: Iterable[str], outcome: Decided, error: KafkaError, now: Moment
+        self, hosted: HostedShard[S], names: Iterable[str], outcome: AnyOutcome, error: KafkaError, now: Moment
     ) -> None:
         """Refuse the requests of the outcome, and discard the soft state that the operation may have changed."""
         too_large = isinstance(error, MessageTooLarge | RecordListTooLarge)
@@ -468,9 +468,9 @@ class ShardRuntime(ABC, Generic[S]):
             log.warning("a change was not stored topic=%s name=%r error=%s", self.topic, name, error)
             if not hosted.shard.changes_soft_state(outcome.records):
                 continue
-            sleeper = hosted.shard.sleepers.get(name)
-            if sleeper is not None:
-                self.refuse(sleeper.retire(code).replies, code)
+            expirable = hosted.shard.expirables.get(name)
+            if expirable is not None:
+                self.refuse(expirable.retire(code).replies, code)
             hosted.shard.discard_soft_state(name, now)
         self.refuse(outcome.replies, code)
 
@@ -485,46 +485,46 @@ class ShardRuntime(ABC, Generic[S]):
 
     # -- timers ---------------------------------------------------------------------------------------------------
 
-    def _set_timer(self, hosted: Hosted[S], name: str) -> None:
+    def _set_timer(self, hosted: HostedShard[S], name: str) -> None:
         """Set the timer of a name to its ``wake_at``, unless the timer is set to an earlier time.
 
         A timer that fires early only costs a check; ``wake`` then sets it again.
         """
-        sleeper = hosted.shard.sleepers.get(name)
+        expirable = hosted.shard.expirables.get(name)
         timer = hosted.timers.get(name)
-        if sleeper is None or sleeper.wake_at == NEVER:
-            if timer is not None and sleeper is None:
+        if expirable is None or expirable.wake_at == NEVER:
+            if timer is not None and expirable is None:
                 TimerWheel.remove(timer)
                 del hosted.timers[name]
             return
         if timer is None:
             timer = hosted.timers[name] = _Timer(self, hosted, name)
-        if timer.timer_bucket is None or sleeper.wake_at < timer.at:
+        if timer.timer_bucket is None or expirable.wake_at < timer.at:
             TimerWheel.remove(timer)
-            timer.at = sleeper.wake_at
-            self._wheel.add(timer, max(sleeper.wake_at - self._clock.monotonic(), 0.0))
+            timer.at = expirable.wake_at
+            self._wheel.add(timer, max(expirable.wake_at - self._clock.monotonic(), 0.0))
 
-    def wake(self, hosted: Hosted[S], name: str) -> None:
+    def wake(self, hosted: HostedShard[S], name: str) -> None:
         """Expire what is due after the timer of a name fired, and set the timer again if a deadline is left."""
         if hosted.loaded and not hosted.partition.offline:
             self._expire_due(hosted, (name,))
             self._set_timer(hosted, name)
 
-    def _expire_due(self, hosted: Hosted[S], names: Iterable[str]) -> Moment | None:
+    def _expire_due(self, hosted: HostedShard[S], names: Iterable[str]) -> Moment | None:
         """Expire the deadlines of these names that have passed. Return the time, or None if no name has a deadline.
 
         The timers may not have fired yet. All deadlines are compared with the same time. The caller passes that time to
         the operation that follows.
         """
-        sleepers = hosted.shard.sleepers
-        waiting = [name for name in names if (found := sleepers.get(name)) is not None and found.wake_at != NEVER]
+        expirables = hosted.shard.expirables
+        waiting = [name for name in names if (found := expirables.get(name)) is not None and found.wake_at != NEVER]
         if not waiting:
             return None
         now = self.now()
         for name in waiting:
-            sleeper = sleepers.get(name)
-            if sleeper is not None and sleeper.wake_at <= now.monotonic_s and not hosted.partition.offline:
-                self._perform(hosted, [name], sleeper.expire(now), now)
+            expirable = expirables.get(name)
+            if expirable is not None and expirable.wake_at <= now.monotonic_s and not hosted.partition.offline:
+                self._perform(hosted, [name], expirable.expire(now), now)
         return now
 
     # -- load and unload ------------------------------------------------------------------------------------------
@@ -540,7 +540,7 @@ class ShardRuntime(ABC, Generic[S]):
                 continue
             if known is not None:
                 self._unload(known)
-            hosted = self._shards[number] = Hosted(partition, self.make_shard(partition))
+            hosted = self._shards[number] = HostedShard(partition, self.make_shard(partition))
             if partition.log.log_end_offset == partition.log.log_start_offset:
                 hosted.loaded = True
             else:
@@ -548,17 +548,17 @@ class ShardRuntime(ABC, Generic[S]):
         for number in [number for number in self._shards if number not in partitions]:
             self._unload(self._shards.pop(number))
 
-    def reload(self, hosted: Hosted[S]) -> None:
+    def reload(self, hosted: HostedShard[S]) -> None:
         """Replace the shard by a new one and load it, because the log lost records that the old one has replayed."""
         number = hosted.partition.name.partition
         if self._shards.get(number) is not hosted:
             return
         log.error("a shard is loaded again after a failed write partition=%s", hosted.partition.name)
         self._unload(hosted)
-        replacement = self._shards[number] = Hosted(hosted.partition, self.make_shard(hosted.partition))
+        replacement = self._shards[number] = HostedShard(hosted.partition, self.make_shard(hosted.partition))
         self._load_later(replacement)
 
-    def _unload(self, hosted: Hosted[S]) -> None:
+    def _unload(self, hosted: HostedShard[S]) -> None:
         """Remove the timers of a shard and refuse its parked requests with NOT_COORDINATOR."""
         hosted.loaded = False
         for timer in hosted.timers.values():
@@ -566,7 +566,7 @@ class ShardRuntime(ABC, Generic[S]):
         hosted.timers.clear()
         self.refuse(hosted.shard.retire(ErrorCode.NOT_COORDINATOR).replies, ErrorCode.NOT_COORDINATOR)
 
-    def _load_later(self, hosted: Hosted[S]) -> None:
+    def _load_later(self, hosted: HostedShard[S]) -> None:
         self._loading.append(hosted)
         if self._load_task is None or self._load_task.done():
             self._load_task = self._loop.create_task(self._load_all(), name=f"load {self.topic}")
@@ -586,7 +586,7 @@ class ShardRuntime(ABC, Generic[S]):
             now = self.now()
             hosted.shard.resume(now)
             hosted.loaded = True
-            names = list(hosted.shard.sleepers)
+            names = list(hosted.shard.expirables)
             if names:
                 log.info(
                     "loaded partition=%s names=%d seconds=%.3f", hosted.partition.name, len(names),
@@ -594,12 +594,12 @@ class ShardRuntime(ABC, Generic[S]):
                 )  # fmt: skip
             self._perform(hosted, names, hosted.shard.after_load(now), now)
 
-    async def _load(self, hosted: Hosted[S]) -> None:
+    async def _load(self, hosted: HostedShard[S]) -> None:
         while (next_offset := self._read(hosted, hosted.end_offset)) is not None:
             hosted.end_offset = next_offset
             await asyncio.sleep(0)
 
-    def _read(self, hosted: Hosted[S], offset: int) -> int | None:
+    def _read(self, hosted: HostedShard[S], offset: int) -> int | None:
         """Replay ``_LOAD_STEP_BYTES`` from ``offset`` on. Return the next offset, or None at the end of the log."""
         partition_log = hosted.partition.log
         region = partition_log.read(offset, _LOAD_STEP_BYTES, partition_log.written_end_offset, at_least_one=True)
@@ -632,7 +632,7 @@ class ShardRuntime(ABC, Generic[S]):
         return offset
 
     @staticmethod
-    def _replay_marker(hosted: Hosted[S], header: BatchHeader, batch: bytes) -> None:
+    def _replay_marker(hosted: HostedShard[S], header: BatchHeader, batch: bytes) -> None:
         marker = read_marker(batch)
         if marker is not None:
             hosted.shard.end_transaction(header.producer_id, commit=marker.commit)
@@ -651,7 +651,7 @@ class ShardRuntime(ABC, Generic[S]):
         for hosted in list(self._shards.values()):
             if not hosted.loaded or hosted.partition.offline:
                 continue
-            now = self._expire_due(hosted, hosted.shard.sleepers) or self.now()
+            now = self._expire_due(hosted, hosted.shard.expirables) or self.now()
             records = decide(hosted.shard, now)
             for start in range(0, len(records), _BATCH_RECORDS_MAX):
                 part = records[start : start + _BATCH_RECORDS_MAX]
@@ -663,7 +663,7 @@ class ShardRuntime(ABC, Generic[S]):
         for hosted in list(self._shards.values()):
             if not hosted.loaded or hosted.partition.offline:
                 continue
-            replayed = Hosted(hosted.partition, self.make_shard(hosted.partition))
+            replayed = HostedShard(hosted.partition, self.make_shard(hosted.partition))
             while replayed.end_offset < hosted.end_offset and hosted.loaded:
                 await self._load(replayed)
                 await asyncio.sleep(0)  # appended records are written to the file at the end of this turn

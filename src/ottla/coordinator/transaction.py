@@ -17,7 +17,8 @@ transactions. For them the shard compares the order in which the client sent its
 to its coordinator at a time, and a connection keeps the order. A request from an older connection than the latest one,
 or with an earlier correlation id on the same connection, was therefore sent earlier. Such a request changes nothing and
 gets a retriable error. If a client violates this assumption, it retries until its transaction times out and the
-producer is fenced. For the same reason a marker is appended only while the shard waits for its delivery (``awaits``).
+producer is fenced. For the same reason a marker is appended only while the shard
+waits for its delivery (``awaits_delivery``).
 
 Rules and error codes are those of Kafka 4.3 (TransactionCoordinator, TransactionMetadata), except where a fenced
 producer could interfere with the current producer.
@@ -30,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ottla.coordinator.outcome import Client, Moment, Producer, Ticket, World
+from ottla.coordinator.outcome import Client, CoordinatorContext, Moment, Producer, Ticket
 from ottla.coordinator.regex import matching_topics
 from ottla.coordinator.transaction_records import (
     Delivery,
@@ -117,8 +118,8 @@ class _SoftState:
 class TransactionShard:
     """The transactional ids of one partition."""
 
-    def __init__(self, world: World, coordinator_epoch: int) -> None:
-        self._world = world
+    def __init__(self, context: CoordinatorContext, coordinator_epoch: int) -> None:
+        self._context = context
         self._coordinator_epoch = coordinator_epoch
         #: transactional id -> durable state
         self.values: dict[str, TransactionLogValue] = {}
@@ -162,12 +163,12 @@ class TransactionShard:
                 outcome.records += self._complete_outcome(transactional_id, now).records
         return outcome
 
-    def settle(self, transactional_id: str, now: Moment, *, changed: bool) -> TransactionOutcome | None:
+    def follow_up_of(self, transactional_id: str, now: Moment, *, changed: bool) -> TransactionOutcome | None:
         """Return None, because no operation on a transactional id has a follow-up."""
         return None
 
     @property
-    def sleepers(self) -> Mapping[str, Any]:
+    def expirables(self) -> Mapping[str, Any]:
         """Return no ids: none needs a timer, because ``expire`` checks all of them every few seconds."""
         return {}
 
@@ -269,7 +270,7 @@ class TransactionShard:
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if request.keep_prepared_txn:
             raise Refused(ErrorCode.UNSUPPORTED_VERSION)
-        if not 0 < request.transaction_timeout <= self._world.settings.transaction_max_timeout_ms:
+        if not 0 < request.transaction_timeout <= self._context.settings.transaction_max_timeout_ms:
             raise Refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
 
     def _init_is_retry(self, transactional_id: str, value: TransactionLogValue, expected: Producer) -> bool:
@@ -367,7 +368,7 @@ class TransactionShard:
 
     def _unknown_partition_errors(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
         """Return the error code of each partition if one of them does not exist, else an empty dict."""
-        count = self._world.topics.partition_count
+        count = self._context.topics.partition_count
         known = [0 <= name.partition < (count(name.topic) or 0) for name in partitions]
         if all(known):
             return {}
@@ -500,7 +501,7 @@ class TransactionShard:
         value = self.values.get(transactional_id)
         return value is not None and value.state in _PREPARED
 
-    def awaits(self, delivery: Delivery) -> bool:
+    def awaits_delivery(self, delivery: Delivery) -> bool:
         """Return whether the shard waits for this delivery object.
 
         A delivery from before a reload of the shard could end a later transaction of a client that uses one epoch for
@@ -511,7 +512,7 @@ class TransactionShard:
 
     def delivered(self, delivery: Delivery, now: Moment) -> TransactionOutcome:
         """Return the Complete record, because all markers are durable; empty if the shard awaits another delivery."""
-        if not self.awaits(delivery):
+        if not self.awaits_delivery(delivery):
             return TransactionOutcome()
         self._soft_state(delivery.transactional_id).is_delivered = True
         return self._complete_outcome(delivery.transactional_id, now)
@@ -538,7 +539,7 @@ class TransactionShard:
 
         Also return the Complete records whose append failed after the markers became durable.
         """
-        idle_before_ms = now.wall_ms - self._world.settings.transactional_id_expiration_ms
+        idle_before_ms = now.wall_ms - self._context.settings.transactional_id_expiration_ms
         outcomes = []
         for transactional_id, value in self.values.items():
             if value.state == _ONGOING:
@@ -616,7 +617,7 @@ class TransactionShard:
                 )
         return listed
 
-    def census(self) -> tuple[Counter[str], int | None]:
+    def count_by_state(self) -> tuple[Counter[str], int | None]:
         """Return the number of ids per state, and the start time of the oldest transaction that has not ended."""
         counts = Counter(_STATE_NAMES[value.state] for value in self.values.values())
         oldest_ms = min((value.start_ms for value in self.values.values() if value.state in _NOT_ENDED), default=None)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.coordinator.outcome import Producer
-from ottla.coordinator.runtime import Decided, Hosted, ShardRuntime
+from ottla.coordinator.runtime import AnyOutcome, HostedShard, ShardRuntime
 from ottla.coordinator.transaction import TransactionShard
 from ottla.coordinator.transaction_records import (
     Delivery,
@@ -60,7 +60,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
         self.ended = dict.fromkeys(Ending, 0)
 
     def make_shard(self, partition: Partition) -> TransactionShard:
-        return TransactionShard(self.world, partition.leader_epoch)
+        return TransactionShard(self.context, partition.leader_epoch)
 
     def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None]:
         return encode_transaction(record)
@@ -68,17 +68,17 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def decode(self, key: bytes, value: bytes | None) -> TransactionRecord | None:
         return decode_transaction(key, value)
 
-    def producer_of(self, outcome: Decided) -> Producer | None:
+    def producer_of(self, outcome: AnyOutcome) -> Producer | None:
         return None
 
     @property
     def partitions_at_creation(self) -> int:
-        return self.world.settings.transaction_state_log_num_partitions
+        return self.context.settings.transaction_state_log_num_partitions
 
-    def requires_on_durable(self, outcome: Decided) -> bool:
+    def requires_on_durable(self, outcome: AnyOutcome) -> bool:
         return isinstance(outcome, TransactionOutcome) and bool(outcome.deliveries)
 
-    def on_durable(self, outcome: Decided) -> None:
+    def on_durable(self, outcome: AnyOutcome) -> None:
         if isinstance(outcome, TransactionOutcome):
             if outcome.ending is not None:
                 self.ended[outcome.ending] += 1
@@ -89,7 +89,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def _is_awaited(self, delivery: Delivery) -> bool:
         """Return whether the shard still waits for this delivery."""
         try:
-            return self.shard(delivery.transactional_id).awaits(delivery)
+            return self.shard(delivery.transactional_id).awaits_delivery(delivery)
         except KafkaError:
             return False  # the shard is loaded again and then starts a new delivery
 
@@ -129,12 +129,12 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
                 if not waiters and self._marker_waiters.get(transactional_id) is waiters:
                     del self._marker_waiters[transactional_id]
 
-    def on_appended(self, outcome: Decided) -> None:
+    def on_appended(self, outcome: AnyOutcome) -> None:
         if self._marker_waiters:
             for record in outcome.records:
                 self._wake_marker_waiters(record.key.transactional_id)
 
-    def _unload(self, hosted: Hosted[TransactionShard]) -> None:
+    def _unload(self, hosted: HostedShard[TransactionShard]) -> None:
         super()._unload(hosted)
         for transactional_id in list(self._marker_waiters):
             self._wake_marker_waiters(transactional_id)
@@ -276,7 +276,7 @@ class _MarkerWaiter:
         self._name = name
         self.deadline = deadline
 
-    def on_committed(self, error_code: int) -> None:
+    def on_write_complete(self, error_code: int) -> None:
         if error_code:
             self._writer.retry_later(self._progress, self._name)
         else:
@@ -290,7 +290,7 @@ class _SingleMarkerWaiter:
         self.deadline = deadline
         self.code: asyncio.Future[int] = loop.create_future()
 
-    def on_committed(self, error_code: int) -> None:
+    def on_write_complete(self, error_code: int) -> None:
         if not self.code.done():
             self.code.set_result(error_code)
 

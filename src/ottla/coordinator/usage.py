@@ -5,7 +5,7 @@ were given out and not used yet), the bytes that they brought with them, and the
 
 The counters only go up, with every request that adds something, so that nothing has to be taken back when a member
 leaves, a group is deleted or a shard is loaded again: no counter can be wrong for ever. When a counter reaches its
-limit, everything is counted anew, at most once a second and less often the more there is to count. The request is
+limit, everything is counted again, at most once a second and less often the more there is to count. The request is
 refused if the true number is at the limit too.
 """
 

@@ -240,8 +240,8 @@ def empty_batch(header: BatchHeader) -> bytes:
 
 def placeholder(header: BatchHeader) -> bytes:
     """Return an empty batch with the offsets of this one, without a producer and outside any transaction."""
-    nobody = header._replace(producer_id=-1, producer_epoch=-1, base_sequence=-1)
-    return empty_batch(nobody._replace(attributes=header.attributes & LOG_APPEND_TIME))
+    no_producer = header._replace(producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    return empty_batch(no_producer._replace(attributes=header.attributes & LOG_APPEND_TIME))
 
 
 def batch_without_records(base_offset: int, next_offset: int, leader_epoch: int) -> bytes:

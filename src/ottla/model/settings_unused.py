@@ -1,6 +1,6 @@
 """Kafka's dynamic broker settings that have no effect here: accepted, stored, and shown by DescribeConfigs.
 
-Operators and tools change them on any cluster; refusing them would break scripts and protect nobody. Settings whose
+Operators and tools change them on any cluster; refusing them would break scripts for no benefit. Settings whose
 absence would leave something unprotected are refused instead: see `settings_foreign`.
 """
 

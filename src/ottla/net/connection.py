@@ -508,7 +508,7 @@ class Connection(asyncio.BufferedProtocol):
         return region.size_bytes == 0
 
     def _end_after(self, error: OSError, region: Region) -> None:
-        """Close the connection: the peer is gone, or the disk failed to read part of a reply whose length was sent."""
+        """Close the connection: the peer closed it, or a part of a reply whose length was sent cannot be read."""
         if error.errno == errno.EIO:
             log.error("records cannot be read, a connection is closed position=%d error=%s", region.position, error)
         self.abort()

@@ -173,7 +173,7 @@ class ReplicaManager:
     def wait_synced(self, partition: Partition, end_offset: int, writer: Writer) -> None:
         """Call the writer when everything below ``end_offset`` is on disk. The sync starts at the end of the turn."""
         if partition.log.synced_end_offset >= end_offset:
-            writer.on_committed(0)
+            writer.on_write_complete(0)
             return
         partition.writers.append((end_offset, writer))
         self._waiting[partition] = None
@@ -185,7 +185,7 @@ class ReplicaManager:
         elif partition.log.written_end_offset < end_offset:
             self.wait_written(partition, writer)
         else:
-            writer.on_committed(0)
+            writer.on_write_complete(0)
 
     def write_turn(self) -> None:
         """The end of a turn: 1 write what is pending  2 move high watermarks, wake readers  3 start syncs.
@@ -215,7 +215,7 @@ class ReplicaManager:
             if partition.written:
                 written, partition.written = partition.written, []
                 for writer in written:
-                    writer.on_committed(0)
+                    writer.on_write_complete(0)
             if partition.writers and not partition.sync_in_flight:
                 self._start_sync(partition)
 
@@ -254,7 +254,7 @@ class ReplicaManager:
         ready = writers[:done]
         del writers[:done]
         for _, writer in ready:
-            writer.on_committed(0)
+            writer.on_write_complete(0)
         if partition.writers:
             if not partition.log.pending:
                 self._start_sync(partition)
@@ -274,7 +274,7 @@ class ReplicaManager:
             if late:
                 partition.writers = [entry for entry in partition.writers if entry[1].deadline >= now]
                 for writer in late:
-                    writer.on_committed(ErrorCode.REQUEST_TIMED_OUT)
+                    writer.on_write_complete(ErrorCode.REQUEST_TIMED_OUT)
             if partition.writers and not partition.sync_in_flight and not partition.log.pending:
                 self._start_sync(partition)
 
@@ -348,7 +348,7 @@ class ReplicaManager:
         Called once a second. A producer that writes is not idle; an open transaction is never forgotten.
         """
         if self.bytes_in == self._bytes_in_at_eviction:
-            return  # nobody wrote since the last call
+            return  # no batch was written since the last call
         self._bytes_in_at_eviction = self.bytes_in
         logs = [partition.log for partition in self._by_log.values()]
         self.producers = sum(each.producer_count for each in logs)

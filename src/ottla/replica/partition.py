@@ -23,7 +23,7 @@ from ottla.model.types import TopicPartition
 class Reader(Protocol):
     """A long poll that waits for this partition."""
 
-    def on_committed(self, size_bytes: int) -> None:
+    def on_high_watermark(self, size_bytes: int) -> None:
         """This many more bytes can be read."""
 
     def on_stable(self) -> None:
@@ -32,7 +32,7 @@ class Reader(Protocol):
     def on_changed(self) -> None:
         """The high watermark or the start of the log moved, but there is nothing more to read."""
 
-    def on_gone(self) -> None:
+    def on_partition_deleted(self) -> None:
         """The partition was deleted or is offline: complete the fetch now."""
 
 
@@ -41,7 +41,7 @@ class Writer(Protocol):
 
     deadline: float
 
-    def on_committed(self, error_code: int) -> None: ...
+    def on_write_complete(self, error_code: int) -> None: ...
 
 
 class Partition:
@@ -112,7 +112,7 @@ class Partition:
         if log.ended:
             log.note_high_watermark(end_offset)
         for reader in list(self.readers):
-            reader.on_committed(size_bytes)
+            reader.on_high_watermark(size_bytes)
         if self.stable_readers:
             self._wake_stable_readers(previous, size_bytes)
 
@@ -132,7 +132,7 @@ class Partition:
             is_size_known = reported == previous_high_watermark and self.reported_stable_offset == self.high_watermark
         for reader in list(self.stable_readers):
             if is_size_known:
-                reader.on_committed(size_bytes)
+                reader.on_high_watermark(size_bytes)
             else:
                 reader.on_stable()
 
@@ -158,11 +158,11 @@ class Partition:
         """Answer the produces whose batches were lost: those of this turn, and those that end after ``from_offset``."""
         written, self.written = self.written, []
         for writer in written:
-            writer.on_committed(error_code)
+            writer.on_write_complete(error_code)
         failed = [writer for end_offset, writer in self.writers if end_offset > from_offset]
         self.writers = [entry for entry in self.writers if entry[0] <= from_offset]
         for writer in failed:
-            writer.on_committed(error_code)
+            writer.on_write_complete(error_code)
 
     def leave(self, error_code: ErrorCode) -> None:
         """Answer all produces and complete all parked fetches: the partition is deleted or goes offline."""
@@ -173,4 +173,4 @@ class Partition:
         """Complete all parked fetches."""
         readers, self.readers, self.stable_readers = {**self.readers, **self.stable_readers}, {}, {}
         for reader in readers:
-            reader.on_gone()
+            reader.on_partition_deleted()

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.log.log_room import NOW, batch, split
-from tests.unit.log.store_room import TOPIC_ID
-from tests.unit.replica.test_manager_transactions import TransactionRoom
+from tests.unit.log.log_fixtures import NOW, batch, split
+from tests.unit.log.store_fixtures import TOPIC_ID
+from tests.unit.replica.test_manager_transactions import TransactionFixture
 
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.offsets import describe_producers, list_offsets
@@ -66,7 +66,7 @@ class NothingDeferred:
         return True
 
 
-class FetchRoom(TransactionRoom):
+class FetchFixture(TransactionFixture):
     """A fetch API on a partition with transactions."""
 
     def __init__(self, path: Path) -> None:
@@ -120,134 +120,138 @@ class Answer:
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> FetchRoom:
-    return FetchRoom(tmp_path)
+def fixture(tmp_path: Path) -> FetchFixture:
+    return FetchFixture(tmp_path)
 
 
 # -- what is there ----------------------------------------------------------------------------------------------------
 
 
 @every_version
-def test_reader_of_committed_records_gets_what_is_below_the_last_stable_offset(room: FetchRoom, version: int) -> None:
-    room.append(room.partition, batch(2))
-    room.send()
-    room.append(room.partition, batch())
-    room.turn()
-    answer = room.ask(version=version)
+def test_reader_of_committed_records_gets_what_is_below_the_last_stable_offset(
+    fixture: FetchFixture, version: int
+) -> None:
+    fixture.append(fixture.partition, batch(2))
+    fixture.send()
+    fixture.append(fixture.partition, batch())
+    fixture.turn()
+    answer = fixture.ask(version=version)
     assert (answer.offsets, answer.aborted) == ([0], [])
     assert (answer.row.high_watermark, answer.row.last_stable_offset) == (4, 2)
-    answer = room.ask(version=version, isolation=READ_UNCOMMITTED)
+    answer = fixture.ask(version=version, isolation=READ_UNCOMMITTED)
     assert (answer.offsets, answer.aborted) == ([0, 2, 3], None)
     assert (answer.row.high_watermark, answer.row.last_stable_offset) == (4, 2)
 
 
 @every_version
-def test_aborted_transactions_are_named_to_those_who_read_committed_records(room: FetchRoom, version: int) -> None:
-    room.send(1)
-    room.send(2)
-    room.end(1, commit=False)
-    room.end(2, commit=True)
-    room.send(2)
-    room.end(2, commit=False)
-    room.turn()
-    answer = room.ask(version=version)
+def test_aborted_transactions_are_named_to_those_who_read_committed_records(
+    fixture: FetchFixture, version: int
+) -> None:
+    fixture.send(1)
+    fixture.send(2)
+    fixture.end(1, commit=False)
+    fixture.end(2, commit=True)
+    fixture.send(2)
+    fixture.end(2, commit=False)
+    fixture.turn()
+    answer = fixture.ask(version=version)
     assert (answer.offsets, answer.aborted) == ([0, 1, 2, 3, 4, 5], [(1, 0), (2, 4)])
-    assert room.ask(3, version=version).aborted == [(2, 4)]
-    answer = room.ask(version=version, isolation=READ_UNCOMMITTED)
+    assert fixture.ask(3, version=version).aborted == [(2, 4)]
+    answer = fixture.ask(version=version, isolation=READ_UNCOMMITTED)
     assert (answer.offsets, answer.aborted) == ([0, 1, 2, 3, 4, 5], None)
 
 
-def test_offset_between_the_last_stable_offset_and_the_end_is_empty_and_no_error(room: FetchRoom) -> None:
-    room.send()
-    room.send()
-    room.turn()
+def test_offset_between_the_last_stable_offset_and_the_end_is_empty_and_no_error(fixture: FetchFixture) -> None:
+    fixture.send()
+    fixture.send()
+    fixture.turn()
     for offset in range(3):
-        answer = room.ask(offset)
+        answer = fixture.ask(offset)
         assert (answer.row.error_code, answer.offsets, answer.aborted) == (0, [], [])
-    assert room.ask(3).row.error_code == 1
+    assert fixture.ask(3).row.error_code == 1
 
 
-def test_error_has_no_list(room: FetchRoom) -> None:
-    assert (room.ask(9).row.error_code, room.ask(9).aborted) == (1, None)
+def test_error_has_no_list(fixture: FetchFixture) -> None:
+    assert (fixture.ask(9).row.error_code, fixture.ask(9).aborted) == (1, None)
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def test_parked_reader_of_committed_records_is_answered_by_the_marker(room: FetchRoom) -> None:
-    answer = room.ask(max_wait=1000, min_bytes=1)
-    room.send()
-    room.turn()
+def test_parked_reader_of_committed_records_is_answered_by_the_marker(fixture: FetchFixture) -> None:
+    answer = fixture.ask(max_wait=1000, min_bytes=1)
+    fixture.send()
+    fixture.turn()
     assert not answer.is_there
-    room.end()
-    room.turn()
+    fixture.end()
+    fixture.turn()
     assert (answer.offsets, answer.row.last_stable_offset) == ([0, 1], 2)
-    assert not room.services.wheel.timers
-    assert not room.partition.stable_readers
+    assert not fixture.services.wheel.timers
+    assert not fixture.partition.stable_readers
 
 
-def test_parked_reader_of_everything_is_answered_by_the_batch(room: FetchRoom) -> None:
-    answer = room.ask(max_wait=1000, min_bytes=1, isolation=READ_UNCOMMITTED)
-    room.send()
-    room.turn()
+def test_parked_reader_of_everything_is_answered_by_the_batch(fixture: FetchFixture) -> None:
+    answer = fixture.ask(max_wait=1000, min_bytes=1, isolation=READ_UNCOMMITTED)
+    fixture.send()
+    fixture.turn()
     assert (answer.offsets, answer.row.last_stable_offset) == ([0], 0)
 
 
-def test_parked_reader_goes_on_waiting_while_too_little_is_stable(room: FetchRoom) -> None:
-    size = room.send()
-    room.turn()
-    answer = room.ask(max_wait=1000, min_bytes=3 * size)
-    room.end()
-    room.turn()
+def test_parked_reader_goes_on_waiting_while_too_little_is_stable(fixture: FetchFixture) -> None:
+    size = fixture.send()
+    fixture.turn()
+    answer = fixture.ask(max_wait=1000, min_bytes=3 * size)
+    fixture.end()
+    fixture.turn()
     assert not answer.is_there
     # From here on both offsets move together, and bytes are counted.
-    room.append(room.partition, batch())
-    room.turn()
+    fixture.append(fixture.partition, batch())
+    fixture.turn()
     assert (answer.is_there, answer.offsets if answer.is_there else None) == (True, [0, 1, 2])
 
 
-def test_reader_that_waits_while_a_transaction_stays_open_is_answered_in_time(room: FetchRoom) -> None:
-    room.append(room.partition, batch())
-    room.send()
-    room.turn()
-    answer = room.ask(1, max_wait=1000)
-    room.append(room.partition, batch())
-    room.turn()
+def test_reader_that_waits_while_a_transaction_stays_open_is_answered_in_time(fixture: FetchFixture) -> None:
+    fixture.append(fixture.partition, batch())
+    fixture.send()
+    fixture.turn()
+    answer = fixture.ask(1, max_wait=1000)
+    fixture.append(fixture.partition, batch())
+    fixture.turn()
     assert not answer.is_there
-    room.services.wheel.timers[0].expire()
+    fixture.services.wheel.timers[0].expire()
     assert (answer.offsets, answer.row.high_watermark, answer.row.last_stable_offset) == ([], 3, 1)
 
 
 # -- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def test_last_stable_offset_alone_is_no_news_within_a_session(room: FetchRoom) -> None:
+def test_last_stable_offset_alone_is_no_news_within_a_session(fixture: FetchFixture) -> None:
     """As in Kafka, where FetchSession compares high watermarks and log starts."""
-    room.send()
-    room.turn()
-    room.end()
-    room.turn()
-    room.partition.log.ended.append(EndedTransaction(9, 0, 9, 10))
-    opened = room.ask(2, session=(0, 0))
+    fixture.send()
+    fixture.turn()
+    fixture.end()
+    fixture.turn()
+    fixture.partition.log.ended.append(EndedTransaction(9, 0, 9, 10))
+    opened = fixture.ask(2, session=(0, 0))
     session = opened.whole.session_id
     assert (opened.row.last_stable_offset, session > 0) == (0, True)
-    room.partition.log.note_high_watermark(10)
-    assert room.partition.last_stable_offset == 2
-    assert room.ask(2, session=(session, 1)).whole.responses == ()
-    room.send()
-    room.turn()
-    assert room.ask(2, session=(session, 2)).row.last_stable_offset == 2
+    fixture.partition.log.note_high_watermark(10)
+    assert fixture.partition.last_stable_offset == 2
+    assert fixture.ask(2, session=(session, 1)).whole.responses == ()
+    fixture.send()
+    fixture.turn()
+    assert fixture.ask(2, session=(session, 2)).row.last_stable_offset == 2
 
 
 # -- offsets and producers --------------------------------------------------------------------------------------------
 
 
-def ask_offset(room: FetchRoom, timestamp: int, isolation: int) -> tuple[int, int]:
+def ask_offset(fixture: FetchFixture, timestamp: int, isolation: int) -> tuple[int, int]:
     partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     topics = [ListOffsetsTopic(name="orders", partitions=[partition])]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics)
     context: Any = SimpleNamespace(version=8)
-    answer = asyncio.run(list_offsets(room.services, request, context))
+    answer = asyncio.run(list_offsets(fixture.services, request, context))
     row = answer.topics[0].partitions[0]
     assert row.error_code == 0
     return row.offset, row.timestamp
@@ -259,24 +263,24 @@ def ask_offset(room: FetchRoom, timestamp: int, isolation: int) -> tuple[int, in
      (NOW, (-1, -1), (1, NOW))],
 )  # fmt: skip
 def test_offsets_at_or_beyond_the_last_stable_offset_are_not_told_to_readers_of_committed_records(
-    room: FetchRoom, timestamp: int, committed: tuple[int, int], everything: tuple[int, int]
+    fixture: FetchFixture, timestamp: int, committed: tuple[int, int], everything: tuple[int, int]
 ) -> None:
-    room.append(room.partition, batch(timestamp=NOW - 7))
-    room.send()
-    room.turn()
-    assert ask_offset(room, timestamp, READ_COMMITTED) == committed
-    assert ask_offset(room, timestamp, READ_UNCOMMITTED) == everything
+    fixture.append(fixture.partition, batch(timestamp=NOW - 7))
+    fixture.send()
+    fixture.turn()
+    assert ask_offset(fixture, timestamp, READ_COMMITTED) == committed
+    assert ask_offset(fixture, timestamp, READ_UNCOMMITTED) == everything
 
 
-def test_producers_are_shown_with_their_transactions(room: FetchRoom) -> None:
-    room.append(room.partition, batch(3))
-    room.send(1)
-    room.end(1, coordinator_epoch=6)
-    room.send(1)
-    room.send(2)
+def test_producers_are_shown_with_their_transactions(fixture: FetchFixture) -> None:
+    fixture.append(fixture.partition, batch(3))
+    fixture.send(1)
+    fixture.end(1, coordinator_epoch=6)
+    fixture.send(1)
+    fixture.send(2)
     context: Any = SimpleNamespace(version=0)
     request = DescribeProducersRequest(topics=[TopicRequest(name="orders", partition_indexes=[0])])
-    (topic,) = describe_producers(room.services, request, context).topics
+    (topic,) = describe_producers(fixture.services, request, context).topics
     (row,) = topic.partitions
     assert [(p.producer_id, p.coordinator_epoch, p.current_txn_start_offset) for p in row.active_producers] == [
         (1, 6, 5),

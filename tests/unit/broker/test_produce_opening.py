@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.unit.log.log_room import NOW, batch, topic
-from tests.unit.replica.test_replica_manager import ManagerRoom
+from tests.unit.log.log_fixtures import NOW, batch, topic
+from tests.unit.replica.test_replica_manager import ManagerFixture
 
 from ottla.broker.apis.produce import ProduceApi
 from ottla.model.opening import OpeningRules, open_batch
@@ -90,7 +90,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-class ProduceRoom(ManagerRoom):
+class ProduceFixture(ManagerFixture):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.opener = SlowOpener()
@@ -115,16 +115,16 @@ class ProduceRoom(ManagerRoom):
         return found
 
 
-Script = Callable[[ProduceRoom], Coroutine[Any, Any, None]]
+Script = Callable[[ProduceFixture], Coroutine[Any, Any, None]]
 
 
 def played(script: Script) -> Callable[[Path], None]:
     def test(tmp_path: Path) -> None:
         async def play() -> None:
-            room = ProduceRoom(tmp_path)
-            await script(room)
-            assert room.connection.muted == 0
-            await room.api.stop()
+            fixture = ProduceFixture(tmp_path)
+            await script(fixture)
+            assert fixture.connection.muted == 0
+            await fixture.api.stop()
 
         asyncio.run(play())
 
@@ -133,104 +133,104 @@ def played(script: Script) -> Callable[[Path], None]:
 
 
 @played
-async def test_connection_is_muted_until_the_batch_is_appended(room: ProduceRoom) -> None:
-    room.send(("compacted", 0, LARGE))
+async def test_connection_is_muted_until_the_batch_is_appended(fixture: ProduceFixture) -> None:
+    fixture.send(("compacted", 0, LARGE))
     await settle()
-    assert (room.connection.muted, room.compacted.log.log_end_offset) == (1, 0)
-    await room.opener.release()
-    assert room.answers() == [[(0, 0)]]
-    assert room.compacted.log.log_end_offset == 2000
+    assert (fixture.connection.muted, fixture.compacted.log.log_end_offset) == (1, 0)
+    await fixture.opener.release()
+    assert fixture.answers() == [[(0, 0)]]
+    assert fixture.compacted.log.log_end_offset == 2000
 
 
 @played
-async def test_second_batch_of_a_connection_is_opened_as_well(room: ProduceRoom) -> None:
+async def test_second_batch_of_a_connection_is_opened_as_well(fixture: ProduceFixture) -> None:
     for _ in range(2):
-        room.send(("compacted", 0, LARGE))
+        fixture.send(("compacted", 0, LARGE))
         await settle()
-        await room.opener.release()
-    assert room.answers() == [[(0, 0)], [(0, 2000)]]
+        await fixture.opener.release()
+    assert fixture.answers() == [[(0, 0)], [(0, 2000)]]
 
 
 @played
-async def test_small_batch_is_answered_without_the_opener(room: ProduceRoom) -> None:
-    room.send(("compacted", 0, SMALL))
-    assert (room.connection.muted, room.opener.waiting) == (0, [])
-    assert room.answers() == [[(0, 0)]]
+async def test_small_batch_is_answered_without_the_opener(fixture: ProduceFixture) -> None:
+    fixture.send(("compacted", 0, SMALL))
+    assert (fixture.connection.muted, fixture.opener.waiting) == (0, [])
+    assert fixture.answers() == [[(0, 0)]]
 
 
 @played
-async def test_results_keep_the_order_of_the_request(room: ProduceRoom) -> None:
-    room.add(0, name="plain")
-    room.send(("plain", 0, SMALL), ("compacted", 0, LARGE), ("nowhere", 0, SMALL), ("compacted", 0, SMALL))
+async def test_results_keep_the_order_of_the_request(fixture: ProduceFixture) -> None:
+    fixture.add(0, name="plain")
+    fixture.send(("plain", 0, SMALL), ("compacted", 0, LARGE), ("nowhere", 0, SMALL), ("compacted", 0, SMALL))
     await settle()
-    assert room.compacted.log.log_end_offset == 0, "the second batch for a partition must not overtake the first"
-    await room.opener.release()
-    assert room.answers() == [[(0, 0), (0, 0), (UNKNOWN_TOPIC, -1), (0, 2000)]]
+    assert fixture.compacted.log.log_end_offset == 0, "the second batch for a partition must not overtake the first"
+    await fixture.opener.release()
+    assert fixture.answers() == [[(0, 0), (0, 0), (UNKNOWN_TOPIC, -1), (0, 2000)]]
 
 
 @played
-async def test_invalid_records_are_named(room: ProduceRoom) -> None:
-    room.send(("compacted", 0, KEYLESS))
+async def test_invalid_records_are_named(fixture: ProduceFixture) -> None:
+    fixture.send(("compacted", 0, KEYLESS))
     await settle()
-    await room.opener.release()
-    (row,) = read_answer(room.connection.slots[0].data[4:], 0, 9, 7).responses[0].partition_responses
+    await fixture.opener.release()
+    (row,) = read_answer(fixture.connection.slots[0].data[4:], 0, 9, 7).responses[0].partition_responses
     assert (row.error_code, row.base_offset) == (INVALID_RECORD, -1)
     assert [error.batch_index for error in row.record_errors] == list(range(1, 2000, 2))
     assert {error.batch_index_error_message for error in row.record_errors} == {row.error_message.split(": ")[1]}
 
 
 @played
-async def test_topic_that_is_deleted_meanwhile_is_unknown(room: ProduceRoom) -> None:
-    room.send(("compacted", 0, LARGE))
+async def test_topic_that_is_deleted_meanwhile_is_unknown(fixture: ProduceFixture) -> None:
+    fixture.send(("compacted", 0, LARGE))
     await settle()
-    room.manager.remove_topic(b"compacted", lambda: "unique")
-    await room.opener.release()
-    assert room.answers() == [[(UNKNOWN_TOPIC, -1)]]
+    fixture.manager.remove_topic(b"compacted", lambda: "unique")
+    await fixture.opener.release()
+    assert fixture.answers() == [[(UNKNOWN_TOPIC, -1)]]
 
 
 @played
-async def test_topic_whose_settings_change_meanwhile_opens_the_batch_again(room: ProduceRoom) -> None:
-    room.send(("compacted", 0, LARGE))
+async def test_topic_whose_settings_change_meanwhile_opens_the_batch_again(fixture: ProduceFixture) -> None:
+    fixture.send(("compacted", 0, LARGE))
     await settle()
-    room.manager.configure(b"compacted", topic(cleanup_policy="compact", compression_type="zstd"))
-    await room.opener.release()
-    assert (len(room.opener.waiting), room.compacted.log.log_end_offset) == (2, 0)
-    await room.opener.release()
-    assert room.answers() == [[(0, 0)]]
-    assert room.compacted.log.appended_bytes < len(LARGE) / 2
+    fixture.manager.configure(b"compacted", topic(cleanup_policy="compact", compression_type="zstd"))
+    await fixture.opener.release()
+    assert (len(fixture.opener.waiting), fixture.compacted.log.log_end_offset) == (2, 0)
+    await fixture.opener.release()
+    assert fixture.answers() == [[(0, 0)]]
+    assert fixture.compacted.log.appended_bytes < len(LARGE) / 2
 
 
 @played
-async def test_client_that_left_has_its_batch_appended(room: ProduceRoom) -> None:
-    room.send(("compacted", 0, LARGE), acks=0)
+async def test_client_that_left_has_its_batch_appended(fixture: ProduceFixture) -> None:
+    fixture.send(("compacted", 0, LARGE), acks=0)
     await settle()
-    room.connection.closing = True
-    await room.opener.release()
-    assert (room.compacted.log.log_end_offset, room.connection.slots) == (2000, [])
+    fixture.connection.closing = True
+    await fixture.opener.release()
+    assert (fixture.compacted.log.log_end_offset, fixture.connection.slots) == (2000, [])
 
 
 @played
-async def test_refused_batch_without_acknowledgement_closes_the_connection(room: ProduceRoom) -> None:
-    room.send(("compacted", 0, KEYLESS), acks=0)
+async def test_refused_batch_without_acknowledgement_closes_the_connection(fixture: ProduceFixture) -> None:
+    fixture.send(("compacted", 0, KEYLESS), acks=0)
     await settle()
-    await room.opener.release()
-    assert (room.connection.ended, room.compacted.log.log_end_offset) == ("closed", 0)
+    await fixture.opener.release()
+    assert (fixture.connection.ended, fixture.compacted.log.log_end_offset) == ("closed", 0)
 
 
 @played
-async def test_stop_drops_what_is_being_opened(room: ProduceRoom) -> None:
-    room.send(("compacted", 0, LARGE))
+async def test_stop_drops_what_is_being_opened(fixture: ProduceFixture) -> None:
+    fixture.send(("compacted", 0, LARGE))
     await settle()
-    await room.api.stop()
-    assert (room.connection.muted, room.compacted.log.log_end_offset) == (0, 0)
+    await fixture.api.stop()
+    assert (fixture.connection.muted, fixture.compacted.log.log_end_offset) == (0, 0)
 
 
 @played
-async def test_bug_in_the_opener_aborts_the_connection(room: ProduceRoom) -> None:
+async def test_bug_in_the_opener_aborts_the_connection(fixture: ProduceFixture) -> None:
     async def fail(data: bytes, rules: OpeningRules, records: int) -> None:
         raise ZeroDivisionError
 
-    room.opener.open_batch = fail  # type: ignore[method-assign,assignment]
-    room.send(("compacted", 0, LARGE))
+    fixture.opener.open_batch = fail  # type: ignore[method-assign,assignment]
+    fixture.send(("compacted", 0, LARGE))
     await settle()
-    assert room.connection.ended == "aborted"
+    assert fixture.connection.ended == "aborted"

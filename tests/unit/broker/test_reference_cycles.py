@@ -57,6 +57,6 @@ def _ask(address: str, group: str) -> None:
         member, _ = become_stable(client, group)
         client.ask(commit(group, {("one", 0): 0}), 8)
         parked = second.ask(join(group), 9).member_id
-        second.send(join(group, parked), 9)  # parked until the connection is closed
+        second.send(join(group, parked), 9)  # parked until the first member leaves
         client.ask(leave(group, member), 4)
         client.ask(consumer_join(f"{group}-modern", "a-member"), 1)

@@ -160,21 +160,21 @@ def test_partition_that_was_forgotten_meanwhile_does_not_come_back(broker: Broke
 
 def test_only_news_are_told() -> None:
     partition = FetchedPartition(b"t", FetchPartition(0, -1, 0, -1, -1, 1))
-    assert partition.is_news(0, 10, 0, 0)
-    assert not partition.is_news(0, 10, 0, 0)
-    assert partition.is_news(0, 11, 0, 0)
-    assert partition.is_news(0, 11, 3, 0)
-    assert partition.is_news(0, 11, 3, 500)
-    assert not partition.is_news(0, 11, 3, 0)
+    assert partition.must_be_sent(0, 10, 0, 0)
+    assert not partition.must_be_sent(0, 10, 0, 0)
+    assert partition.must_be_sent(0, 11, 0, 0)
+    assert partition.must_be_sent(0, 11, 3, 0)
+    assert partition.must_be_sent(0, 11, 3, 500)
+    assert not partition.must_be_sent(0, 11, 3, 0)
 
 
 def test_error_is_told_every_time_and_so_is_what_follows_it() -> None:
     partition = FetchedPartition(b"t", FetchPartition(0, -1, 0, -1, -1, 1))
-    partition.is_news(0, 10, 0, 0)
-    assert partition.is_news(1, -1, 0, 0)
-    assert partition.is_news(1, -1, 0, 0)
-    assert partition.is_news(0, 10, 0, 0)
-    assert not partition.is_news(0, 10, 0, 0)
+    partition.must_be_sent(0, 10, 0, 0)
+    assert partition.must_be_sent(1, -1, 0, 0)
+    assert partition.must_be_sent(1, -1, 0, 0)
+    assert partition.must_be_sent(0, 10, 0, 0)
+    assert not partition.must_be_sent(0, 10, 0, 0)
 
 
 def test_full_house_gives_no_session_until_one_is_old() -> None:

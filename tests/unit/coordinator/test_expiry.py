@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.coordinator.test_runtime import RuntimeRoom, in_loop
+from tests.unit.coordinator.test_runtime import RuntimeFixture, in_loop
 
 from ottla.broker.apis import groups
 from ottla.coordinator.outcome import Client
@@ -44,9 +44,9 @@ A_MOMENT_S = 0.001
 class Requests:
     """Requests to the handlers of a broker that has nothing but a group coordinator."""
 
-    def __init__(self, room: RuntimeRoom) -> None:
-        self._room = room
-        self._services: Any = SimpleNamespace(groups=room.runtime)
+    def __init__(self, fixture: RuntimeFixture) -> None:
+        self._room = fixture
+        self._services: Any = SimpleNamespace(groups=fixture.runtime)
 
     def ask(self, handler: Callable[..., Any], request: Any, version: int) -> Any:
         context = SimpleNamespace(version=version, client=Client("c", "/h", version))
@@ -158,17 +158,17 @@ def test_request_never_observes_an_expired_classic_session(tmp_path: Path, reque
     observe, before, expired = CLASSIC[request_name]
 
     @in_loop
-    async def run(room: RuntimeRoom) -> None:
-        requests = Requests(room)
+    async def run(fixture: RuntimeFixture) -> None:
+        requests = Requests(fixture)
         member_id = requests.stable()
-        room.clock.now += SESSION_S - A_MOMENT_S
+        fixture.clock.now += SESSION_S - A_MOMENT_S
         assert observe(requests, member_id) == before
 
     @in_loop
-    async def run_late(room: RuntimeRoom) -> None:
-        requests = Requests(room)
+    async def run_late(fixture: RuntimeFixture) -> None:
+        requests = Requests(fixture)
         member_id = requests.stable()
-        room.clock.now += SESSION_S
+        fixture.clock.now += SESSION_S
         assert observe(requests, member_id) == expired
 
     for scenario, name in ((run, "before"), (run_late, "late")):
@@ -181,17 +181,17 @@ def test_request_never_observes_an_expired_consumer_session(tmp_path: Path, requ
     observe, before, expired = CONSUMER[request_name]
 
     @in_loop
-    async def run(room: RuntimeRoom) -> None:
-        requests = Requests(room)
+    async def run(fixture: RuntimeFixture) -> None:
+        requests = Requests(fixture)
         assert requests.consumer_heartbeat("m", 0).member_epoch == EPOCH
-        room.clock.now += CONSUMER_SESSION_S - A_MOMENT_S
+        fixture.clock.now += CONSUMER_SESSION_S - A_MOMENT_S
         assert observe(requests, "m") == before
 
     @in_loop
-    async def run_late(room: RuntimeRoom) -> None:
-        requests = Requests(room)
+    async def run_late(fixture: RuntimeFixture) -> None:
+        requests = Requests(fixture)
         assert requests.consumer_heartbeat("m", 0).member_epoch == EPOCH
-        room.clock.now += CONSUMER_SESSION_S
+        fixture.clock.now += CONSUMER_SESSION_S
         assert observe(requests, "m") == expired
 
     for scenario, name in ((run, "before"), (run_late, "late")):
@@ -200,12 +200,12 @@ def test_request_never_observes_an_expired_consumer_session(tmp_path: Path, requ
 
 
 @in_loop
-async def test_joins_of_others_are_answered_when_a_request_finds_the_expired_member(room: RuntimeRoom) -> None:
+async def test_joins_of_others_are_answered_when_a_request_finds_the_expired_member(fixture: RuntimeFixture) -> None:
     """A reader of one group applies what the late timer would have done: the rebalance ends for all who wait."""
-    requests = Requests(room)
+    requests = Requests(fixture)
     requests.stable()
     waits = requests_join_that_waits(requests)
-    room.clock.now += SESSION_S
+    fixture.clock.now += SESSION_S
     assert requests.describe() == ("CompletingRebalance", 1)
     assert waits.done() and waits.result().generation_id == 2
 
@@ -229,16 +229,16 @@ def test_members_are_those_whose_deadline_is_ahead_whenever_timers_fire(tmp_path
     random = Random(seed)
 
     @in_loop
-    async def run(room: RuntimeRoom) -> None:
-        requests = Requests(room)
+    async def run(fixture: RuntimeFixture) -> None:
+        requests = Requests(fixture)
         alive: dict[str, tuple[float, int]] = {}
         for _ in range(120):
-            room.clock.now += random.choice((0.001, 1.0, 7.0, 22.5, CONSUMER_SESSION_S))
-            now = room.clock.now
+            fixture.clock.now += random.choice((0.001, 1.0, 7.0, 22.5, CONSUMER_SESSION_S))
+            now = fixture.clock.now
             expected = {name: each for name, each in alive.items() if each[0] > now}
             step = random.random()
-            if step < 0.2 and room.wheel.timers:
-                _, timer = room.wheel.timers.pop(random.randrange(len(room.wheel.timers)))
+            if step < 0.2 and fixture.wheel.timers:
+                _, timer = fixture.wheel.timers.pop(random.randrange(len(fixture.wheel.timers)))
                 if timer.timer_bucket is not None:
                     timer.timer_bucket = None
                     timer.expire()

@@ -10,12 +10,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.unit.coordinator.classic_room import DictTopics
-from tests.unit.log.store_room import StoreRoom, spec
-from tests.unit.replica.test_replica_manager import ManagerRoom
+from tests.unit.coordinator.classic_fixtures import DictTopics
+from tests.unit.log.store_fixtures import StoreFixture, spec
+from tests.unit.replica.test_replica_manager import ManagerFixture
 
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
-from ottla.coordinator.outcome import Client, Outcome, World
+from ottla.coordinator.outcome import Client, CoordinatorContext, Outcome
 from ottla.coordinator.records import (
     CoordinatorRecord,
     GroupMetadataKey,
@@ -53,7 +53,7 @@ class HandDrivenWheel:
         self.timers.append((delay_s, timer))
 
 
-class RuntimeRoom(ManagerRoom):
+class RuntimeFixture(ManagerFixture):
     """A runtime on one partition of ``__consumer_offsets``, on a disk in memory."""
 
     def __init__(self, path: Path) -> None:
@@ -67,26 +67,26 @@ class RuntimeRoom(ManagerRoom):
         topics = DictTopics()
         topics.create("orders", 4)
         ids = count(1)
-        world = World(
+        context = CoordinatorContext(
             settings=BrokerSettings.parse({"group.initial.rebalance.delay.ms": "0"}), topics=topics,
             new_uuid=lambda: str(next(ids)),
         )  # fmt: skip
         wheel: Any = self.wheel
         return GroupRuntime(
-            loop=asyncio.get_running_loop(), clock=self.clock, wheel=wheel, replicas=manager, world=world,
+            loop=asyncio.get_running_loop(), clock=self.clock, wheel=wheel, replicas=manager, context=context,
             begin_turn=lambda: None, on_rebalance=lambda _: None,
         )  # fmt: skip
 
     def restarted(self, *, seed: int = 0) -> tuple[GroupRuntime, ReplicaManager]:
         """Another broker on what a power cut leaves."""
         disk = self.disk.crash(Random(seed), "power")
-        self.room.abandon()
-        room = self.room = StoreRoom(disk, *self.paths)
+        self.fixture.abandon()
+        fixture = self.fixture = StoreFixture(disk, *self.paths)
         name = TopicPartition(OFFSETS_TOPIC, 0)
-        room.start(spec(name, settings=COMPACT))
-        threads: Any = room.threads
+        fixture.start(spec(name, settings=COMPACT))
+        threads: Any = fixture.threads
         manager = ReplicaManager(
-            clock=self.clock, disk=disk, store=room.store, threads=threads, free_bytes_min=0,
+            clock=self.clock, disk=disk, store=fixture.store, threads=threads, free_bytes_min=0,
             on_all_dirs_failed=self.failures.append,
         )  # fmt: skip
         partition = manager.add(
@@ -143,7 +143,7 @@ def in_loop(test: Callable[[Any], Any]) -> Callable[[Path], None]:
 
     def run(tmp_path: Path) -> None:
         async def inside() -> None:
-            await test(RuntimeRoom(tmp_path))
+            await test(RuntimeFixture(tmp_path))
 
         asyncio.run(inside())
 
@@ -153,90 +153,90 @@ def in_loop(test: Callable[[Any], Any]) -> Callable[[Path], None]:
 
 
 @in_loop
-async def test_commit_is_answered_when_it_is_on_disk(room: RuntimeRoom) -> None:
-    answer = room.commit(7)
-    room.turn()
+async def test_commit_is_answered_when_it_is_on_disk(fixture: RuntimeFixture) -> None:
+    answer = fixture.commit(7)
+    fixture.turn()
     assert is_waiting(answer)
-    room.threads.run()
+    fixture.threads.run()
     assert code_of(answer) == 0
 
 
 @in_loop
-async def test_committed_offset_survives_a_power_cut_once_it_was_answered(room: RuntimeRoom) -> None:
-    room.commit(7)
-    room.turn()
-    room.threads.run()
+async def test_committed_offset_survives_a_power_cut_once_it_was_answered(fixture: RuntimeFixture) -> None:
+    fixture.commit(7)
+    fixture.turn()
+    fixture.threads.run()
     for seed in range(5):
-        again, _ = room.restarted(seed=seed)
+        again, _ = fixture.restarted(seed=seed)
         await loaded(again)
         assert committed(again) == 7
 
 
 @in_loop
-async def test_offset_that_was_read_is_told_only_when_it_is_on_disk(room: RuntimeRoom) -> None:
-    room.commit(7)
-    wait = room.runtime.durable("g")
-    room.turn()
+async def test_offset_that_was_read_is_told_only_when_it_is_on_disk(fixture: RuntimeFixture) -> None:
+    fixture.commit(7)
+    wait = fixture.runtime.durable("g")
+    fixture.turn()
     assert is_waiting(wait)
-    room.threads.run()
+    fixture.threads.run()
     assert isinstance(wait, PendingReply) and wait.done()
-    assert room.runtime.durable("g") is True
+    assert fixture.runtime.durable("g") is True
 
 
 @in_loop
-async def test_full_disk_takes_the_commit_back_and_says_so(room: RuntimeRoom) -> None:
-    room.commit(7)
-    room.turn()
-    room.threads.run()
-    answer = room.commit(8)
-    assert room.committed == 8
-    room.disk.fail("pwrite", errno.ENOSPC)
-    room.turn()
+async def test_full_disk_takes_the_commit_back_and_says_so(fixture: RuntimeFixture) -> None:
+    fixture.commit(7)
+    fixture.turn()
+    fixture.threads.run()
+    answer = fixture.commit(8)
+    assert fixture.committed == 8
+    fixture.disk.fail("pwrite", errno.ENOSPC)
+    fixture.turn()
     assert code_of(answer) == ErrorCode.NOT_COORDINATOR
-    assert code_of(room.commit(9)) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    room.disk.heal()
-    await loaded(room.runtime)
-    assert room.committed == 7
+    assert code_of(fixture.commit(9)) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    fixture.disk.heal()
+    await loaded(fixture.runtime)
+    assert fixture.committed == 7
 
 
 @in_loop
-async def test_directory_without_room_refuses_commits_and_changes_nothing(room: RuntimeRoom) -> None:
-    room.partition.has_room = False
-    assert code_of(room.commit(7)) == ErrorCode.NOT_COORDINATOR
-    assert room.committed is None
-    assert room.partition.log.log_end_offset == 0
+async def test_directory_without_room_refuses_commits_and_changes_nothing(fixture: RuntimeFixture) -> None:
+    fixture.partition.has_room = False
+    assert code_of(fixture.commit(7)) == ErrorCode.NOT_COORDINATOR
+    assert fixture.committed is None
+    assert fixture.partition.log.log_end_offset == 0
 
 
 @in_loop
-async def test_failed_sync_ends_the_shard(room: RuntimeRoom) -> None:
-    answer = room.commit(7)
-    room.turn()
-    room.disk.fail("fdatasync", errno.EIO)
-    room.threads.run()
+async def test_failed_sync_ends_the_shard(fixture: RuntimeFixture) -> None:
+    answer = fixture.commit(7)
+    fixture.turn()
+    fixture.disk.fail("fdatasync", errno.EIO)
+    fixture.threads.run()
     assert code_of(answer) == ErrorCode.NOT_COORDINATOR
-    assert code_of(room.commit(8)) == ErrorCode.NOT_COORDINATOR
+    assert code_of(fixture.commit(8)) == ErrorCode.NOT_COORDINATOR
 
 
 @in_loop
-async def test_slow_disk_is_a_timeout_and_the_commit_stays(room: RuntimeRoom) -> None:
-    answer = room.commit(7)
-    room.turn()
-    room.clock.now += 6
-    room.manager.expire_writers()
+async def test_slow_disk_is_a_timeout_and_the_commit_stays(fixture: RuntimeFixture) -> None:
+    answer = fixture.commit(7)
+    fixture.turn()
+    fixture.clock.now += 6
+    fixture.manager.expire_writers()
     assert code_of(answer) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert room.committed == 7
-    room.threads.run()
-    assert committed(room.runtime) == 7
+    assert fixture.committed == 7
+    fixture.threads.run()
+    assert committed(fixture.runtime) == 7
 
 
 @in_loop
-async def test_record_that_is_too_large_hurts_nobody_else(room: RuntimeRoom) -> None:
-    room.commit(5, group="other")
+async def test_record_that_is_too_large_hurts_nobody_else(fixture: RuntimeFixture) -> None:
+    fixture.commit(5, group="other")
     request = JoinGroupRequest(
         group_id="g", session_timeout=10_000, rebalance_timeout=10_000, protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"x")],
     )  # fmt: skip
-    room.runtime.run(
+    fixture.runtime.run(
         "g",
         lambda shard, ticket, now: shard.join_group(request, Client("c", "/h", 3), ticket, now),
         lambda code: JoinGroupResponse(error_code=code),
@@ -247,22 +247,22 @@ async def test_record_that_is_too_large_hurts_nobody_else(room: RuntimeRoom) -> 
     )  # fmt: skip
     value = GroupMetadataValue(protocol_type="consumer", generation=1, protocol="range", leader="m", members=(member,))
     large = [CoordinatorRecord(GroupMetadataKey("g"), value)]
-    answer = room.runtime.run(
+    answer = fixture.runtime.run(
         "g",
         lambda shard, ticket, now: Outcome(records=large, replies=[(ticket, JoinGroupResponse())]),
         lambda code: JoinGroupResponse(error_code=code),
     )
     assert code_of(answer) == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert committed(room.runtime, "other") == 5
-    assert "g" not in room.runtime.shard("g").groups
+    assert committed(fixture.runtime, "other") == 5
+    assert "g" not in fixture.runtime.shard("g").groups
 
 
 @in_loop
-async def test_groups_are_refused_while_their_log_is_loaded(room: RuntimeRoom) -> None:
-    room.commit(7)
-    room.turn()
-    room.threads.run()
-    again, _ = room.restarted()
+async def test_groups_are_refused_while_their_log_is_loaded(fixture: RuntimeFixture) -> None:
+    fixture.commit(7)
+    fixture.turn()
+    fixture.threads.run()
+    again, _ = fixture.restarted()
     assert again.is_loading
     answer = again.run("g", lambda *_: None, lambda code: JoinGroupResponse(error_code=code))  # type: ignore[arg-type, return-value]
     assert code_of(answer) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -271,59 +271,59 @@ async def test_groups_are_refused_while_their_log_is_loaded(room: RuntimeRoom) -
 
 
 @in_loop
-async def test_offsets_of_a_topic_that_went_meanwhile_are_removed_after_the_load(room: RuntimeRoom) -> None:
+async def test_offsets_of_a_topic_that_went_meanwhile_are_removed_after_the_load(fixture: RuntimeFixture) -> None:
     record = CoordinatorRecord(OffsetCommitKey("g", "gone", 0), OffsetCommitValue(offset=1, commit_timestamp=0))
-    room.runtime.run("g", lambda *_: Outcome(records=[record]), lambda code: JoinGroupResponse(error_code=code))
-    room.turn()
-    room.threads.run()
-    again, _ = room.restarted()
+    fixture.runtime.run("g", lambda *_: Outcome(records=[record]), lambda code: JoinGroupResponse(error_code=code))
+    fixture.turn()
+    fixture.threads.run()
+    again, _ = fixture.restarted()
     await loaded(again)
     assert again.shard("g").offsets.by_group == {}
 
 
 @in_loop
-async def test_state_is_what_a_replay_gives_and_a_difference_is_found(room: RuntimeRoom) -> None:
+async def test_state_is_what_a_replay_gives_and_a_difference_is_found(fixture: RuntimeFixture) -> None:
     for offset in range(5):
-        room.commit(offset)
-        room.turn()
-        room.threads.run()
-    assert await room.runtime.verify() == 0
-    room.runtime.shard("g").offsets.by_group["g"][("orders", 1)] = OffsetCommitValue(offset=99, commit_timestamp=0)
-    assert await room.runtime.verify() == 1
-    assert room.runtime.mismatches == 1
+        fixture.commit(offset)
+        fixture.turn()
+        fixture.threads.run()
+    assert await fixture.runtime.verify() == 0
+    fixture.runtime.shard("g").offsets.by_group["g"][("orders", 1)] = OffsetCommitValue(offset=99, commit_timestamp=0)
+    assert await fixture.runtime.verify() == 1
+    assert fixture.runtime.mismatches == 1
 
 
 @in_loop
-async def test_member_that_falls_silent_is_removed_by_one_alarm(room: RuntimeRoom) -> None:
+async def test_member_that_falls_silent_is_removed_by_one_alarm(fixture: RuntimeFixture) -> None:
     request = JoinGroupRequest(
         group_id="g", session_timeout=10_000, rebalance_timeout=10_000, protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )  # fmt: skip
-    answer = room.runtime.run(
+    answer = fixture.runtime.run(
         "g",
         lambda shard, ticket, now: shard.join_group(request, Client("c", "/h", 3), ticket, now),
         lambda code: JoinGroupResponse(error_code=code),
     )
-    room.turn()
-    room.threads.run()
+    fixture.turn()
+    fixture.threads.run()
     for _ in range(10):
-        if not room.runtime.shard("g").groups.get("g") or room.runtime.shard("g").groups["g"].is_empty:
+        if not fixture.runtime.shard("g").groups.get("g") or fixture.runtime.shard("g").groups["g"].is_empty:
             break
-        _, timer = room.wheel.timers.pop()
+        _, timer = fixture.wheel.timers.pop()
         timer.timer_bucket = None
-        room.clock.now += 400
+        fixture.clock.now += 400
         timer.expire()
-        room.turn()
-        room.threads.run()
+        fixture.turn()
+        fixture.threads.run()
     assert not is_waiting(answer)
-    group = room.runtime.shard("g").groups.get("g")
+    group = fixture.runtime.shard("g").groups.get("g")
     assert group is None or group.is_empty
 
 
 @in_loop
-async def test_partition_that_goes_away_answers_who_waits(room: RuntimeRoom) -> None:
-    room.runtime.serve({})
-    assert code_of(room.commit(7)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+async def test_partition_that_goes_away_answers_who_waits(fixture: RuntimeFixture) -> None:
+    fixture.runtime.serve({})
+    assert code_of(fixture.commit(7)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_partition_is_found_with_javas_hash() -> None:

@@ -9,12 +9,12 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.coordinator.classic_room import DictTopics
+from tests.unit.coordinator.classic_fixtures import DictTopics
 from tests.unit.coordinator.test_runtime import HandDrivenWheel
-from tests.unit.replica.test_replica_manager import ManagerRoom
+from tests.unit.replica.test_replica_manager import ManagerFixture
 
 from ottla.broker.apis.transactions import add_offsets_to_txn, add_partitions_to_txn, end_txn, init_producer_id
-from ottla.coordinator.outcome import Client, World
+from ottla.coordinator.outcome import Client, CoordinatorContext
 from ottla.coordinator.transaction_records import TransactionState
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.model.errors import ErrorCode
@@ -28,7 +28,7 @@ CLIENT = Client("c", "/127.0.0.1", 3)
 PRODUCER_ID = 7
 
 
-class TransactionRuntimeRoom(ManagerRoom):
+class TransactionRuntimeFixture(ManagerFixture):
     """A runtime on one partition of ``__transaction_state``, and a topic to write to."""
 
     def __init__(self, path: Path, config: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -44,7 +44,7 @@ class TransactionRuntimeRoom(ManagerRoom):
         self.markers = MarkerWriter(on_written=lambda *_: None, **parts)
         self.runtime = TransactionRuntime(
             markers=self.markers, loop=asyncio.get_running_loop(),
-            world=World(settings=settings, topics=topics, new_uuid=lambda: ""), **parts,
+            context=CoordinatorContext(settings=settings, topics=topics, new_uuid=lambda: ""), **parts,
         )  # fmt: skip
         self.runtime.serve({0: self.state})
 
@@ -75,33 +75,33 @@ class TransactionRuntimeRoom(ManagerRoom):
 
 def test_outcome_that_reaches_the_disk_late_is_carried_out_all_the_same(tmp_path: Path) -> None:
     async def run() -> None:
-        room = TransactionRuntimeRoom(tmp_path)
-        await room.begin()
-        answer = room.commit()
-        room.manager.write_turn()  # written; the sync has not come back yet
-        room.clock.now += 6  # offsets.commit.timeout.ms is five seconds
-        room.manager.expire_writers()
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        answer = fixture.commit()
+        fixture.manager.write_turn()  # written; the sync has not come back yet
+        fixture.clock.now += 6  # offsets.commit.timeout.ms is five seconds
+        fixture.manager.expire_writers()
         assert answer.result().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert (room.x, room.markers.written) == (TransactionState.PREPARE_COMMIT, 0)
-        await room.turn_disk()
-        assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+        assert (fixture.x, fixture.markers.written) == (TransactionState.PREPARE_COMMIT, 0)
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
 
     asyncio.run(run())
 
 
 def test_marker_is_tried_again_until_its_partition_takes_it(tmp_path: Path) -> None:
     async def run() -> None:
-        room = TransactionRuntimeRoom(tmp_path)
-        await room.begin()
-        room.orders.offline = True
-        room.commit()
-        await room.turn_disk()
-        assert (room.x, room.markers.written) == (TransactionState.PREPARE_COMMIT, 0)
-        room.orders.offline = False
-        for _, timer in room.wheel.timers:
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.orders.offline = True
+        fixture.commit()
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.PREPARE_COMMIT, 0)
+        fixture.orders.offline = False
+        for _, timer in fixture.wheel.timers:
             timer.expire()
-        await room.turn_disk()
-        assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
 
     asyncio.run(run())
 
@@ -110,23 +110,23 @@ def test_marker_of_a_shard_that_was_loaded_again_is_not_tried_any_more(tmp_path:
     """The new life of the shard has a delivery of its own; a second one could end the client's next transaction."""
 
     async def run() -> None:
-        room = TransactionRuntimeRoom(tmp_path)
-        await room.begin()
-        room.orders.offline = True
-        room.commit()
-        await room.turn_disk()
-        ((_, earlier),) = room.wheel.timers
-        room.wheel.timers.clear()
-        room.runtime.reload(room.runtime._shards[0])
-        while room.runtime.is_loading:
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.orders.offline = True
+        fixture.commit()
+        await fixture.turn_disk()
+        ((_, earlier),) = fixture.wheel.timers
+        fixture.wheel.timers.clear()
+        fixture.runtime.reload(fixture.runtime._shards[0])
+        while fixture.runtime.is_loading:
             await asyncio.sleep(0)
-        room.orders.offline = False
+        fixture.orders.offline = False
         earlier.expire()
-        assert room.markers.written == 0
-        for _, timer in room.wheel.timers:
+        assert fixture.markers.written == 0
+        for _, timer in fixture.wheel.timers:
             timer.expire()
-        await room.turn_disk()
-        assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
 
     asyncio.run(run())
 
@@ -135,16 +135,16 @@ def test_transaction_ends_in_two_turns_where_the_page_cache_is_enough(tmp_path: 
     """Nobody may come for a long time: what follows from a write must not wait for the next request."""
 
     async def run() -> None:
-        room = TransactionRuntimeRoom(tmp_path, {"flush.acks.all": "false"})
-        await room.begin()
-        answer = room.commit()
-        room.manager.write_turn()
+        fixture = TransactionRuntimeFixture(tmp_path, {"flush.acks.all": "false"})
+        await fixture.begin()
+        answer = fixture.commit()
+        fixture.manager.write_turn()
         assert answer.result().error_code == ErrorCode.NONE
         await asyncio.sleep(0)
-        room.manager.write_turn()
-        assert (room.x, room.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
-        assert room.state.log.written_end_offset == room.state.log.log_end_offset
-        assert room.orders.log.written_end_offset == room.orders.log.log_end_offset
+        fixture.manager.write_turn()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+        assert fixture.state.log.written_end_offset == fixture.state.log.log_end_offset
+        assert fixture.orders.log.written_end_offset == fixture.orders.log.log_end_offset
 
     asyncio.run(run())
 
@@ -183,16 +183,16 @@ def test_request_continues_when_markers_became_durable_before_its_task_started(t
     """The handler returns a coroutine that the loop starts later; the markers may become durable in between."""
 
     async def run() -> None:
-        room = TransactionRuntimeRoom(tmp_path)
-        await room.begin()
-        room.commit()
-        assert room.runtime.has_outstanding_markers("x")
-        services = SimpleNamespace(transactions=room.runtime, groups=SimpleNamespace(partition_for=lambda _: 0))
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.commit()
+        assert fixture.runtime.has_outstanding_markers("x")
+        services = SimpleNamespace(transactions=fixture.runtime, groups=SimpleNamespace(partition_for=lambda _: 0))
         answer = _WAITING_REQUESTS[api](services, SimpleNamespace(version=3, client=CLIENT))
-        await room.turn_disk()
-        assert room.x == TransactionState.COMPLETE_COMMIT
+        await fixture.turn_disk()
+        assert fixture.x == TransactionState.COMPLETE_COMMIT
         task = asyncio.ensure_future(answer)
-        await room.turn_disk()
+        await fixture.turn_disk()
         assert task.done(), "the request sleeps although no markers are outstanding"
         assert not getattr(task.result(), "error_code", 0)
 
@@ -201,23 +201,23 @@ def test_request_continues_when_markers_became_durable_before_its_task_started(t
 
 def test_requests_that_wait_for_markers_are_woken_in_order_when_complete_is_applied(tmp_path: Path) -> None:
     async def run() -> None:
-        room = TransactionRuntimeRoom(tmp_path)
-        await room.begin()
-        room.commit()
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.commit()
         woken: list[int] = []
 
         async def wait(number: int) -> None:
-            await room.runtime.wait_for_markers("x")
-            assert not room.runtime.has_outstanding_markers("x")
+            await fixture.runtime.wait_for_markers("x")
+            assert not fixture.runtime.has_outstanding_markers("x")
             woken.append(number)
 
         tasks = [asyncio.ensure_future(wait(number)) for number in range(3)]
         await asyncio.sleep(0)
         assert woken == []
-        await room.turn_disk()
+        await fixture.turn_disk()
         assert woken == [0, 1, 2]
         await asyncio.gather(*tasks)
-        assert not room.runtime._marker_waiters
+        assert not fixture.runtime._marker_waiters
 
     asyncio.run(run())
 
@@ -226,20 +226,20 @@ def test_request_waits_on_when_complete_could_not_be_appended(tmp_path: Path) ->
     """All markers are durable, but the log of the coordinator is full: the next transaction cannot begin yet."""
 
     async def run() -> None:
-        room = TransactionRuntimeRoom(tmp_path)
-        await room.begin()
-        room.commit()
-        waits = asyncio.ensure_future(room.runtime.wait_for_markers("x"))
-        room.manager.write_turn()
-        room.threads.run()
-        room.state.has_room = False
-        await room.turn_disk()
-        assert (room.x, room.markers.written) == (TransactionState.PREPARE_COMMIT, 1)
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.commit()
+        waits = asyncio.ensure_future(fixture.runtime.wait_for_markers("x"))
+        fixture.manager.write_turn()
+        fixture.threads.run()
+        fixture.state.has_room = False
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.PREPARE_COMMIT, 1)
         assert not waits.done()
-        room.state.has_room = True
-        room.runtime.expire()
-        await room.turn_disk()
-        assert room.x == TransactionState.COMPLETE_COMMIT
+        fixture.state.has_room = True
+        fixture.runtime.expire()
+        await fixture.turn_disk()
+        assert fixture.x == TransactionState.COMPLETE_COMMIT
         assert waits.done()
 
     asyncio.run(run())
@@ -247,14 +247,14 @@ def test_request_waits_on_when_complete_could_not_be_appended(tmp_path: Path) ->
 
 def test_request_is_woken_when_the_shard_is_loaded_again(tmp_path: Path) -> None:
     async def run() -> None:
-        room = TransactionRuntimeRoom(tmp_path)
-        await room.begin()
-        room.orders.offline = True
-        room.commit()
-        await room.turn_disk()
-        waits = asyncio.ensure_future(room.runtime.wait_for_markers("x"))
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.orders.offline = True
+        fixture.commit()
+        await fixture.turn_disk()
+        waits = asyncio.ensure_future(fixture.runtime.wait_for_markers("x"))
         await asyncio.sleep(0)
-        room.runtime.reload(room.runtime._shards[0])
+        fixture.runtime.reload(fixture.runtime._shards[0])
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert waits.done(), "the client must learn that the coordinator is loading"
@@ -264,14 +264,14 @@ def test_request_is_woken_when_the_shard_is_loaded_again(tmp_path: Path) -> None
 
 def test_request_that_is_cancelled_while_it_waits_leaves_no_waiter(tmp_path: Path) -> None:
     async def run() -> None:
-        room = TransactionRuntimeRoom(tmp_path)
-        await room.begin()
-        room.commit()
-        waits = asyncio.ensure_future(room.runtime.wait_for_markers("x"))
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.commit()
+        waits = asyncio.ensure_future(fixture.runtime.wait_for_markers("x"))
         await asyncio.sleep(0)
         waits.cancel()
         await asyncio.wait([waits])
-        assert not room.runtime._marker_waiters
-        await room.turn_disk()
+        assert not fixture.runtime._marker_waiters
+        await fixture.turn_disk()
 
     asyncio.run(run())

@@ -7,10 +7,10 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.unit.coordinator.classic_room import DictTopics
+from tests.unit.coordinator.classic_fixtures import DictTopics
 
 from ottla.coordinator.groups import GroupShard
-from ottla.coordinator.outcome import Client, Moment, Outcome, World
+from ottla.coordinator.outcome import Client, CoordinatorContext, Moment, Outcome
 from ottla.coordinator.usage import RECOUNT_S
 from ottla.model.errors import ErrorCode
 from ottla.model.settings_broker import BrokerSettings
@@ -32,7 +32,7 @@ PARKED = -100
 ATTACKER, OTHER = "/10.0.0.1", "/10.0.0.2"
 
 
-class Room:
+class Fixture:
     """Two shards, so that a host is counted over all of them, and a clock."""
 
     def __init__(self, **settings: str) -> None:
@@ -41,11 +41,11 @@ class Room:
         topics = DictTopics()
         topics.create("t", 1)
         texts = {name.replace("_", "."): text for name, text in settings.items()}
-        self.world = World(
+        self.context = CoordinatorContext(
             settings=BrokerSettings.parse(texts), topics=topics, new_uuid=lambda: f"uuid-{next(ids)}"
         )  # fmt: skip
-        self.shards = [GroupShard(self.world), GroupShard(self.world)]
-        self.world.usage.shards = lambda: self.shards
+        self.shards = [GroupShard(self.context), GroupShard(self.context)]
+        self.context.usage.shards = lambda: self.shards
 
     @property
     def moment(self) -> Moment:
@@ -58,7 +58,7 @@ class Room:
         """Replay the records, and return the answer to the ticket; None if it is parked."""
         for record in outcome.records:
             self.shard(group).replay(record)
-        self.shard(group).settle(group, self.moment, changed=bool(outcome.records))
+        self.shard(group).follow_up_of(group, self.moment, changed=bool(outcome.records))
         return dict(outcome.replies).get(ticket)
 
     def join(self, group: str, member: str = "", *, host: str = ATTACKER, version: int = 3, size: int = 10) -> Any:
@@ -110,82 +110,82 @@ class Room:
 
 
 def test_members_of_a_host_are_limited_over_all_groups() -> None:
-    room = Room(group_max_members_per_ip="3")
-    assert [room.join_code(group) for group in ("g", "gg", "g", "gg")] == [PARKED, PARKED, PARKED, FULL]
-    assert room.join_code("g", host=OTHER) == PARKED
+    fixture = Fixture(group_max_members_per_ip="3")
+    assert [fixture.join_code(group) for group in ("g", "gg", "g", "gg")] == [PARKED, PARKED, PARKED, FULL]
+    assert fixture.join_code("g", host=OTHER) == PARKED
 
 
 def test_member_id_that_was_given_out_counts_once() -> None:
-    room = Room(group_max_members_per_ip="1")
-    answer = room.join("g", version=4)
+    fixture = Fixture(group_max_members_per_ip="1")
+    answer = fixture.join("g", version=4)
     assert answer.error_code == ID_REQUIRED
-    assert room.join_code("gg", version=4) == FULL
-    assert room.join_code("g", answer.member_id, version=4) == PARKED
-    assert room.join_code("gg", version=4) == FULL
+    assert fixture.join_code("gg", version=4) == FULL
+    assert fixture.join_code("g", answer.member_id, version=4) == PARKED
+    assert fixture.join_code("gg", version=4) == FULL
 
 
 def test_known_member_rejoins_at_the_limit() -> None:
-    room = Room(group_max_members_per_ip="1")
-    room.join("g")
-    (member,) = room.members("g")
-    assert room.join_code("g", member) == PARKED
+    fixture = Fixture(group_max_members_per_ip="1")
+    fixture.join("g")
+    (member,) = fixture.members("g")
+    assert fixture.join_code("g", member) == PARKED
 
 
 def test_member_that_left_makes_room_after_the_next_count() -> None:
-    room = Room(group_max_members_per_ip="1")
-    room.join("g")
-    assert room.join_code("gg") == FULL
-    room.leave("g", room.members("g")[0])
-    room.now_s += RECOUNT_S
-    assert room.join_code("gg") == PARKED
+    fixture = Fixture(group_max_members_per_ip="1")
+    fixture.join("g")
+    assert fixture.join_code("gg") == FULL
+    fixture.leave("g", fixture.members("g")[0])
+    fixture.now_s += RECOUNT_S
+    assert fixture.join_code("gg") == PARKED
 
 
 def test_many_joins_of_few_members_are_never_refused() -> None:
-    room = Room(group_max_members_per_ip="5")
+    fixture = Fixture(group_max_members_per_ip="5")
     for _ in range(100):
-        assert room.join_code("g") == PARKED
-        room.leave("g", room.members("g")[0])
-        room.now_s += RECOUNT_S
+        assert fixture.join_code("g") == PARKED
+        fixture.leave("g", fixture.members("g")[0])
+        fixture.now_s += RECOUNT_S
 
 
 def test_members_of_the_consumer_protocol_count() -> None:
-    room = Room(group_max_members_per_ip="2")
-    assert [room.heartbeat("g", f"m{number}") for number in range(3)] == [0, 0, FULL]
-    assert room.heartbeat("g", "m1") == 0
-    assert room.heartbeat("g", "other", host=OTHER) == 0
+    fixture = Fixture(group_max_members_per_ip="2")
+    assert [fixture.heartbeat("g", f"m{number}") for number in range(3)] == [0, 0, FULL]
+    assert fixture.heartbeat("g", "m1") == 0
+    assert fixture.heartbeat("g", "other", host=OTHER) == 0
 
 
 # -- metadata ---------------------------------------------------------------------------------------------------------
 
 
 def test_metadata_that_is_too_large_is_refused_and_makes_no_group() -> None:
-    room = Room(group_member_max_metadata_bytes="1000")
-    assert room.join_code("g", size=2000) == VIOLATION
-    assert not room.shard("g").groups
-    assert room.join_code("g", size=900) == PARKED
+    fixture = Fixture(group_member_max_metadata_bytes="1000")
+    assert fixture.join_code("g", size=2000) == VIOLATION
+    assert not fixture.shard("g").groups
+    assert fixture.join_code("g", size=900) == PARKED
 
 
 def test_subscription_that_is_too_large_is_refused() -> None:
-    room = Room(group_member_max_metadata_bytes="1000")
-    assert room.heartbeat("g", "m", names=tuple(f"topic-{number}" for number in range(200))) == VIOLATION
-    assert room.heartbeat("g", "m") == 0
+    fixture = Fixture(group_member_max_metadata_bytes="1000")
+    assert fixture.heartbeat("g", "m", names=tuple(f"topic-{number}" for number in range(200))) == VIOLATION
+    assert fixture.heartbeat("g", "m") == 0
 
 
 def test_metadata_of_a_host_is_limited() -> None:
-    room = Room(group_max_metadata_bytes_per_ip="10000")
-    assert [room.join_code("g", size=4000) for _ in range(3)] == [PARKED, PARKED, VIOLATION]
-    assert room.join_code("g", size=4000, host=OTHER) == PARKED
+    fixture = Fixture(group_max_metadata_bytes_per_ip="10000")
+    assert [fixture.join_code("g", size=4000) for _ in range(3)] == [PARKED, PARKED, VIOLATION]
+    assert fixture.join_code("g", size=4000, host=OTHER) == PARKED
 
 
 def test_known_member_may_rejoin_with_the_same_metadata_but_not_with_much_more() -> None:
-    room = Room(group_max_metadata_bytes_per_ip="10000")
-    room.join("g", size=4000)
-    room.join("g", size=4000)
-    first, _ = room.members("g")
+    fixture = Fixture(group_max_metadata_bytes_per_ip="10000")
+    fixture.join("g", size=4000)
+    fixture.join("g", size=4000)
+    first, _ = fixture.members("g")
     for _ in range(10):
-        assert room.join_code("g", first, size=4000) == PARKED
-    assert room.join_code("g", first, size=9000) == VIOLATION
-    assert room.members("g")[0] == first
+        assert fixture.join_code("g", first, size=4000) == PARKED
+    assert fixture.join_code("g", first, size=9000) == VIOLATION
+    assert fixture.members("g")[0] == first
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------
@@ -193,11 +193,11 @@ def test_known_member_may_rejoin_with_the_same_metadata_but_not_with_much_more()
 
 @pytest.mark.parametrize("create", ["join", "heartbeat", "commit"])
 def test_groups_that_a_host_creates_are_limited(create: str) -> None:
-    room = Room(group_max_groups_per_ip="2")
+    fixture = Fixture(group_max_groups_per_ip="2")
     creates: Callable[..., int] = {
-        "join": room.join_code,
-        "heartbeat": lambda group, **how: room.heartbeat(group, "m", **how),
-        "commit": room.commit,
+        "join": fixture.join_code,
+        "heartbeat": lambda group, **how: fixture.heartbeat(group, "m", **how),
+        "commit": fixture.commit,
     }[create]
     created = PARKED if create == "join" else 0
     assert [creates(group) for group in ("a", "bb", "ccc")] == [created, created, VIOLATION]
@@ -207,17 +207,17 @@ def test_groups_that_a_host_creates_are_limited(create: str) -> None:
 
 
 def test_deleted_group_makes_room_after_the_next_count() -> None:
-    room = Room(group_max_groups_per_ip="1")
-    room.commit("a")
-    assert room.commit("bb") == VIOLATION
-    room.delete("a")
-    room.now_s += RECOUNT_S
-    assert room.commit("bb") == 0
+    fixture = Fixture(group_max_groups_per_ip="1")
+    fixture.commit("a")
+    assert fixture.commit("bb") == VIOLATION
+    fixture.delete("a")
+    fixture.now_s += RECOUNT_S
+    assert fixture.commit("bb") == 0
 
 
 def test_refusals_are_counted_with_the_reason_of_the_last_one() -> None:
-    room = Room(group_max_members_per_ip="1")
-    room.join("g")
-    room.join("g")
-    assert room.world.usage.refused == 1
-    assert "group.max.members.per.ip" in room.world.usage.last_refusal
+    fixture = Fixture(group_max_members_per_ip="1")
+    fixture.join("g")
+    fixture.join("g")
+    assert fixture.context.usage.refused == 1
+    assert "group.max.members.per.ip" in fixture.context.usage.last_refusal

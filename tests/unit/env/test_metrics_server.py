@@ -15,7 +15,7 @@ from ottla.model.types import Endpoint
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class Room:
+class Fixture:
     """A server, and pages that a test fills."""
 
     def __init__(self) -> None:
@@ -42,20 +42,20 @@ class Room:
 
 
 @contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[Room]:
-    room = Room()
-    await room.server.start()
+async def serving() -> AsyncIterator[Fixture]:
+    fixture = Fixture()
+    await fixture.server.start()
     try:
-        yield room
+        yield fixture
     finally:
-        room.may_fill.set()
-        await room.server.close()
+        fixture.may_fill.set()
+        await fixture.server.close()
 
 
-def run(scenario: Callable[[Room], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Fixture], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), serving() as room:
-            await scenario(room)
+        async with asyncio.timeout(30), serving() as fixture:
+            await scenario(fixture)
 
     asyncio.run(main())
 
@@ -65,8 +65,8 @@ def status_of(answer: bytes) -> bytes:
 
 
 def test_page_is_served_whole_and_the_connection_is_closed() -> None:
-    async def scenario(room: Room) -> None:
-        head, _, body = (await room.ask()).partition(b"\r\n\r\n")
+    async def scenario(fixture: Fixture) -> None:
+        head, _, body = (await fixture.ask()).partition(b"\r\n\r\n")
         assert (status_of(head), body) == (b"200", b"one 1\ntwo 2\n")
         assert b"Content-Length: 12\r\n" in head
         assert b"Content-Type: text/plain; version=0.0.4" in head
@@ -86,8 +86,8 @@ def test_page_is_served_whole_and_the_connection_is_closed() -> None:
     ],
 )
 def test_status_of_a_request(request_line: bytes, status: bytes) -> None:
-    async def scenario(room: Room) -> None:
-        answer = await room.ask(request_line + b"\r\n\r\n")
+    async def scenario(fixture: Fixture) -> None:
+        answer = await fixture.ask(request_line + b"\r\n\r\n")
         assert status_of(answer) == status
         if request_line.startswith(b"HEAD"):
             assert answer.endswith(b"\r\n\r\n")
@@ -96,8 +96,8 @@ def test_status_of_a_request(request_line: bytes, status: bytes) -> None:
 
 
 def test_request_that_is_too_long_is_refused() -> None:
-    async def scenario(room: Room) -> None:
-        answer = await room.ask(b"GET /metrics HTTP/1.1\r\nx: " + b"x" * REQUEST_BYTES_MAX + b"\r\n\r\n")
+    async def scenario(fixture: Fixture) -> None:
+        answer = await fixture.ask(b"GET /metrics HTTP/1.1\r\nx: " + b"x" * REQUEST_BYTES_MAX + b"\r\n\r\n")
         assert status_of(answer) == b"431"
 
     run(scenario)
@@ -106,8 +106,8 @@ def test_request_that_is_too_long_is_refused() -> None:
 def test_client_that_does_not_finish_its_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_server, "REQUEST_S_MAX", 0.05)
 
-    async def scenario(room: Room) -> None:
-        reader, writer = await room.connect()
+    async def scenario(fixture: Fixture) -> None:
+        reader, writer = await fixture.connect()
         writer.write(b"GET /metrics HTTP/1.1\r\n")
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
@@ -119,11 +119,11 @@ def test_client_that_does_not_finish_its_request_is_closed(monkeypatch: pytest.M
 def test_client_that_does_not_read_its_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_server, "ANSWER_S_MAX", 0.05)
 
-    async def scenario(room: Room) -> None:
-        room.page = [b"x" * 1_000_000] * 20
-        reader, writer = await room.connect()
+    async def scenario(fixture: Fixture) -> None:
+        fixture.page = [b"x" * 1_000_000] * 20
+        reader, writer = await fixture.connect()
         writer.write(GET)
-        while room.server._connections or not room.filled:
+        while fixture.server._connections or not fixture.filled:
             await asyncio.sleep(0.01)
         writer.transport.abort()
         del reader
@@ -132,47 +132,47 @@ def test_client_that_does_not_read_its_answer_is_closed(monkeypatch: pytest.Monk
 
 
 def test_connection_beyond_the_limit_of_an_address_is_closed_until_there_is_room() -> None:
-    async def scenario(room: Room) -> None:
-        held = [await room.connect() for _ in range(CONNECTIONS_PER_HOST_MAX)]
+    async def scenario(fixture: Fixture) -> None:
+        held = [await fixture.connect() for _ in range(CONNECTIONS_PER_HOST_MAX)]
         with contextlib.suppress(ConnectionError):
-            assert await room.ask() == b""
-        assert room.server.refused == 1
+            assert await fixture.ask() == b""
+        assert fixture.server.refused == 1
         for _, writer in held:
             writer.transport.abort()
-        while room.server._connections:
+        while fixture.server._connections:
             await asyncio.sleep(0.001)
-        assert status_of(await room.ask()) == b"200"
+        assert status_of(await fixture.ask()) == b"200"
 
     run(scenario)
 
 
 def test_requests_that_arrive_while_a_page_is_filled_share_the_next_one() -> None:
-    async def scenario(room: Room) -> None:
-        room.may_fill.clear()
-        first = asyncio.create_task(room.ask())
-        while not room.server._pages._task:
+    async def scenario(fixture: Fixture) -> None:
+        fixture.may_fill.clear()
+        first = asyncio.create_task(fixture.ask())
+        while not fixture.server._pages._task:
             await asyncio.sleep(0.001)
-        others = [asyncio.create_task(room.ask()) for _ in range(4)]
-        while len(room.server._connections) < 5:
+        others = [asyncio.create_task(fixture.ask()) for _ in range(4)]
+        while len(fixture.server._connections) < 5:
             await asyncio.sleep(0.001)
-        room.may_fill.set()
+        fixture.may_fill.set()
         answers = await asyncio.gather(first, *others)
         assert all(status_of(answer) == b"200" for answer in answers)
-        assert room.filled <= 3
+        assert fixture.filled <= 3
 
     run(scenario)
 
 
 def test_clients_that_read_slowly_hold_no_more_than_two_pages() -> None:
-    async def scenario(room: Room) -> None:
-        room.page = [b"x" * 1_000_000] * 20
+    async def scenario(fixture: Fixture) -> None:
+        fixture.page = [b"x" * 1_000_000] * 20
         held = []
         for _ in range(6):
-            reader, writer = await room.connect()
+            reader, writer = await fixture.connect()
             writer.write(GET)
             await reader.readexactly(10)
             held.append((reader, writer))
-        assert room.filled == 2
+        assert fixture.filled == 2
         for _, writer in held:
             writer.transport.abort()
 
@@ -180,11 +180,11 @@ def test_clients_that_read_slowly_hold_no_more_than_two_pages() -> None:
 
 
 def test_page_that_cannot_be_filled_is_an_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(room: Room) -> None:
-        room.page = None  # type: ignore[assignment]
-        assert status_of(await room.ask()) == b"500"
-        room.page = [b"one 1\n"]
-        assert status_of(await room.ask()) == b"200"
+    async def scenario(fixture: Fixture) -> None:
+        fixture.page = None  # type: ignore[assignment]
+        assert status_of(await fixture.ask()) == b"500"
+        fixture.page = [b"one 1\n"]
+        assert status_of(await fixture.ask()) == b"200"
 
     run(scenario)
     assert "the metrics page cannot be filled" in caplog.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.unit.log.log_room import NOW, append, batch, contents, new_log, stored, topic, write
+from tests.unit.log.log_fixtures import NOW, append, batch, contents, new_log, stored, topic, write
 
 from ottla.log.log import Log
 from ottla.log.validation import SEGMENT_BYTES_MIN_IN_KAFKA

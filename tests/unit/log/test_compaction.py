@@ -10,9 +10,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.log.compaction_room import CompactionRoom, compacted, pairs_batch
-from tests.unit.log.log_room import NAME, NOW, append, contents, producer_state, topic
-from tests.unit.log.store_room import spec
+from tests.unit.log.compaction_fixtures import CompactionFixture, compacted, pairs_batch
+from tests.unit.log.log_fixtures import NAME, NOW, append, contents, producer_state, topic
+from tests.unit.log.store_fixtures import spec
 
 from ottla.env.disk import RealDisk
 from ottla.log import compaction
@@ -29,146 +29,148 @@ DAY = 86_400_000
 
 
 @pytest.fixture
-def rooms(tmp_path: Path) -> Iterator[list[CompactionRoom]]:
-    made: list[CompactionRoom] = []
+def rooms(tmp_path: Path) -> Iterator[list[CompactionFixture]]:
+    made: list[CompactionFixture] = []
     yield made
     for each in made:
         each.abandon()
 
 
 @pytest.fixture
-def room(tmp_path: Path, rooms: list[CompactionRoom]) -> CompactionRoom:
-    rooms.append(CompactionRoom(tmp_path))
+def fixture(tmp_path: Path, rooms: list[CompactionFixture]) -> CompactionFixture:
+    rooms.append(CompactionFixture(tmp_path))
     return rooms[0]
 
 
-def with_settings(room: CompactionRoom, **overrides: object) -> CompactionRoom:
-    room.settings = compacted(**overrides)
-    room.log.configure(room.settings)
-    return room
+def with_settings(fixture: CompactionFixture, **overrides: object) -> CompactionFixture:
+    fixture.settings = compacted(**overrides)
+    fixture.log.configure(fixture.settings)
+    return fixture
 
 
-def fill(room: CompactionRoom, rounds: int = 3, keys: int = 3) -> None:
+def fill(fixture: CompactionFixture, rounds: int = 3, keys: int = 3) -> None:
     """Segments that each give the same keys another value, and an active one that gives them none."""
     for number in range(rounds):
-        room.produce(*[(b"key %d" % key, b"value %d" % number) for key in range(keys)], timestamp=NOW + number * 100)
-        room.roll()
-    room.produce((b"active", b"x"), timestamp=NOW + rounds * 100)
+        fixture.produce(*[(b"key %d" % key, b"value %d" % number) for key in range(keys)], timestamp=NOW + number * 100)
+        fixture.roll()
+    fixture.produce((b"active", b"x"), timestamp=NOW + rounds * 100)
 
 
 # -- what is due ------------------------------------------------------------------------------------------------------
 
 
-def plan_of(room: CompactionRoom, *, last_stable_offset: int | None = None, now_ms: int = NOW) -> list[int] | None:
-    room.settle()
-    end = room.log.written_end_offset if last_stable_offset is None else last_stable_offset
-    plan = plan_compaction(room.log, end, now_ms)
+def plan_of(
+    fixture: CompactionFixture, *, last_stable_offset: int | None = None, now_ms: int = NOW
+) -> list[int] | None:
+    fixture.settle()
+    end = fixture.log.written_end_offset if last_stable_offset is None else last_stable_offset
+    plan = plan_compaction(fixture.log, end, now_ms)
     return None if plan is None else [segment.base_offset for segment in plan.sources]
 
 
-def test_active_segment_is_never_compacted(room: CompactionRoom) -> None:
-    fill(room)
-    assert plan_of(room) == [0, 3, 6]
+def test_active_segment_is_never_compacted(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    assert plan_of(fixture) == [0, 3, 6]
 
 
-def test_log_with_an_active_segment_only_is_not_due(room: CompactionRoom) -> None:
-    room.produce((b"k", b"1"))
-    assert plan_of(room) is None
+def test_log_with_an_active_segment_only_is_not_due(fixture: CompactionFixture) -> None:
+    fixture.produce((b"k", b"1"))
+    assert plan_of(fixture) is None
 
 
-def test_nothing_behind_the_last_stable_offset_is_compacted(room: CompactionRoom) -> None:
-    fill(room)
-    assert plan_of(room, last_stable_offset=7) == [0, 3]
+def test_nothing_behind_the_last_stable_offset_is_compacted(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    assert plan_of(fixture, last_stable_offset=7) == [0, 3]
 
 
-def test_nothing_that_is_not_on_disk_is_compacted(room: CompactionRoom) -> None:
-    fill(room, 2)
-    room.settle()
-    room.roll()
-    assert plan_compaction(room.log, room.log.log_end_offset, NOW) is not None
-    assert [s.base_offset for s in plan_compaction(room.log, room.log.log_end_offset, NOW).sources] == [0, 3]  # type: ignore[union-attr]
+def test_nothing_that_is_not_on_disk_is_compacted(fixture: CompactionFixture) -> None:
+    fill(fixture, 2)
+    fixture.settle()
+    fixture.roll()
+    assert plan_compaction(fixture.log, fixture.log.log_end_offset, NOW) is not None
+    assert [s.base_offset for s in plan_compaction(fixture.log, fixture.log.log_end_offset, NOW).sources] == [0, 3]  # type: ignore[union-attr]
 
 
-def test_segment_younger_than_the_minimum_lag_ends_the_range(room: CompactionRoom) -> None:
-    with_settings(room, min_compaction_lag_ms=1000)
-    fill(room)
-    assert plan_of(room, now_ms=NOW + 1150) == [0, 3]
-    assert plan_of(room, now_ms=NOW + 1001) is None
+def test_segment_younger_than_the_minimum_lag_ends_the_range(fixture: CompactionFixture) -> None:
+    with_settings(fixture, min_compaction_lag_ms=1000)
+    fill(fixture)
+    assert plan_of(fixture, now_ms=NOW + 1150) == [0, 3]
+    assert plan_of(fixture, now_ms=NOW + 1001) is None
 
 
-def test_log_is_due_when_more_than_the_ratio_is_dirty(room: CompactionRoom) -> None:
-    with_settings(room, min_cleanable_dirty_ratio=0.5)
-    fill(room, keys=30)
-    assert room.compact()
-    room.produce((b"key 0", b"small"))
-    room.roll()
-    assert plan_of(room) is None
+def test_log_is_due_when_more_than_the_ratio_is_dirty(fixture: CompactionFixture) -> None:
+    with_settings(fixture, min_cleanable_dirty_ratio=0.5)
+    fill(fixture, keys=30)
+    assert fixture.compact()
+    fixture.produce((b"key 0", b"small"))
+    fixture.roll()
+    assert plan_of(fixture) is None
     for number in range(4):
-        room.produce((b"key 0", b"large %d" % number * 100))
-        room.roll()
-    assert plan_of(room) is not None
+        fixture.produce((b"key 0", b"large %d" % number * 100))
+        fixture.roll()
+    assert plan_of(fixture) is not None
 
 
-def test_log_is_due_past_the_maximum_lag_whatever_the_ratio(room: CompactionRoom) -> None:
-    with_settings(room, min_cleanable_dirty_ratio=1, max_compaction_lag_ms=5000)
-    fill(room)
-    assert plan_of(room, now_ms=NOW + 5000) is None
-    assert plan_of(room, now_ms=NOW + 5003) == [0, 3, 6]
+def test_log_is_due_past_the_maximum_lag_whatever_the_ratio(fixture: CompactionFixture) -> None:
+    with_settings(fixture, min_cleanable_dirty_ratio=1, max_compaction_lag_ms=5000)
+    fill(fixture)
+    assert plan_of(fixture, now_ms=NOW + 5000) is None
+    assert plan_of(fixture, now_ms=NOW + 5003) == [0, 3, 6]
 
 
-def test_compacted_log_is_not_due_again(room: CompactionRoom) -> None:
-    with_settings(room, min_cleanable_dirty_ratio=0)
-    fill(room)
-    assert room.compact()
-    assert plan_of(room) is None
+def test_compacted_log_is_not_due_again(fixture: CompactionFixture) -> None:
+    with_settings(fixture, min_cleanable_dirty_ratio=0)
+    fill(fixture)
+    assert fixture.compact()
+    assert plan_of(fixture) is None
 
 
-def test_quiet_segment_is_rolled_when_its_records_are_due(room: CompactionRoom) -> None:
-    with_settings(room, max_compaction_lag_ms=5000)
-    room.produce((b"k", b"1"), timestamp=NOW)
-    room.log.maybe_roll_by_age(NOW + 5000)
-    assert room.segments() == [0]
-    room.log.maybe_roll_by_age(NOW + 5001)
-    assert room.segments() == [0, 1]
+def test_quiet_segment_is_rolled_when_its_records_are_due(fixture: CompactionFixture) -> None:
+    with_settings(fixture, max_compaction_lag_ms=5000)
+    fixture.produce((b"k", b"1"), timestamp=NOW)
+    fixture.log.maybe_roll_by_age(NOW + 5000)
+    assert fixture.segments() == [0]
+    fixture.log.maybe_roll_by_age(NOW + 5001)
+    assert fixture.segments() == [0, 1]
 
 
-def test_batch_with_an_old_timestamp_does_not_make_its_segment_roll(room: CompactionRoom) -> None:
-    with_settings(room, max_compaction_lag_ms=5000)
-    room.produce((b"k", b"1"), timestamp=NOW - DAY)
-    room.log.maybe_roll_by_age(NOW + 1)
-    assert room.segments() == [0]
+def test_batch_with_an_old_timestamp_does_not_make_its_segment_roll(fixture: CompactionFixture) -> None:
+    with_settings(fixture, max_compaction_lag_ms=5000)
+    fixture.produce((b"k", b"1"), timestamp=NOW - DAY)
+    fixture.log.maybe_roll_by_age(NOW + 1)
+    assert fixture.segments() == [0]
 
 
-def test_segment_rolls_with_the_batch_that_is_younger_by_the_maximum_lag(room: CompactionRoom) -> None:
-    with_settings(room, max_compaction_lag_ms=5000)
-    room.produce((b"k", b"1"), timestamp=NOW)
-    room.produce((b"k", b"2"), timestamp=NOW + 5000)
-    room.produce((b"k", b"3"), timestamp=NOW + 5001)
-    assert room.segments() == [0, 2]
+def test_segment_rolls_with_the_batch_that_is_younger_by_the_maximum_lag(fixture: CompactionFixture) -> None:
+    with_settings(fixture, max_compaction_lag_ms=5000)
+    fixture.produce((b"k", b"1"), timestamp=NOW)
+    fixture.produce((b"k", b"2"), timestamp=NOW + 5000)
+    fixture.produce((b"k", b"3"), timestamp=NOW + 5001)
+    assert fixture.segments() == [0, 2]
 
 
 # -- what stays -------------------------------------------------------------------------------------------------------
 
 
-def test_last_record_of_each_key_stays_where_it_was(room: CompactionRoom) -> None:
-    fill(room)
-    before = {record.offset: record for record in room.records()}
-    assert room.compact()
-    assert room.pairs() == [
+def test_last_record_of_each_key_stays_where_it_was(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    before = {record.offset: record for record in fixture.records()}
+    assert fixture.compact()
+    assert fixture.pairs() == [
         (6, b"key 0", b"value 2"), (7, b"key 1", b"value 2"), (8, b"key 2", b"value 2"), (9, b"active", b"x"),
     ]  # fmt: skip
-    for record in room.records():
+    for record in fixture.records():
         assert record == before[record.offset]
 
 
-def test_batch_that_keeps_some_records_keeps_its_place_and_its_producer(room: CompactionRoom) -> None:
-    room.produce((b"a", b"1"), (b"b", b"1"), (b"c", b"1"), producer=(7, 1, 0))
-    before = read_header(contents(room.log)[0])
-    room.produce((b"a", b"2"), (b"c", b"2"))
-    room.roll()
-    room.produce((b"x", b"x"))
-    room.compact()
-    after = read_header(contents(room.log)[0])
+def test_batch_that_keeps_some_records_keeps_its_place_and_its_producer(fixture: CompactionFixture) -> None:
+    fixture.produce((b"a", b"1"), (b"b", b"1"), (b"c", b"1"), producer=(7, 1, 0))
+    before = read_header(contents(fixture.log)[0])
+    fixture.produce((b"a", b"2"), (b"c", b"2"))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    fixture.compact()
+    after = read_header(contents(fixture.log)[0])
     assert after.record_count == 1
     assert after.max_timestamp == NOW + 1
     for name in (
@@ -178,182 +180,186 @@ def test_batch_that_keeps_some_records_keeps_its_place_and_its_producer(room: Co
         assert getattr(after, name) == getattr(before, name)
 
 
-def test_batch_of_which_everything_stays_is_not_touched(room: CompactionRoom) -> None:
-    room.produce((b"a", b"1"), (b"b", b"1"))
-    room.produce((b"c", b"1"))
-    room.produce((b"c", b"2"))
-    room.roll()
-    room.produce((b"x", b"x"))
-    before = contents(room.log)
-    room.compact()
-    assert contents(room.log) == [before[0], *before[2:]]
+def test_batch_of_which_everything_stays_is_not_touched(fixture: CompactionFixture) -> None:
+    fixture.produce((b"a", b"1"), (b"b", b"1"))
+    fixture.produce((b"c", b"1"))
+    fixture.produce((b"c", b"2"))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    before = contents(fixture.log)
+    fixture.compact()
+    assert contents(fixture.log) == [before[0], *before[2:]]
 
 
-def test_batch_without_records_stays_for_its_producers_last_sequence(room: CompactionRoom) -> None:
-    room.produce((b"a", b"1"), (b"b", b"1"), producer=(7, 0, 0))
-    room.produce((b"a", b"2"), (b"b", b"2"), producer=(7, 0, 2))
-    room.produce((b"a", b"3"), (b"b", b"3"))
-    room.roll()
-    room.produce((b"x", b"x"))
-    room.compact()
-    assert room.batches() == [(2, 4, 0), (4, 6, 2), (6, 7, 1)]
-    header = read_header(contents(room.log)[0])
+def test_batch_without_records_stays_for_its_producers_last_sequence(fixture: CompactionFixture) -> None:
+    fixture.produce((b"a", b"1"), (b"b", b"1"), producer=(7, 0, 0))
+    fixture.produce((b"a", b"2"), (b"b", b"2"), producer=(7, 0, 2))
+    fixture.produce((b"a", b"3"), (b"b", b"3"))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    fixture.compact()
+    assert fixture.batches() == [(2, 4, 0), (4, 6, 2), (6, 7, 1)]
+    header = read_header(contents(fixture.log)[0])
     assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (7, 0, 2, 3)
     assert header.base_timestamp == -1
     assert header.max_timestamp == NOW + 1
 
 
-def test_producer_is_known_after_a_crash_without_a_snapshot(room: CompactionRoom, rooms: list[CompactionRoom]) -> None:
-    room.produce((b"a", b"1"), producer=(7, 0, 0))
-    room.produce((b"a", b"2"))
-    room.roll()
-    room.produce((b"x", b"x"))
-    room.compact()
-    room.abandon()
+def test_producer_is_known_after_a_crash_without_a_snapshot(
+    fixture: CompactionFixture, rooms: list[CompactionFixture]
+) -> None:
+    fixture.produce((b"a", b"1"), producer=(7, 0, 0))
+    fixture.produce((b"a", b"2"))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    fixture.compact()
+    fixture.abandon()
     rooms.clear()
-    disk = room.disk.crash(Random(0), "process")
-    for name in disk.listdir(room.log.directory):
+    disk = fixture.disk.crash(Random(0), "process")
+    for name in disk.listdir(fixture.log.directory):
         if name.endswith(".snapshot"):
-            disk.remove(os.path.join(room.log.directory, name))
-    rooms.append(again := room.crash(disk))
+            disk.remove(os.path.join(fixture.log.directory, name))
+    rooms.append(again := fixture.crash(disk))
     assert producer_state(again.log) == {7: (0, 1, [(0, 0, 0, 0)])}
     assert append(again.log, pairs_batch((b"a", b"1"), producer=(7, 0, 0))) == (0, 1)
 
 
-def test_forgotten_producers_batch_goes(room: CompactionRoom) -> None:
-    room.produce((b"a", b"1"), producer=(7, 0, 0))
-    room.produce((b"a", b"2"))
-    room.roll()
-    room.produce((b"x", b"x"))
-    room.log.expire_producers(NOW + 1)
-    room.compact()
-    assert room.batches() == [(1, 2, 1), (2, 3, 1)]
+def test_forgotten_producers_batch_goes(fixture: CompactionFixture) -> None:
+    fixture.produce((b"a", b"1"), producer=(7, 0, 0))
+    fixture.produce((b"a", b"2"))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    fixture.log.expire_producers(NOW + 1)
+    fixture.compact()
+    assert fixture.batches() == [(1, 2, 1), (2, 3, 1)]
 
 
-def test_output_ends_where_the_next_segment_begins(room: CompactionRoom) -> None:
-    room.produce((b"b", b"1"))
-    room.produce((b"a", b"1"))
-    room.roll()
-    with_settings(room, segment_bytes=100)
-    room.produce((b"a", b"2"))
-    room.roll()
-    room.produce((b"x", b"x"))
-    room.compact()
-    assert room.segments() == [0, 2, 3]
-    assert room.batches() == [(0, 1, 1), (1, 2, 0), (2, 3, 1), (3, 4, 1)]
+def test_output_ends_where_the_next_segment_begins(fixture: CompactionFixture) -> None:
+    fixture.produce((b"b", b"1"))
+    fixture.produce((b"a", b"1"))
+    fixture.roll()
+    with_settings(fixture, segment_bytes=100)
+    fixture.produce((b"a", b"2"))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    fixture.compact()
+    assert fixture.segments() == [0, 2, 3]
+    assert fixture.batches() == [(0, 1, 1), (1, 2, 0), (2, 3, 1), (3, 4, 1)]
 
 
-def test_records_without_a_key_go(room: CompactionRoom) -> None:
-    room.log.configure(topic())
-    room.produce((None, b"1"), (b"a", b"1"))
-    room.produce((None, b"2"))
-    room.roll()
-    room.produce((b"x", b"x"))
-    with_settings(room)
-    room.compact()
-    assert room.pairs() == [(1, b"a", b"1"), (3, b"x", b"x")]
+def test_records_without_a_key_go(fixture: CompactionFixture) -> None:
+    fixture.log.configure(topic())
+    fixture.produce((None, b"1"), (b"a", b"1"))
+    fixture.produce((None, b"2"))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    with_settings(fixture)
+    fixture.compact()
+    assert fixture.pairs() == [(1, b"a", b"1"), (3, b"x", b"x")]
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_compressed_batch_is_written_under_its_codec(room: CompactionRoom, codec: int) -> None:
-    room.produce((b"a", b"1" * 500), (b"b", b"1" * 500), codec=codec)
-    room.produce((b"a", b"2" * 500), codec=codec)
-    room.roll()
-    room.produce((b"x", b"x"))
-    room.compact()
-    assert room.pairs()[:2] == [(1, b"b", b"1" * 500), (2, b"a", b"2" * 500)]
-    assert {read_header(batch).attributes & CODEC_MASK for batch in contents(room.log)[:2]} == {codec}
-    assert len(contents(room.log)[0]) < 200
+def test_compressed_batch_is_written_under_its_codec(fixture: CompactionFixture, codec: int) -> None:
+    fixture.produce((b"a", b"1" * 500), (b"b", b"1" * 500), codec=codec)
+    fixture.produce((b"a", b"2" * 500), codec=codec)
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    fixture.compact()
+    assert fixture.pairs()[:2] == [(1, b"b", b"1" * 500), (2, b"a", b"2" * 500)]
+    assert {read_header(batch).attributes & CODEC_MASK for batch in contents(fixture.log)[:2]} == {codec}
+    assert len(contents(fixture.log)[0]) < 200
 
 
-def test_brokers_timestamps_stay(room: CompactionRoom) -> None:
-    with_settings(room, message_timestamp_type="LogAppendTime")
-    room.produce((b"a", b"1"), (b"b", b"1"), timestamp=5)
-    room.produce((b"a", None), timestamp=6)
-    room.roll()
-    room.produce((b"x", b"x"))
-    room.compact()
-    assert [record.timestamp for record in room.records()] == [NOW] * 3
-    assert all(read_header(batch).attributes & LOG_APPEND_TIME for batch in contents(room.log))
+def test_brokers_timestamps_stay(fixture: CompactionFixture) -> None:
+    with_settings(fixture, message_timestamp_type="LogAppendTime")
+    fixture.produce((b"a", b"1"), (b"b", b"1"), timestamp=5)
+    fixture.produce((b"a", None), timestamp=6)
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    fixture.compact()
+    assert [record.timestamp for record in fixture.records()] == [NOW] * 3
+    assert all(read_header(batch).attributes & LOG_APPEND_TIME for batch in contents(fixture.log))
 
 
-def test_long_keys_are_told_apart(room: CompactionRoom) -> None:
+def test_long_keys_are_told_apart(fixture: CompactionFixture) -> None:
     keys = [b"k" * 15, b"k" * 16, b"k" * 17, b"k" * 5000, b"k" * 4999 + b"l"]
-    room.produce(*[(key, b"1") for key in keys])
-    room.produce(*[(key, b"2") for key in keys[::2]])
-    room.roll()
-    room.produce((b"x", b"x"))
-    room.compact()
-    assert {key: value for _, key, value in room.pairs()} == {
+    fixture.produce(*[(key, b"1") for key in keys])
+    fixture.produce(*[(key, b"2") for key in keys[::2]])
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    fixture.compact()
+    assert {key: value for _, key, value in fixture.pairs()} == {
         key: b"1" if number % 2 else b"2" for number, key in enumerate(keys)
     } | {b"x": b"x"}
 
 
-def test_control_batches_stay(room: CompactionRoom) -> None:
-    room.produce((b"a", b"1"))
+def test_control_batches_stay(fixture: CompactionFixture) -> None:
+    fixture.produce((b"a", b"1"))
     marker = bytearray(pairs_batch((b"\0\0\0\1", b"\0\0\0\0\0\0"), control=True, transactional=True))
     # Clients may not write these; a coordinator will.
-    offset = room.log.log_end_offset
+    offset = fixture.log.log_end_offset
     marker[0:8] = offset.to_bytes(8, "big")
-    room.roll()
-    disk, segment = room.disk, room.log.active
+    fixture.roll()
+    disk, segment = fixture.disk, fixture.log.active
     disk.pwrite(segment.file.fd, bytes(marker), 0)
     segment.note_append(offset, len(marker), NOW, 100)
-    room.log.log_end_offset = room.log.written_end_offset = offset + 1
-    room.roll()
-    room.produce((b"a", b"2"))
-    room.roll()
-    room.produce((b"x", b"x"))
-    room.compact()
-    assert bytes(marker) in contents(room.log)
+    fixture.log.log_end_offset = fixture.log.written_end_offset = offset + 1
+    fixture.roll()
+    fixture.produce((b"a", b"2"))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    fixture.compact()
+    assert bytes(marker) in contents(fixture.log)
 
 
 # -- deletions --------------------------------------------------------------------------------------------------------
 
 
-def test_deletion_stays_until_its_horizon_and_takes_what_it_deletes_at_once(room: CompactionRoom) -> None:
-    room.produce((b"a", b"1"), (b"b", b"1"))
-    room.produce((b"a", None), (b"c", b"1"))
-    room.roll()
-    room.produce((b"x", b"x"))
-    before = {record.offset: record for record in room.records()}
-    assert room.compact(NOW)
-    assert room.pairs() == [(1, b"b", b"1"), (2, b"a", None), (3, b"c", b"1"), (4, b"x", b"x")]
-    header = read_header(contents(room.log)[1])
+def test_deletion_stays_until_its_horizon_and_takes_what_it_deletes_at_once(fixture: CompactionFixture) -> None:
+    fixture.produce((b"a", b"1"), (b"b", b"1"))
+    fixture.produce((b"a", None), (b"c", b"1"))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    before = {record.offset: record for record in fixture.records()}
+    assert fixture.compact(NOW)
+    assert fixture.pairs() == [(1, b"b", b"1"), (2, b"a", None), (3, b"c", b"1"), (4, b"x", b"x")]
+    header = read_header(contents(fixture.log)[1])
     assert header.attributes & DELETE_HORIZON
     assert header.base_timestamp == NOW + DAY
-    assert all(record == before[record.offset] for record in room.records())
+    assert all(record == before[record.offset] for record in fixture.records())
     for now_ms, left in ((NOW + DAY - 1, [1, 2, 3]), (NOW + DAY, [1, 3])):
-        room.roll()
-        room.produce((b"x", b"x"))
-        assert room.compact(now_ms)
-        assert [offset for offset, key, _ in room.pairs() if key != b"x"] == left
+        fixture.roll()
+        fixture.produce((b"x", b"x"))
+        assert fixture.compact(now_ms)
+        assert [offset for offset, key, _ in fixture.pairs() if key != b"x"] == left
 
 
-def test_horizon_does_not_move(room: CompactionRoom) -> None:
-    room.produce((b"a", None), (b"b", b"1"))
-    room.roll()
-    room.produce((b"b", b"2"))
-    assert room.compact(NOW)
-    room.roll()
-    room.produce((b"x", b"x"))
-    assert room.compact(NOW + 1000)
-    header = read_header(contents(room.log)[0])
+def test_horizon_does_not_move(fixture: CompactionFixture) -> None:
+    fixture.produce((b"a", None), (b"b", b"1"))
+    fixture.roll()
+    fixture.produce((b"b", b"2"))
+    assert fixture.compact(NOW)
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    assert fixture.compact(NOW + 1000)
+    header = read_header(contents(fixture.log)[0])
     assert (header.base_timestamp, header.record_count) == (NOW + DAY, 1)
 
 
-def test_deletion_behind_the_map_gets_no_horizon_yet(room: CompactionRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletion_behind_the_map_gets_no_horizon_yet(
+    fixture: CompactionFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compaction, "KEY_BYTES", 1 << 26)  # room for one key
-    room.produce((b"a", b"1"))
-    room.produce((b"a", b"2"))
-    room.produce((b"b", None))
-    room.roll()
-    room.produce((b"x", b"x"))
-    assert room.compact()
-    assert room.log.first_dirty_offset == 2
-    assert [bool(read_header(batch).attributes & DELETE_HORIZON) for batch in contents(room.log)] == [False] * 3
-    assert room.compact()
-    assert [bool(read_header(batch).attributes & DELETE_HORIZON) for batch in contents(room.log)] == [
+    fixture.produce((b"a", b"1"))
+    fixture.produce((b"a", b"2"))
+    fixture.produce((b"b", None))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    assert fixture.compact()
+    assert fixture.log.first_dirty_offset == 2
+    assert [bool(read_header(batch).attributes & DELETE_HORIZON) for batch in contents(fixture.log)] == [False] * 3
+    assert fixture.compact()
+    assert [bool(read_header(batch).attributes & DELETE_HORIZON) for batch in contents(fixture.log)] == [
         False,
         True,
         False,
@@ -361,79 +367,81 @@ def test_deletion_behind_the_map_gets_no_horizon_yet(room: CompactionRoom, monke
 
 
 def test_deletion_behind_the_map_gets_no_horizon_from_its_batch(
-    room: CompactionRoom, monkeypatch: pytest.MonkeyPatch
+    fixture: CompactionFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "KEY_BYTES", 1 << 26)
-    room.produce((b"a", b"1"))
-    room.produce((b"a", b"2"), (b"b", None))
-    room.roll()
-    room.produce((b"x", b"x"))
-    assert room.compact()
-    assert room.log.first_dirty_offset == 2
-    assert [read_header(batch).attributes & DELETE_HORIZON for batch in contents(room.log)] == [0, 0]
+    fixture.produce((b"a", b"1"))
+    fixture.produce((b"a", b"2"), (b"b", None))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    assert fixture.compact()
+    assert fixture.log.first_dirty_offset == 2
+    assert [read_header(batch).attributes & DELETE_HORIZON for batch in contents(fixture.log)] == [0, 0]
 
 
 # -- passes and outputs -----------------------------------------------------------------------------------------------
 
 
-def test_more_keys_than_memory_allows_take_more_passes(room: CompactionRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_keys_than_memory_allows_take_more_passes(
+    fixture: CompactionFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compaction, "KEY_BYTES", 1 << 25)  # room for three keys
     pairs = [(b"key %d" % (number % 10), b"%d" % number) for number in range(40)]
-    room.produce(*pairs[:20])
-    room.roll()
-    room.produce(*pairs[20:])
-    room.roll()
-    room.produce((b"x", b"x"))
+    fixture.produce(*pairs[:20])
+    fixture.roll()
+    fixture.produce(*pairs[20:])
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
     passes = 0
-    while room.compact():
+    while fixture.compact():
         passes += 1
-        assert {key: value for _, key, value in room.pairs()} == {**dict(pairs), b"x": b"x"}
+        assert {key: value for _, key, value in fixture.pairs()} == {**dict(pairs), b"x": b"x"}
     assert passes > 3
-    assert [offset for offset, _, _ in room.pairs()] == list(range(30, 41))
+    assert [offset for offset, _, _ in fixture.pairs()] == list(range(30, 41))
 
 
-def test_small_neighbours_become_one_segment(room: CompactionRoom) -> None:
-    fill(room, 6)
-    room.compact()
-    assert room.segments() == [0, 18]
-    assert room.files() == sorted([
+def test_small_neighbours_become_one_segment(fixture: CompactionFixture) -> None:
+    fill(fixture, 6)
+    fixture.compact()
+    assert fixture.segments() == [0, 18]
+    assert fixture.files() == sorted([
         "00000000000000000000.index", "00000000000000000000.log", "00000000000000000000.timeindex",
         "00000000000000000018.log", "00000000000000000018.snapshot", "leader-epoch-checkpoint", "partition.metadata",
     ])  # fmt: skip
 
 
-def test_segments_are_not_joined_beyond_their_size(room: CompactionRoom) -> None:
-    with_settings(room, segment_bytes=1000, max_message_bytes=900)
+def test_segments_are_not_joined_beyond_their_size(fixture: CompactionFixture) -> None:
+    with_settings(fixture, segment_bytes=1000, max_message_bytes=900)
     for number in range(8):
-        room.produce((b"key %d" % number, b"v" * 300))
-        room.roll()
-    room.produce((b"x", b"x"))
-    room.compact()
-    assert len(room.segments()) == 5
-    assert all(segment.size_bytes <= 1000 for segment in room.log.segments)
+        fixture.produce((b"key %d" % number, b"v" * 300))
+        fixture.roll()
+    fixture.produce((b"x", b"x"))
+    fixture.compact()
+    assert len(fixture.segments()) == 5
+    assert all(segment.size_bytes <= 1000 for segment in fixture.log.segments)
 
 
-def test_segment_that_would_not_change_is_left_alone(room: CompactionRoom) -> None:
-    with_settings(room, segment_bytes=180)
-    room.produce((b"a", b"1" * 100))
-    room.roll()
-    room.produce((b"b", b"1" * 100))
-    room.roll()
-    room.produce((b"b", b"2" * 100))
-    room.roll()
-    room.produce((b"x", b"x"))
-    first = room.log.segments[0]
-    room.compact()
-    assert room.log.segments[0] is first
-    assert not [name for name in room.files() if name.endswith((".cleaned", ".swap"))]
+def test_segment_that_would_not_change_is_left_alone(fixture: CompactionFixture) -> None:
+    with_settings(fixture, segment_bytes=180)
+    fixture.produce((b"a", b"1" * 100))
+    fixture.roll()
+    fixture.produce((b"b", b"1" * 100))
+    fixture.roll()
+    fixture.produce((b"b", b"2" * 100))
+    fixture.roll()
+    fixture.produce((b"x", b"x"))
+    first = fixture.log.segments[0]
+    fixture.compact()
+    assert fixture.log.segments[0] is first
+    assert not [name for name in fixture.files() if name.endswith((".cleaned", ".swap"))]
 
 
-def test_offsets_too_far_apart_for_one_index_stay_apart(room: CompactionRoom) -> None:
-    fill(room, 1)
-    room.roll()
-    room.settle()
+def test_offsets_too_far_apart_for_one_index_stay_apart(fixture: CompactionFixture) -> None:
+    fill(fixture, 1)
+    fixture.roll()
+    fixture.settle()
     disk = RealDisk()
-    path = room.path / "segment.log"
+    path = fixture.path / "segment.log"
     far = 1 << 31
     sources = []
     for number, base in enumerate((0, 10, far)):
@@ -449,32 +457,32 @@ def test_offsets_too_far_apart_for_one_index_stay_apart(room: CompactionRoom) ->
 # -- in place ---------------------------------------------------------------------------------------------------------
 
 
-def test_reader_of_an_old_segment_reads_on(room: CompactionRoom) -> None:
-    fill(room)
-    end = room.log.written_end_offset
-    regions = [room.log.read(offset, 1 << 20, end, at_least_one=True) for offset in (0, 3, 6)]
+def test_reader_of_an_old_segment_reads_on(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    end = fixture.log.written_end_offset
+    regions = [fixture.log.read(offset, 1 << 20, end, at_least_one=True) for offset in (0, 3, 6)]
     before = [region.read() for region in regions if region is not None]
-    room.compact()
+    fixture.compact()
     assert [region.read() for region in regions if region is not None] == before
 
 
-def test_thread_that_holds_old_segments_sees_them_whole(room: CompactionRoom) -> None:
+def test_thread_that_holds_old_segments_sees_them_whole(fixture: CompactionFixture) -> None:
     """A time is looked up in a thread, on the segments that were there when it began."""
-    fill(room)
-    room.restart()
-    held = list(room.log.segments)
-    assert room.compact()
+    fill(fixture)
+    fixture.restart()
+    held = list(fixture.log.segments)
+    assert fixture.compact()
     for segment, timestamp in zip(held, (NOW + 2, NOW + 102, NOW + 202), strict=False):
         segment.load_times()
         assert segment.max_timestamp == timestamp
         assert [header.record_count for _, header in segment.headers(segment.position_of(0))] == [3]
 
 
-def test_every_offset_can_be_fetched_and_gives_the_next_batch(room: CompactionRoom) -> None:
-    fill(room, 5)
-    room.compact()
-    log, end = room.log, room.log.written_end_offset
-    starts = [(base, following) for base, following, _ in room.batches()]
+def test_every_offset_can_be_fetched_and_gives_the_next_batch(fixture: CompactionFixture) -> None:
+    fill(fixture, 5)
+    fixture.compact()
+    log, end = fixture.log, fixture.log.written_end_offset
+    starts = [(base, following) for base, following, _ in fixture.batches()]
     for offset in range(end):
         for _ in range(2):  # the second comes with what the first left as a hint
             region = log.read(offset, 1, end, at_least_one=True)
@@ -483,109 +491,109 @@ def test_every_offset_can_be_fetched_and_gives_the_next_batch(room: CompactionRo
             assert (read_header(region.read()).base_offset, read_header(region.read()).next_offset) == (base, following)
 
 
-def test_hint_of_a_reader_does_not_outlive_the_swap(room: CompactionRoom) -> None:
+def test_hint_of_a_reader_does_not_outlive_the_swap(fixture: CompactionFixture) -> None:
     for number in range(30):
-        room.produce((b"key", b"value %d" % number))
-    room.roll()
-    room.produce((b"key", b"last"))
-    log, end = room.log, room.log.written_end_offset
+        fixture.produce((b"key", b"value %d" % number))
+    fixture.roll()
+    fixture.produce((b"key", b"last"))
+    log, end = fixture.log, fixture.log.written_end_offset
     region = log.read(0, 200, end, at_least_one=True)
     assert region is not None
     following = read_header(region.read()).next_offset + 1
-    room.compact()
+    fixture.compact()
     region = log.read(following, 1 << 20, end, at_least_one=True)
     assert region is not None
     assert [record.value for record in iterate_records(region.read())] == [b"value 29"]
 
 
-def test_times_are_found_after_compaction_and_after_a_restart(room: CompactionRoom) -> None:
-    fill(room, 5)
-    room.compact()
+def test_times_are_found_after_compaction_and_after_a_restart(fixture: CompactionFixture) -> None:
+    fill(fixture, 5)
+    fixture.compact()
     for _ in range(2):
-        log, end = room.log, room.log.written_end_offset
+        log, end = fixture.log, fixture.log.written_end_offset
         assert log.offset_for_timestamp(NOW, end) == (12, NOW + 400)
         assert log.offset_for_timestamp(NOW + 402, end) == (14, NOW + 402)
         assert log.offset_for_timestamp(NOW + 403, end) == (15, NOW + 500)
         assert log.newest_timestamp() == (15, NOW + 500)
-        room.restart()
+        fixture.restart()
 
 
-def test_newest_record_is_found_when_the_newest_batch_is_empty(room: CompactionRoom) -> None:
-    room.produce((b"a", b"1"), timestamp=NOW + 1000, producer=(7, 0, 0))
-    room.produce((b"a", b"2"), timestamp=NOW + 5)
-    room.roll()
-    room.produce((b"x", b"x"), timestamp=NOW)
-    room.compact()
-    assert room.log.newest_timestamp() == (1, NOW + 5)
+def test_newest_record_is_found_when_the_newest_batch_is_empty(fixture: CompactionFixture) -> None:
+    fixture.produce((b"a", b"1"), timestamp=NOW + 1000, producer=(7, 0, 0))
+    fixture.produce((b"a", b"2"), timestamp=NOW + 5)
+    fixture.roll()
+    fixture.produce((b"x", b"x"), timestamp=NOW)
+    fixture.compact()
+    assert fixture.log.newest_timestamp() == (1, NOW + 5)
 
 
-def test_log_start_and_epochs_do_not_move(room: CompactionRoom) -> None:
-    room.produce((b"a", b"1"))
-    room.log.become_leader(3)
-    room.produce((b"a", b"2"))
-    room.roll()
-    room.produce((b"a", b"3"))
-    room.roll()
-    room.log.become_leader(5)
-    room.produce((b"x", b"x"))
-    room.compact()
+def test_log_start_and_epochs_do_not_move(fixture: CompactionFixture) -> None:
+    fixture.produce((b"a", b"1"))
+    fixture.log.become_leader(3)
+    fixture.produce((b"a", b"2"))
+    fixture.roll()
+    fixture.produce((b"a", b"3"))
+    fixture.roll()
+    fixture.log.become_leader(5)
+    fixture.produce((b"x", b"x"))
+    fixture.compact()
     for _ in range(2):
-        assert room.log.log_start_offset == 0
-        assert (room.log.epochs.epochs, room.log.epochs.starts) == ([0, 3, 5], [0, 1, 3])
-        room.restart()
+        assert fixture.log.log_start_offset == 0
+        assert (fixture.log.epochs.epochs, fixture.log.epochs.starts) == ([0, 3, 5], [0, 1, 3])
+        fixture.restart()
 
 
-def test_compact_and_delete_do_both(room: CompactionRoom) -> None:
-    with_settings(room, cleanup_policy="compact,delete", segment_bytes=180, retention_ms=1000)
+def test_compact_and_delete_do_both(fixture: CompactionFixture) -> None:
+    with_settings(fixture, cleanup_policy="compact,delete", segment_bytes=180, retention_ms=1000)
     for number in range(4):
-        room.produce((b"key %d" % number, b"v" * 80), (b"all", b"%d" % number), timestamp=NOW + number * 1000)
-        room.roll()
-    room.produce((b"x", b"x"), timestamp=NOW + 4000)
-    assert room.compact(NOW + 4000)
-    assert [offset for offset, _, _ in room.pairs()] == [0, 2, 4, 6, 7, 8]
-    start = retention_start_offset(room.log, room.log.written_end_offset, NOW + 2100)
-    room.room.store.advance_log_start(room.log, start)
-    room.threads.run()
-    assert room.segments() == [4, 6, 8]
-    assert [offset for offset, _, _ in room.pairs()] == [4, 6, 7, 8]
+        fixture.produce((b"key %d" % number, b"v" * 80), (b"all", b"%d" % number), timestamp=NOW + number * 1000)
+        fixture.roll()
+    fixture.produce((b"x", b"x"), timestamp=NOW + 4000)
+    assert fixture.compact(NOW + 4000)
+    assert [offset for offset, _, _ in fixture.pairs()] == [0, 2, 4, 6, 7, 8]
+    start = retention_start_offset(fixture.log, fixture.log.written_end_offset, NOW + 2100)
+    fixture.fixture.store.advance_log_start(fixture.log, start)
+    fixture.threads.run()
+    assert fixture.segments() == [4, 6, 8]
+    assert [offset for offset, _, _ in fixture.pairs()] == [4, 6, 7, 8]
 
 
-def test_appends_go_on_while_a_log_is_compacted(room: CompactionRoom) -> None:
-    fill(room)
-    assert room.begin()
+def test_appends_go_on_while_a_log_is_compacted(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    assert fixture.begin()
     number = 0
-    while room.threads.jobs:
-        room.threads.run_one()
-        room.produce((b"key %d" % (number % 3), b"new %d" % number))
+    while fixture.threads.jobs:
+        fixture.threads.run_one()
+        fixture.produce((b"key %d" % (number % 3), b"new %d" % number))
         if number % 3 == 2:
-            room.roll()
+            fixture.roll()
         number += 1
-    last = {key: value for _, key, value in room.pairs()}
+    last = {key: value for _, key, value in fixture.pairs()}
     assert len(last) == 4
-    while room.compact():
+    while fixture.compact():
         pass
-    assert {key: value for _, key, value in room.pairs()} == last
+    assert {key: value for _, key, value in fixture.pairs()} == last
 
 
-def test_few_files_are_open_at_once(room: CompactionRoom) -> None:
-    with_settings(room, segment_bytes=200)
+def test_few_files_are_open_at_once(fixture: CompactionFixture) -> None:
+    with_settings(fixture, segment_bytes=200)
     for number in range(40):
-        room.produce((b"key %d" % number, b"v" * 80))
-        room.produce((b"all", b"%d" % number))
-        room.roll()
-    room.produce((b"x", b"x"))
-    assert room.begin()
-    while room.threads.jobs:
-        room.threads.run_one()
-        assert sum(segment.is_open for segment in room.log.segments) < 5
-        assert len(room.disk._open) < 10
-    assert len(room.pairs()) == 42
+        fixture.produce((b"key %d" % number, b"v" * 80))
+        fixture.produce((b"all", b"%d" % number))
+        fixture.roll()
+    fixture.produce((b"x", b"x"))
+    assert fixture.begin()
+    while fixture.threads.jobs:
+        fixture.threads.run_one()
+        assert sum(segment.is_open for segment in fixture.log.segments) < 5
+        assert len(fixture.disk._open) < 10
+    assert len(fixture.pairs()) == 42
 
 
-def test_one_line_tells_of_a_compaction(room: CompactionRoom, caplog: pytest.LogCaptureFixture) -> None:
-    fill(room)
+def test_one_line_tells_of_a_compaction(fixture: CompactionFixture, caplog: pytest.LogCaptureFixture) -> None:
+    fill(fixture)
     with caplog.at_level(logging.INFO, "ottla.log.compaction"):
-        room.compact()
+        fixture.compact()
     (line,) = [record.getMessage() for record in caplog.records if record.name == "ottla.log.compaction"]
     assert line.startswith("log compacted topic=orders partition=0 bytes_before=")
     assert "segments_before=3 segments_after=1 end_offset=9 seconds=0.000" in line
@@ -594,236 +602,238 @@ def test_one_line_tells_of_a_compaction(room: CompactionRoom, caplog: pytest.Log
 # -- giving up --------------------------------------------------------------------------------------------------------
 
 
-def test_retention_that_takes_a_source_makes_the_pass_give_up(room: CompactionRoom) -> None:
+def test_retention_that_takes_a_source_makes_the_pass_give_up(fixture: CompactionFixture) -> None:
     failed: list[object] = []
-    room.room.store.on_dir_failed = lambda *what: failed.append(what)
-    with_settings(room, cleanup_policy="compact,delete")
-    fill(room)
-    assert room.begin()
-    room.room.store.advance_log_start(room.log, 4)
-    room.threads.run()
+    fixture.fixture.store.on_dir_failed = lambda *what: failed.append(what)
+    with_settings(fixture, cleanup_policy="compact,delete")
+    fill(fixture)
+    assert fixture.begin()
+    fixture.fixture.store.advance_log_start(fixture.log, 4)
+    fixture.threads.run()
     assert not failed
-    assert not room.compactor.busy
-    assert room.segments() == [3, 6, 9]
-    assert not [name for name in room.files() if name.endswith((".cleaned", ".swap"))]
-    assert room.log.first_dirty_offset == 0
+    assert not fixture.compactor.busy
+    assert fixture.segments() == [3, 6, 9]
+    assert not [name for name in fixture.files() if name.endswith((".cleaned", ".swap"))]
+    assert fixture.log.first_dirty_offset == 0
 
 
-def test_output_without_its_name_is_not_deleted(room: CompactionRoom) -> None:
-    with_settings(room, cleanup_policy="compact,delete")
-    fill(room)
-    assert room.begin()
-    while room.log.segments[0].size_bytes and len(room.log.segments) == 4:
-        room.threads.run_one()
-    room.room.store.advance_log_start(room.log, 9)
-    assert room.segments() == [0, 9]
-    room.threads.run()
-    assert not [name for name in room.files() if name.endswith((".cleaned", ".swap"))]
-    room.room.store.advance_log_start(room.log, 9)
-    assert room.segments() == [9]
+def test_output_without_its_name_is_not_deleted(fixture: CompactionFixture) -> None:
+    with_settings(fixture, cleanup_policy="compact,delete")
+    fill(fixture)
+    assert fixture.begin()
+    while fixture.log.segments[0].size_bytes and len(fixture.log.segments) == 4:
+        fixture.threads.run_one()
+    fixture.fixture.store.advance_log_start(fixture.log, 9)
+    assert fixture.segments() == [0, 9]
+    fixture.threads.run()
+    assert not [name for name in fixture.files() if name.endswith((".cleaned", ".swap"))]
+    fixture.fixture.store.advance_log_start(fixture.log, 9)
+    assert fixture.segments() == [9]
 
 
-def test_topic_that_is_no_longer_compacted_is_left_as_it_is(room: CompactionRoom) -> None:
-    fill(room)
-    assert room.begin()
-    room.log.configure(topic())
-    before = contents(room.log)
-    room.threads.run()
-    assert contents(room.log) == before
-    assert not [name for name in room.files() if name.endswith((".cleaned", ".swap"))]
+def test_topic_that_is_no_longer_compacted_is_left_as_it_is(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    assert fixture.begin()
+    fixture.log.configure(topic())
+    before = contents(fixture.log)
+    fixture.threads.run()
+    assert contents(fixture.log) == before
+    assert not [name for name in fixture.files() if name.endswith((".cleaned", ".swap"))]
 
 
-def test_deleted_topic_ends_its_compaction(room: CompactionRoom) -> None:
-    fill(room)
-    assert room.begin()
-    room.threads.run_one()
-    room.room.store.delete(NAME, "gone")
-    room.threads.run()
-    assert not room.compactor.busy
+def test_deleted_topic_ends_its_compaction(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    assert fixture.begin()
+    fixture.threads.run_one()
+    fixture.fixture.store.delete(NAME, "gone")
+    fixture.threads.run()
+    assert not fixture.compactor.busy
 
 
-def test_stop_ends_a_pass(room: CompactionRoom) -> None:
-    fill(room)
-    assert room.begin()
-    room.compactor.stop()
-    room.threads.run()
-    assert not room.compactor.busy
-    assert room.segments() == [0, 3, 6, 9]
+def test_stop_ends_a_pass(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    assert fixture.begin()
+    fixture.compactor.stop()
+    fixture.threads.run()
+    assert not fixture.compactor.busy
+    assert fixture.segments() == [0, 3, 6, 9]
 
 
-def test_damaged_batch_makes_a_log_uncleanable_and_changes_nothing(room: CompactionRoom) -> None:
-    fill(room)
-    room.settle()
-    segment = room.log.segments[1]
-    room.disk.pwrite(segment.file.fd, b"!", segment.size_bytes - 3)
-    room.begin()
-    room.threads.run()
-    assert room.log in room.compactor.uncleanable
-    assert room.segments() == [0, 3, 6, 9]
-    assert room.files() == [name for name in room.files() if not name.endswith((".cleaned", ".swap"))]
+def test_damaged_batch_makes_a_log_uncleanable_and_changes_nothing(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    fixture.settle()
+    segment = fixture.log.segments[1]
+    fixture.disk.pwrite(segment.file.fd, b"!", segment.size_bytes - 3)
+    fixture.begin()
+    fixture.threads.run()
+    assert fixture.log in fixture.compactor.uncleanable
+    assert fixture.segments() == [0, 3, 6, 9]
+    assert fixture.files() == [name for name in fixture.files() if not name.endswith((".cleaned", ".swap"))]
 
 
 @pytest.mark.parametrize("suffix", [".log.cleaned", ".index.cleaned"])
-def test_full_disk_is_no_failure_and_the_next_try_does_it(room: CompactionRoom, suffix: str) -> None:
+def test_full_disk_is_no_failure_and_the_next_try_does_it(fixture: CompactionFixture, suffix: str) -> None:
     failed: list[object] = []
-    room.room.store.on_dir_failed = lambda *what: failed.append(what)
-    fill(room)
-    before = contents(room.log)
-    room.disk.fail("space", errno.ENOSPC, path=suffix)
-    assert room.compact()
+    fixture.fixture.store.on_dir_failed = lambda *what: failed.append(what)
+    fill(fixture)
+    before = contents(fixture.log)
+    fixture.disk.fail("space", errno.ENOSPC, path=suffix)
+    assert fixture.compact()
     assert not failed
-    assert contents(room.log) == before
-    assert not [name for name in room.files() if name.endswith(".cleaned")]
-    room.disk.heal()
-    assert room.compact()
-    assert len(contents(room.log)) == 2
+    assert contents(fixture.log) == before
+    assert not [name for name in fixture.files() if name.endswith(".cleaned")]
+    fixture.disk.heal()
+    assert fixture.compact()
+    assert len(contents(fixture.log)) == 2
 
 
-def test_name_for_which_there_is_no_room_is_tried_again(room: CompactionRoom) -> None:
-    fill(room)
-    room.disk.fail("rename", errno.ENOSPC, path=".log.swap")
-    room.begin()
-    room.threads.run()
-    assert room.compactor.busy
-    assert len(contents(room.log)) == 2
-    room.compactor.resume()
-    room.threads.run()
-    assert not room.compactor.busy
-    assert not [name for name in room.files() if name.endswith((".cleaned", ".swap"))]
+def test_name_for_which_there_is_no_room_is_tried_again(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    fixture.disk.fail("rename", errno.ENOSPC, path=".log.swap")
+    fixture.begin()
+    fixture.threads.run()
+    assert fixture.compactor.busy
+    assert len(contents(fixture.log)) == 2
+    fixture.compactor.resume()
+    fixture.threads.run()
+    assert not fixture.compactor.busy
+    assert not [name for name in fixture.files() if name.endswith((".cleaned", ".swap"))]
 
 
-def test_broken_disk_is_told(room: CompactionRoom) -> None:
+def test_broken_disk_is_told(fixture: CompactionFixture) -> None:
     failed: list[object] = []
-    room.room.store.on_dir_failed = lambda *what: failed.append(what)
-    fill(room)
-    room.disk.fail("write", errno.EIO, path=".cleaned")
-    room.begin()
-    room.threads.run()
+    fixture.fixture.store.on_dir_failed = lambda *what: failed.append(what)
+    fill(fixture)
+    fixture.disk.fail("write", errno.EIO, path=".cleaned")
+    fixture.begin()
+    fixture.threads.run()
     assert len(failed) == 1
-    assert not room.compactor.busy
+    assert not fixture.compactor.busy
 
 
 # -- across restarts --------------------------------------------------------------------------------------------------
 
 
 def test_cleaners_checkpoint_is_kafkas_and_holds_after_a_kill(
-    room: CompactionRoom, rooms: list[CompactionRoom]
+    fixture: CompactionFixture, rooms: list[CompactionFixture]
 ) -> None:
-    fill(room)
-    room.compact()
-    assert room.disk.read_file(f"{room.path}/{CLEANER_OFFSETS}") == b"0\n1\norders 0 9\n"
-    room.abandon()
+    fill(fixture)
+    fixture.compact()
+    assert fixture.disk.read_file(f"{fixture.path}/{CLEANER_OFFSETS}") == b"0\n1\norders 0 9\n"
+    fixture.abandon()
     rooms.clear()
-    rooms.append(again := room.crash(room.disk.crash(Random(0), "process")))
+    rooms.append(again := fixture.crash(fixture.disk.crash(Random(0), "process")))
     assert again.log.first_dirty_offset == 9
 
 
-def test_checkpoint_beyond_the_log_is_not_believed(room: CompactionRoom, rooms: list[CompactionRoom]) -> None:
-    fill(room)
-    room.settle()
-    room.abandon()
+def test_checkpoint_beyond_the_log_is_not_believed(fixture: CompactionFixture, rooms: list[CompactionFixture]) -> None:
+    fill(fixture)
+    fixture.settle()
+    fixture.abandon()
     rooms.clear()
-    room.disk.write_file(f"{room.path}/{CLEANER_OFFSETS}", b"0\n1\norders 0 500\n", sync=True)
-    rooms.append(again := room.crash(room.disk.crash(Random(0), "process")))
+    fixture.disk.write_file(f"{fixture.path}/{CLEANER_OFFSETS}", b"0\n1\norders 0 500\n", sync=True)
+    rooms.append(again := fixture.crash(fixture.disk.crash(Random(0), "process")))
     assert again.log.first_dirty_offset == 0
-    assert again.disk.read_file(f"{room.path}/{CLEANER_OFFSETS}") == b"0\n0\n"
+    assert again.disk.read_file(f"{fixture.path}/{CLEANER_OFFSETS}") == b"0\n0\n"
 
 
-def test_topic_of_the_same_name_starts_dirty(room: CompactionRoom) -> None:
-    fill(room)
-    room.compact()
-    room.room.store.delete(NAME, "gone")
-    room.room.store.create(spec(settings=room.settings))
-    room.produce((b"a", b"1"))
-    assert room.log.first_dirty_offset == 0
-    assert room.disk.read_file(f"{room.path}/{CLEANER_OFFSETS}") == b"0\n0\n"
+def test_topic_of_the_same_name_starts_dirty(fixture: CompactionFixture) -> None:
+    fill(fixture)
+    fixture.compact()
+    fixture.fixture.store.delete(NAME, "gone")
+    fixture.fixture.store.create(spec(settings=fixture.settings))
+    fixture.produce((b"a", b"1"))
+    assert fixture.log.first_dirty_offset == 0
+    assert fixture.disk.read_file(f"{fixture.path}/{CLEANER_OFFSETS}") == b"0\n0\n"
 
 
 @pytest.mark.parametrize("lost", [(), ("recovery-point-offset-checkpoint",)])
 def test_log_that_was_compacted_keeps_its_records_when_it_no_longer_is(
-    room: CompactionRoom, rooms: list[CompactionRoom], lost: tuple[str, ...]
+    fixture: CompactionFixture, rooms: list[CompactionFixture], lost: tuple[str, ...]
 ) -> None:
-    with_settings(room, segment_bytes=300, max_message_bytes=300)
-    fill(room, 6)
-    room.compact()
-    expected = contents(room.log)
-    room.abandon()
+    with_settings(fixture, segment_bytes=300, max_message_bytes=300)
+    fill(fixture, 6)
+    fixture.compact()
+    expected = contents(fixture.log)
+    fixture.abandon()
     rooms.clear()
-    disk = room.disk.crash(Random(0), "process")
+    disk = fixture.disk.crash(Random(0), "process")
     for name in lost:
-        disk.remove(f"{room.path}/{name}")
-    room.settings = topic()
-    rooms.append(again := room.crash(disk))
+        disk.remove(f"{fixture.path}/{name}")
+    fixture.settings = topic()
+    rooms.append(again := fixture.crash(disk))
     assert contents(again.log) == expected
 
 
 def test_gaps_before_an_empty_active_segment_are_not_taken_for_damage(
-    room: CompactionRoom, rooms: list[CompactionRoom]
+    fixture: CompactionFixture, rooms: list[CompactionFixture]
 ) -> None:
     """Cut off before the cleaner's checkpoint, and no longer compacted: only the next segment's name tells."""
     for number in range(3):
-        room.produce((b"b", b"%d" % number), (b"a", b"1"))
-    room.produce((b"a", b"2"))
-    room.roll()
-    assert room.begin()
-    while room.disk.read_file(f"{room.path}/{CLEANER_OFFSETS}") is None:
-        expected, disk = contents(room.log), room.disk.crash(Random(0), "process")
-        room.threads.run_one()
+        fixture.produce((b"b", b"%d" % number), (b"a", b"1"))
+    fixture.produce((b"a", b"2"))
+    fixture.roll()
+    assert fixture.begin()
+    while fixture.disk.read_file(f"{fixture.path}/{CLEANER_OFFSETS}") is None:
+        expected, disk = contents(fixture.log), fixture.disk.crash(Random(0), "process")
+        fixture.threads.run_one()
     assert len(expected) == 2
-    room.abandon()
+    fixture.abandon()
     rooms.clear()
-    room.settings = topic()
-    rooms.append(again := room.crash(disk))
+    fixture.settings = topic()
+    rooms.append(again := fixture.crash(disk))
     assert contents(again.log) == expected
     assert again.log.log_end_offset == 7
 
 
 def test_holes_between_segments_below_the_cleaners_checkpoint_stay(
-    room: CompactionRoom, rooms: list[CompactionRoom]
+    fixture: CompactionFixture, rooms: list[CompactionFixture]
 ) -> None:
     """Kafka's cleaner leaves them."""
-    room.log.configure(topic())
-    fill(room)
-    room.settle()
-    room.abandon()
+    fixture.log.configure(topic())
+    fill(fixture)
+    fixture.settle()
+    fixture.abandon()
     rooms.clear()
-    disk = room.disk.crash(Random(0), "process")
-    disk.remove(room.log.segments[1].path(".log"))
-    disk.remove(f"{room.path}/recovery-point-offset-checkpoint")
-    room.settings = topic()
-    cut = room.crash(disk.crash(Random(0), "process"))
+    disk = fixture.disk.crash(Random(0), "process")
+    disk.remove(fixture.log.segments[1].path(".log"))
+    disk.remove(f"{fixture.path}/recovery-point-offset-checkpoint")
+    fixture.settings = topic()
+    cut = fixture.crash(disk.crash(Random(0), "process"))
     assert [base for base, _, _ in cut.batches()] == [0]
     cut.abandon()
-    disk.write_file(f"{room.path}/{CLEANER_OFFSETS}", b"0\n1\norders 0 9\n", sync=True)
-    rooms.append(again := room.crash(disk))
+    disk.write_file(f"{fixture.path}/{CLEANER_OFFSETS}", b"0\n1\norders 0 9\n", sync=True)
+    rooms.append(again := fixture.crash(disk))
     assert [base for base, _, _ in again.batches()] == [0, 6, 9]
 
 
-def test_damaged_cleaners_checkpoint_takes_no_record(room: CompactionRoom, rooms: list[CompactionRoom]) -> None:
-    fill(room)
-    room.compact()
-    expected = contents(room.log)
-    room.abandon()
+def test_damaged_cleaners_checkpoint_takes_no_record(
+    fixture: CompactionFixture, rooms: list[CompactionFixture]
+) -> None:
+    fill(fixture)
+    fixture.compact()
+    expected = contents(fixture.log)
+    fixture.abandon()
     rooms.clear()
-    disk = room.disk.crash(Random(0), "process")
-    disk.write_file(f"{room.path}/{CLEANER_OFFSETS}", b"0\n1\nord", sync=True)
-    room.settings = topic()
-    rooms.append(again := room.crash(disk))
+    disk = fixture.disk.crash(Random(0), "process")
+    disk.write_file(f"{fixture.path}/{CLEANER_OFFSETS}", b"0\n1\nord", sync=True)
+    fixture.settings = topic()
+    rooms.append(again := fixture.crash(disk))
     assert contents(again.log) == expected
     assert again.log.first_dirty_offset == 0
 
 
-def test_swap_that_kafka_began_is_finished(room: CompactionRoom, rooms: list[CompactionRoom]) -> None:
-    fill(room)
-    room.settle()
-    room.abandon()
+def test_swap_that_kafka_began_is_finished(fixture: CompactionFixture, rooms: list[CompactionFixture]) -> None:
+    fill(fixture)
+    fixture.settle()
+    fixture.abandon()
     rooms.clear()
-    disk = room.disk.crash(Random(0), "process")
-    first, last = room.log.segments[0], room.log.segments[2]
+    disk = fixture.disk.crash(Random(0), "process")
+    first, last = fixture.log.segments[0], fixture.log.segments[2]
     data = disk.read_file(last.path(".log"))
     assert data is not None
     disk.write_file(first.path(".log.swap"), data, sync=True)
-    rooms.append(again := room.crash(disk))
+    rooms.append(again := fixture.crash(disk))
     assert again.segments() == [0, 9]
     assert [offset for offset, _, _ in again.pairs()] == [6, 7, 8, 9]
     assert again.log.offset_for_timestamp(NOW + 201, 100) == (7, NOW + 201)
@@ -884,10 +894,10 @@ def test_process_that_ends_too_early_is_noticed(tmp_path: Path, capfd: pytest.Ca
     assert "could not read a segment" in capfd.readouterr().err
 
 
-def test_cleaned_file_of_an_earlier_try_is_started_anew(room: CompactionRoom) -> None:
-    room.produce((b"a", b"1"))
-    room.disk.write_file(room.log.active.path(".log.cleaned"), b"leftover" * 100, sync=True)
-    segment = Segment(room.disk, room.log.directory, 0)
+def test_cleaned_file_of_an_earlier_try_is_started_anew(fixture: CompactionFixture) -> None:
+    fixture.produce((b"a", b"1"))
+    fixture.disk.write_file(fixture.log.active.path(".log.cleaned"), b"leftover" * 100, sync=True)
+    segment = Segment(fixture.disk, fixture.log.directory, 0)
     segment.open_cleaned()
     segment.append_cleaned(b"x")
-    assert room.disk.read_file(segment.path(".log.cleaned")) == b"x"
+    assert fixture.disk.read_file(segment.path(".log.cleaned")) == b"x"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from tests.unit.log.log_room import (
+from tests.unit.log.log_fixtures import (
     FOLDER,
     NOW,
     batch,
@@ -19,7 +19,7 @@ from tests.unit.log.log_room import (
     topic,
     write,
 )
-from tests.unit.log.txn_room import Client, end_txn, values
+from tests.unit.log.txn_fixtures import Client, end_txn, values
 
 from ottla.log.recovery import CleanStop
 from ottla.log.retention import retention_start_offset

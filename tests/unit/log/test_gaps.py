@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.log.log_room import (
+from tests.unit.log.log_fixtures import (
     FOLDER,
     NAME,
     NOW,
@@ -20,7 +20,7 @@ from tests.unit.log.log_room import (
     topic,
     write,
 )
-from tests.unit.log.store_room import StoreRoom, disk_with, spec
+from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 
 from ottla.log.log import Log
 from ottla.log.recovery import CleanStop
@@ -99,53 +99,53 @@ def test_times_and_positions_are_found_behind_a_gap() -> None:
 def test_file_that_was_cut_below_the_noted_high_watermark_keeps_its_end(tmp_path: Path) -> None:
     """After a kill the active segment is read. Its checksums cannot tell where it ended, the high watermark can."""
     disk = disk_with(tmp_path)
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    write(room.log(), batch(2), batch(3))
-    room.store.write_checkpoints({NAME: 5}, sync=False)
-    room.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    write(fixture.log(), batch(2), batch(3))
+    fixture.store.write_checkpoints({NAME: 5}, sync=False)
+    fixture.abandon()
     disk.damage(f"{tmp_path}/orders-0/{0:020d}.log", lambda data: data[:-1])
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    assert offsets(room.log()) == [(0, 2), (2, 5)]
-    assert contents(room.log())[1] == batch_without_records(2, 5, 0)
-    room.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    assert offsets(fixture.log()) == [(0, 2), (2, 5)]
+    assert contents(fixture.log())[1] == batch_without_records(2, 5, 0)
+    fixture.abandon()
 
 
 def test_high_watermark_of_a_deleted_topic_does_not_count_for_the_next_of_its_name(tmp_path: Path) -> None:
     disk = disk_with(tmp_path)
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    write(room.log(), batch(2), batch(3))
-    room.store.write_checkpoints({NAME: 5}, sync=False)
-    room.store.delete(NAME, "1")
-    room.threads.run()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    write(fixture.log(), batch(2), batch(3))
+    fixture.store.write_checkpoints({NAME: 5}, sync=False)
+    fixture.store.delete(NAME, "1")
+    fixture.threads.run()
     again = spec(topic_id=bytes(16))
-    room.store.create(again)
-    write(room.log(), batch())
-    room.abandon()
-    room = StoreRoom(disk, tmp_path)
-    room.start(again)
-    assert offsets(room.log()) == [(0, 1)]
+    fixture.store.create(again)
+    write(fixture.log(), batch())
+    fixture.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(again)
+    assert offsets(fixture.log()) == [(0, 1)]
     assert b"orders 0 5" not in (disk.read_file(f"{tmp_path}/{HIGH_WATERMARKS}") or b"")
-    room.abandon()
+    fixture.abandon()
 
 
 def test_folder_that_is_lost_is_noticed_and_its_offsets_are_not_used_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = disk_with(tmp_path)
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    write(room.log(), batch(2), batch(3))
-    room.stop()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    write(fixture.log(), batch(2), batch(3))
+    fixture.stop()
     disk.remove_tree(f"{tmp_path}/orders-0")
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    assert room.log().log_start_offset == room.log().log_end_offset == 5
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    assert fixture.log().log_start_offset == fixture.log().log_end_offset == 5
     assert "first_missing_offset=0 next_offset=5" in caplog.text
-    assert write(room.log(), batch()) == [5]
-    room.stop()
+    assert write(fixture.log(), batch()) == [5]
+    fixture.stop()
 
 
 def test_implausible_offset_in_a_checkpoint_is_reported_and_ignored(caplog: pytest.LogCaptureFixture) -> None:

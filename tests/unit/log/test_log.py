@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.log.log_room import (
+from tests.unit.log.log_fixtures import (
     FOLDER,
     NOW,
     append,

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.log.log_room import (
+from tests.unit.log.log_fixtures import (
     FOLDER,
     NOW,
     append,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from tests.unit.log.log_room import NOW, append_on_loop, batch, contents, new_log, topic
+from tests.unit.log.log_fixtures import NOW, append_on_loop, batch, contents, new_log, topic
 
 from ottla.log.log import Log
 from ottla.log.opening import INLINE_US_MAX, TURN_US_MAX, NeedsOpening

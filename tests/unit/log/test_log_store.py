@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.log.log_room import NAME, NOW, append, batch, contents, offsets, stored, sync, topic, write
-from tests.unit.log.store_room import TOPIC_ID, StoreRoom, disk_with, spec
+from tests.unit.log.log_fixtures import NAME, NOW, append, batch, contents, offsets, stored, sync, topic, write
+from tests.unit.log.store_fixtures import TOPIC_ID, StoreFixture, disk_with, spec
 
 from ottla.log.store import (
     CLEAN_STOP,
@@ -34,49 +34,49 @@ def disk(tmp_path: Path) -> MemoryDisk:
     return disk_with(tmp_path)
 
 
-def killed(room: StoreRoom) -> MemoryDisk:
+def killed(fixture: StoreFixture) -> MemoryDisk:
     """The disk of a broker that was killed."""
-    room.abandon()
-    assert isinstance(room.disk, MemoryDisk)
-    return room.disk.crash(Random(0), "process")
+    fixture.abandon()
+    assert isinstance(fixture.disk, MemoryDisk)
+    return fixture.disk.crash(Random(0), "process")
 
 
 def folders(disk: MemoryDisk, path: Path) -> set[str]:
     return {name for name in disk.listdir(str(path)) if disk.file_size(f"{path}/{name}") is None}
 
 
-def written(disk: MemoryDisk, path: Path, *batches: bytes) -> StoreRoom:
+def written(disk: MemoryDisk, path: Path, *batches: bytes) -> StoreFixture:
     """A broker that wrote something."""
-    room = StoreRoom(disk, path)
-    room.start(spec())
-    write(room.log(), *(batches or [batch(2), batch(3)]))
-    return room
+    fixture = StoreFixture(disk, path)
+    fixture.start(spec())
+    write(fixture.log(), *(batches or [batch(2), batch(3)]))
+    return fixture
 
 
 # -- whose directory --------------------------------------------------------------------------------------------------
 
 
 def test_directory_in_use_is_refused_and_says_what_to_do(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = StoreRoom(disk, tmp_path)
-    room.start()
-    other = StoreRoom(disk, tmp_path)
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start()
+    other = StoreFixture(disk, tmp_path)
     with pytest.raises(StartError, match="in use by another broker process; stop that one"):
         other.store.lock()
-    room.abandon()
+    fixture.abandon()
     other.store.lock()
     other.abandon()
 
 
 def test_new_directory_is_signed_once(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = StoreRoom(disk, tmp_path)
-    room.start()
-    room.stop()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start()
+    fixture.stop()
     meta = read_meta(disk, str(tmp_path))
     assert meta == {"version": "1", "cluster.id": "cluster", "node.id": "1", "directory.id": "directory"}
-    room = StoreRoom(disk, tmp_path)
-    room.store.lock()
-    room.store.write_meta("another", 2, lambda: "other")
-    room.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.store.lock()
+    fixture.store.write_meta("another", 2, lambda: "other")
+    fixture.abandon()
     assert read_meta(disk, str(tmp_path)) == meta
 
 
@@ -96,37 +96,37 @@ def test_directory_of_another_owner_is_refused(
 
 
 def test_partition_has_no_folder_before_its_first_batch(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
     assert folders(disk, tmp_path) == set()
-    append(room.log(), batch(producer=(1, 0, 0)))
+    append(fixture.log(), batch(producer=(1, 0, 0)))
     assert folders(disk, tmp_path) == {"orders-0"}
     assert disk.read_file(f"{tmp_path}/orders-0/partition.metadata") == (
         f"version: 0\ntopic_id: {topic_id_text(TOPIC_ID)}".encode()
     )
-    room.abandon()
+    fixture.abandon()
 
 
 def test_folder_of_an_unknown_partition_is_left_alone(disk: MemoryDisk, tmp_path: Path) -> None:
     disk = killed(written(disk, tmp_path))
-    room = StoreRoom(disk, tmp_path)
-    room.start()
-    room.stop()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start()
+    fixture.stop()
     assert folders(disk, tmp_path) == {"orders-0"}
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    assert offsets(room.log()) == [(0, 2), (2, 5)]
-    room.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    assert offsets(fixture.log()) == [(0, 2), (2, 5)]
+    fixture.abandon()
 
 
 def test_folder_of_an_earlier_topic_is_set_aside(disk: MemoryDisk, tmp_path: Path) -> None:
     disk = killed(written(disk, tmp_path))
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec(topic_id=OTHER_ID))
-    assert room.log().log_end_offset == 0
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec(topic_id=OTHER_ID))
+    assert fixture.log().log_end_offset == 0
     assert folders(disk, tmp_path) == {f"orders-0.{topic_id_text(TOPIC_ID)}-stray"}
-    assert write(room.log(), batch()) == [0]
-    room.stop()
+    assert write(fixture.log(), batch()) == [0]
+    fixture.stop()
     assert folders(disk, tmp_path) == {f"orders-0.{topic_id_text(TOPIC_ID)}-stray", "orders-0"}
 
 
@@ -136,65 +136,65 @@ def test_folder_whose_metadata_a_power_cut_took_is_ours(disk: MemoryDisk, tmp_pa
     disk.remove(f"{tmp_path}/orders-0/partition.metadata")
     if damage is not None:
         disk.write_file(f"{tmp_path}/orders-0/partition.metadata", damage, sync=True)
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    assert offsets(room.log()) == [(0, 2), (2, 5)]
-    room.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    assert offsets(fixture.log()) == [(0, 2), (2, 5)]
+    fixture.abandon()
 
 
 def test_folder_that_lies_where_a_new_topic_begins_is_set_aside(disk: MemoryDisk, tmp_path: Path) -> None:
     """A topic was deleted while the disk was away, and made again after the disk was back."""
     disk = killed(written(disk, tmp_path, *(batch() for _ in range(9))))
-    room = StoreRoom(disk, tmp_path)
-    room.start()
-    room.store.create(spec(topic_id=OTHER_ID))
-    write(room.log(), batch(4))
-    again = StoreRoom(killed(room), tmp_path)
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start()
+    fixture.store.create(spec(topic_id=OTHER_ID))
+    write(fixture.log(), batch(4))
+    again = StoreFixture(killed(fixture), tmp_path)
     again.start(spec(topic_id=OTHER_ID))
     assert offsets(again.log()) == [(0, 4)]
     again.abandon()
 
 
 def test_folder_that_could_only_be_made_in_part_is_used(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
     disk.fail("write_file", errno.ENOSPC, path="partition.metadata")
     with pytest.raises(OSError):
-        append(room.log(), batch())
-    assert write(room.log(), batch()) == [0]
+        append(fixture.log(), batch())
+    assert write(fixture.log(), batch()) == [0]
     assert folders(disk, tmp_path) == {"orders-0"}
-    room.abandon()
+    fixture.abandon()
 
 
 def test_remains_of_deleted_partitions_go(disk: MemoryDisk, tmp_path: Path) -> None:
     disk.makedirs(f"{tmp_path}/orders-0.abc-delete")
     disk.write_file(f"{tmp_path}/orders-0.abc-delete/00000000000000000000.log", b"x", sync=False)
-    room = StoreRoom(disk, tmp_path)
-    room.start()
-    room.stop()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start()
+    fixture.stop()
     assert folders(disk, tmp_path) == set()
 
 
 @pytest.mark.parametrize("name", ["orders", "orders-", "-0", "orders-00", "orders-²", "orders-0x", "0"])
 def test_folder_that_is_no_partitions_is_ignored(disk: MemoryDisk, tmp_path: Path, name: str) -> None:
     disk.makedirs(f"{tmp_path}/{name}")
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    assert room.store.was_clean
-    room.stop()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    assert fixture.store.was_clean
+    fixture.stop()
     assert folders(disk, tmp_path) == {name}
 
 
 def test_topic_names_may_hold_dashes(disk: MemoryDisk, tmp_path: Path) -> None:
     name = TopicPartition("a-delete-1-b", 12)
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec(name))
-    write(room.log(name), batch())
-    room.stop()
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec(name))
-    assert offsets(room.log(name)) == [(0, 1)]
-    room.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec(name))
+    write(fixture.log(name), batch())
+    fixture.stop()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec(name))
+    assert offsets(fixture.log(name)) == [(0, 1)]
+    fixture.abandon()
 
 
 def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
@@ -202,25 +202,25 @@ def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
     disk = disk_with(paths[0])
     for path in paths:
         path.mkdir()
-    room = StoreRoom(disk, *paths)
+    fixture = StoreFixture(disk, *paths)
     specs = [spec(TopicPartition("t", number)) for number in range(4)]
-    room.start(*specs)
-    assert [len(directory.logs) for directory in room.store.dirs] == [2, 2]
-    room.store.dirs[0].offline = True
-    room.store.create(spec(TopicPartition("t", 4)))
-    assert [len(directory.logs) for directory in room.store.dirs] == [2, 3]
-    room.store.dirs[1].offline = True
+    fixture.start(*specs)
+    assert [len(directory.logs) for directory in fixture.store.dirs] == [2, 2]
+    fixture.store.dirs[0].offline = True
+    fixture.store.create(spec(TopicPartition("t", 4)))
+    assert [len(directory.logs) for directory in fixture.store.dirs] == [2, 3]
+    fixture.store.dirs[1].offline = True
     with pytest.raises(OSError, match="no log directory is online"):
-        room.store.create(spec(TopicPartition("t", 5)))
-    room.abandon()
+        fixture.store.create(spec(TopicPartition("t", 5)))
+    fixture.abandon()
 
 
 def test_first_synced_batch_of_a_partition_survives_a_power_cut(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = written(disk, tmp_path)
-    sync(room.log())
-    room.abandon()
+    fixture = written(disk, tmp_path)
+    sync(fixture.log())
+    fixture.abandon()
     for seed in range(20):
-        again = StoreRoom(disk.crash(Random(seed), "power"), tmp_path)
+        again = StoreFixture(disk.crash(Random(seed), "power"), tmp_path)
         again.start(spec())
         assert offsets(again.log()) == [(0, 2), (2, 5)]
         again.abandon()
@@ -231,56 +231,56 @@ def test_first_synced_batch_of_a_partition_survives_a_power_cut(disk: MemoryDisk
 
 def test_start_after_a_clean_stop_opens_no_segment(disk: MemoryDisk, tmp_path: Path) -> None:
     specs = [spec(TopicPartition("t", number), settings=ROLLING) for number in range(5)]
-    room = StoreRoom(disk, tmp_path)
-    room.start(*specs)
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(*specs)
     for each in specs:
         for number in range(4):
-            write(room.log(each.name), batch(timestamp=NOW + 101 * number, producer=(1, 0, number)))
-    room.stop()
+            write(fixture.log(each.name), batch(timestamp=NOW + 101 * number, producer=(1, 0, number)))
+    fixture.stop()
     for _ in range(2):
         disk.calls.clear()
-        room = StoreRoom(disk, tmp_path)
-        room.start(*specs)
-        assert room.store.was_clean
-        room.stop()
+        fixture = StoreFixture(disk, tmp_path)
+        fixture.start(*specs)
+        assert fixture.store.was_clean
+        fixture.stop()
         assert not [call for call in disk.calls if call.path.endswith(".log") and call.name != "file_size"]
-    room = StoreRoom(disk, tmp_path)
-    room.start(*specs)
-    assert all(len(contents(room.log(each.name))) == 4 for each in specs)
-    room.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(*specs)
+    assert all(len(contents(fixture.log(each.name))) == 4 for each in specs)
+    fixture.abandon()
 
 
 def test_start_says_whether_the_last_stop_was_clean(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = written(disk, tmp_path)
-    assert room.store.was_clean
-    disk = killed(room)
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    assert not room.store.was_clean
-    room.stop()
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    assert room.store.was_clean
-    room.abandon()
+    fixture = written(disk, tmp_path)
+    assert fixture.store.was_clean
+    disk = killed(fixture)
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    assert not fixture.store.was_clean
+    fixture.stop()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    assert fixture.store.was_clean
+    fixture.abandon()
 
 
 def test_note_of_the_clean_stop_is_gone_for_good_once_the_broker_runs(disk: MemoryDisk, tmp_path: Path) -> None:
     written(disk, tmp_path).stop()
     assert disk.exists(f"{tmp_path}/{CLEAN_STOP}")
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    room.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    fixture.abandon()
     for seed in range(20):
         assert not disk.crash(Random(seed), "power").exists(f"{tmp_path}/{CLEAN_STOP}")
 
 
 def test_note_of_the_clean_stop_comes_last_and_only_when_all_is_on_disk(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = written(disk, tmp_path, *(batch(producer=(1, 0, number)) for number in range(3)))
-    expected = contents(room.log())
-    disk = killed(room)
+    fixture = written(disk, tmp_path, *(batch(producer=(1, 0, number)) for number in range(3)))
+    expected = contents(fixture.log())
+    disk = killed(fixture)
     changes = 0
     while True:
-        stopping = StoreRoom(disk.crash(Random(0), "process"), tmp_path)
+        stopping = StoreFixture(disk.crash(Random(0), "process"), tmp_path)
         stopping.start(spec())
         write(stopping.log(), batch(producer=(1, 0, 3)))
         assert isinstance(stopping.disk, MemoryDisk)
@@ -298,7 +298,7 @@ def test_note_of_the_clean_stop_comes_last_and_only_when_all_is_on_disk(disk: Me
             break
     assert changes > 10
     stopping.disk.heal()
-    again = StoreRoom(stopping.disk, tmp_path)
+    again = StoreFixture(stopping.disk, tmp_path)
     again.start(spec())
     assert contents(again.log()) == [*expected, stored(batch(producer=(1, 0, 3)), 3)]
     again.abandon()
@@ -317,11 +317,11 @@ def test_damaged_note_of_a_clean_stop_means_recovery(disk: MemoryDisk, tmp_path:
     fd = disk.open(f"{tmp_path}/orders-0/{0:020d}.log")
     disk.pwrite(fd, b"rubbish", disk.size(fd))
     disk.write_file(f"{tmp_path}/{CLEAN_STOP}", note, sync=True)
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    assert offsets(room.log()) == [(0, 2), (2, 5)]
-    assert write(room.log(), batch()) == [5]
-    room.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    assert offsets(fixture.log()) == [(0, 2), (2, 5)]
+    assert write(fixture.log(), batch()) == [5]
+    fixture.abandon()
 
 
 @pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"logs": 3}'])
@@ -329,25 +329,25 @@ def test_damaged_note_is_no_clean_stop(disk: MemoryDisk, tmp_path: Path, note: b
     """Leader epochs go up after an unclean stop, so that readers learn of what may be gone."""
     written(disk, tmp_path).stop()
     disk.write_file(f"{tmp_path}/{CLEAN_STOP}", note, sync=True)
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    assert not room.store.was_clean
-    room.abandon()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    assert not fixture.store.was_clean
+    fixture.abandon()
 
 
 def test_clean_stop_notes_where_each_log_ended(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = written(disk, tmp_path)
-    size = room.log().size_bytes
-    room.stop()
+    fixture = written(disk, tmp_path)
+    size = fixture.log().size_bytes
+    fixture.stop()
     noted = json.loads(disk.read_file(f"{tmp_path}/{CLEAN_STOP}") or b"")
     assert noted["logs"] == {"orders-0": [5, 0, size, 0]}
 
 
 def test_offline_directory_is_not_noted_as_clean(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = written(disk, tmp_path)
-    room.store.dirs[0].offline = True
+    fixture = written(disk, tmp_path)
+    fixture.store.dirs[0].offline = True
     disk.calls.clear()
-    room.stop()
+    fixture.stop()
     assert not disk.calls
     assert not disk.exists(f"{tmp_path}/{CLEAN_STOP}")
 
@@ -356,26 +356,26 @@ def test_offline_directory_is_not_noted_as_clean(disk: MemoryDisk, tmp_path: Pat
 
 
 def test_checkpoints_are_kafkas(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec(settings=ROLLING), spec(TopicPartition("quiet", 3)))
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec(settings=ROLLING), spec(TopicPartition("quiet", 3)))
     for number in range(3):
-        write(room.log(), batch(5, timestamp=NOW + 101 * number))
-    sync(room.log())
-    room.threads.run()
-    write(room.log(), batch())
-    room.store.advance_log_start(room.log(), 7)
-    room.store.write_checkpoints({NAME: 16}, sync=False)
+        write(fixture.log(), batch(5, timestamp=NOW + 101 * number))
+    sync(fixture.log())
+    fixture.threads.run()
+    write(fixture.log(), batch())
+    fixture.store.advance_log_start(fixture.log(), 7)
+    fixture.store.write_checkpoints({NAME: 16}, sync=False)
     assert disk.read_file(f"{tmp_path}/{RECOVERY_POINTS}") == b"0\n1\norders 0 10\n"
     assert disk.read_file(f"{tmp_path}/{START_OFFSETS}") == b"0\n1\norders 0 7\n"
     assert disk.read_file(f"{tmp_path}/{HIGH_WATERMARKS}") == b"0\n1\norders 0 16\n"
-    room.abandon()
+    fixture.abandon()
 
 
 def test_start_offset_holds_after_a_kill(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = written(disk, tmp_path)
-    room.store.advance_log_start(room.log(), 3)
-    room.store.write_checkpoints({}, sync=False)
-    again = StoreRoom(killed(room), tmp_path)
+    fixture = written(disk, tmp_path)
+    fixture.store.advance_log_start(fixture.log(), 3)
+    fixture.store.write_checkpoints({}, sync=False)
+    again = StoreFixture(killed(fixture), tmp_path)
     again.start(spec())
     assert again.log().log_start_offset == 3
     again.abandon()
@@ -388,12 +388,12 @@ DAMAGED = [b"", b"0\n", b"0\n5\n", b"1\n0\n", b"0\n1\norders 0 1", b"0\n1\norder
 @pytest.mark.parametrize("file", [RECOVERY_POINTS, START_OFFSETS, HIGH_WATERMARKS])
 @pytest.mark.parametrize("data", DAMAGED)
 def test_damaged_checkpoint_loses_nothing(disk: MemoryDisk, tmp_path: Path, file: str, data: bytes) -> None:
-    room = written(disk, tmp_path, *(batch(producer=(1, 0, number)) for number in range(5)))
-    room.store.write_checkpoints({NAME: 5}, sync=True)
-    expected = contents(room.log())
-    disk = killed(room)
+    fixture = written(disk, tmp_path, *(batch(producer=(1, 0, number)) for number in range(5)))
+    fixture.store.write_checkpoints({NAME: 5}, sync=True)
+    expected = contents(fixture.log())
+    disk = killed(fixture)
     disk.write_file(f"{tmp_path}/{file}", data, sync=True)
-    again = StoreRoom(disk, tmp_path)
+    again = StoreFixture(disk, tmp_path)
     again.start(spec())
     assert contents(again.log()) == expected
     assert append(again.log(), batch(producer=(1, 0, 4))) == (4, 5)
@@ -405,143 +405,143 @@ def test_checkpoints_of_a_deleted_topic_do_not_cut_down_its_successor(
     disk: MemoryDisk, tmp_path: Path, keep: str
 ) -> None:
     """The first was deleted up to offset 40; the second has five records when the machine stops."""
-    room = written(disk, tmp_path, batch(50))
-    sync(room.log())
-    room.store.advance_log_start(room.log(), 40)
-    room.store.write_checkpoints({}, sync=True)
-    room.store.delete(NAME, "unique")
-    room.threads.run()
-    room.store.create(spec(topic_id=OTHER_ID))
-    write(room.log(), batch(2), batch(3))
-    sync(room.log())
-    room.abandon()
+    fixture = written(disk, tmp_path, batch(50))
+    sync(fixture.log())
+    fixture.store.advance_log_start(fixture.log(), 40)
+    fixture.store.write_checkpoints({}, sync=True)
+    fixture.store.delete(NAME, "unique")
+    fixture.threads.run()
+    fixture.store.create(spec(topic_id=OTHER_ID))
+    write(fixture.log(), batch(2), batch(3))
+    sync(fixture.log())
+    fixture.abandon()
     for seed in range(10):
-        again = StoreRoom(disk.crash(Random(seed), keep), tmp_path)  # type: ignore[arg-type]
+        again = StoreFixture(disk.crash(Random(seed), keep), tmp_path)  # type: ignore[arg-type]
         again.start(spec(topic_id=OTHER_ID))
         assert offsets(again.log()) == [(0, 2), (2, 5)]
         again.abandon()
 
 
 def test_checkpoints_are_synced_only_for_a_name_that_had_a_past(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    room.store.write_checkpoints({}, sync=False)
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    fixture.store.write_checkpoints({}, sync=False)
     disk.calls.clear()
-    append(room.log(), batch())
+    append(fixture.log(), batch())
     assert not [call for call in disk.calls if call.name in ("fsync_dir", "fdatasync")]
-    room.abandon()
+    fixture.abandon()
 
 
 # -- segments and deletions in threads --------------------------------------------------------------------------------
 
 
-def rolling_room(disk: MemoryDisk, path: Path, rolls: int = 2) -> StoreRoom:
+def rolling_room(disk: MemoryDisk, path: Path, rolls: int = 2) -> StoreFixture:
     """Two sealed segments that no thread has looked at yet, and an active one."""
-    room = StoreRoom(disk, path)
-    room.start(spec(settings=ROLLING))
+    fixture = StoreFixture(disk, path)
+    fixture.start(spec(settings=ROLLING))
     for number in range(rolls + 1):
-        write(room.log(), batch(timestamp=NOW + 101 * number))
-    return room
+        write(fixture.log(), batch(timestamp=NOW + 101 * number))
+    return fixture
 
 
 def test_sealed_segments_are_synced_with_their_indexes_and_the_recovery_point_follows(
     disk: MemoryDisk, tmp_path: Path
 ) -> None:
-    room = rolling_room(disk, tmp_path)
-    assert room.log().recovery_point == 0
-    room.threads.run_one()
-    assert (room.log().synced_end_offset, room.log().recovery_point) == (1, 1)
+    fixture = rolling_room(disk, tmp_path)
+    assert fixture.log().recovery_point == 0
+    fixture.threads.run_one()
+    assert (fixture.log().synced_end_offset, fixture.log().recovery_point) == (1, 1)
     assert disk.file_size(f"{tmp_path}/orders-0/{0:020d}.timeindex") == 12
-    room.threads.run()
-    assert room.log().recovery_point == 2
-    room.abandon()
+    fixture.threads.run()
+    assert fixture.log().recovery_point == 2
+    fixture.abandon()
 
 
 def test_sealed_segment_that_cannot_be_synced_fails_its_directory(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = rolling_room(disk, tmp_path)
+    fixture = rolling_room(disk, tmp_path)
     failed: list[LogDir] = []
-    room.store.on_dir_failed = lambda directory, error: failed.append(directory)
+    fixture.store.on_dir_failed = lambda directory, error: failed.append(directory)
     disk.fail("fdatasync", errno.ENOSPC)
-    room.threads.run_one()
-    assert failed == [room.store.dirs[0]]
-    assert room.log().synced_end_offset == 0
-    room.abandon()
+    fixture.threads.run_one()
+    assert failed == [fixture.store.dirs[0]]
+    assert fixture.log().synced_end_offset == 0
+    fixture.abandon()
 
 
 def test_index_for_which_there_is_no_room_is_written_later(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = rolling_room(disk, tmp_path)
-    room.store.on_dir_failed = lambda directory, error: pytest.fail("a full disk is not a broken one")
+    fixture = rolling_room(disk, tmp_path)
+    fixture.store.on_dir_failed = lambda directory, error: pytest.fail("a full disk is not a broken one")
     disk.fail("write_file", errno.ENOSPC, path=".index")
-    room.threads.run_one()
-    assert room.log().recovery_point == 0
-    write(room.log(), batch(timestamp=NOW + 1000))
-    room.threads.run()
-    assert room.log().recovery_point == 3
-    room.abandon()
+    fixture.threads.run_one()
+    assert fixture.log().recovery_point == 0
+    write(fixture.log(), batch(timestamp=NOW + 1000))
+    fixture.threads.run()
+    assert fixture.log().recovery_point == 3
+    fixture.abandon()
 
 
 def test_segments_are_unlinked_in_a_thread_once_the_rest_has_durable_names(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = rolling_room(disk, tmp_path)
-    room.threads.run()
-    room.store.advance_log_start(room.log(), 2)
+    fixture = rolling_room(disk, tmp_path)
+    fixture.threads.run()
+    fixture.store.advance_log_start(fixture.log(), 2)
     name = f"{tmp_path}/orders-0/{0:020d}.log"
     assert disk.exists(name)
     disk.calls.clear()
-    room.threads.run()
+    fixture.threads.run()
     assert not disk.exists(name)
     names = [call.name for call in disk.calls]
     assert names.index("fsync_dir") < names.index("remove")
-    room.abandon()
+    fixture.abandon()
 
 
 def test_deleted_partition_is_renamed_at_once_and_removed_in_a_thread(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = written(disk, tmp_path)
-    room.store.delete(NAME, "unique")
+    fixture = written(disk, tmp_path)
+    fixture.store.delete(NAME, "unique")
     assert folders(disk, tmp_path) == {"orders-0.unique-delete"}
-    room.threads.run()
+    fixture.threads.run()
     assert folders(disk, tmp_path) == set()
-    assert NAME not in room.store.logs
-    room.abandon()
+    assert NAME not in fixture.store.logs
+    fixture.abandon()
 
 
 def test_partition_without_a_folder_is_deleted_without_a_trace(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
     changes = disk.changes
-    room.store.delete(NAME, "unique")
-    room.store.delete(NAME, "unique")
-    room.threads.run()
+    fixture.store.delete(NAME, "unique")
+    fixture.store.delete(NAME, "unique")
+    fixture.threads.run()
     assert disk.changes == changes
-    room.abandon()
+    fixture.abandon()
 
 
 def test_partition_on_an_offline_disk_is_forgotten_and_its_files_are_left(disk: MemoryDisk, tmp_path: Path) -> None:
-    room = written(disk, tmp_path)
-    room.store.dirs[0].offline = True
-    room.store.delete(NAME, "unique")
-    assert NAME not in room.store.logs
+    fixture = written(disk, tmp_path)
+    fixture.store.dirs[0].offline = True
+    fixture.store.delete(NAME, "unique")
+    assert NAME not in fixture.store.logs
     assert folders(disk, tmp_path) == {"orders-0"}
-    room.abandon()
+    fixture.abandon()
 
 
 def test_work_for_a_deleted_partition_neither_fails_nor_touches_its_successor(disk: MemoryDisk, tmp_path: Path) -> None:
     """Rolls and unlinks were waiting for a thread when the topic was deleted and made again."""
-    room = rolling_room(disk, tmp_path)
-    room.store.on_dir_failed = lambda directory, error: pytest.fail(f"the directory failed: {error}")
-    sync(room.log())
-    room.store.advance_log_start(room.log(), 2)
-    waiting, room.threads.jobs = room.threads.jobs, []
-    room.store.delete(NAME, "unique")
-    room.threads.run()
-    room.store.create(spec(topic_id=OTHER_ID, settings=ROLLING))
+    fixture = rolling_room(disk, tmp_path)
+    fixture.store.on_dir_failed = lambda directory, error: pytest.fail(f"the directory failed: {error}")
+    sync(fixture.log())
+    fixture.store.advance_log_start(fixture.log(), 2)
+    waiting, fixture.threads.jobs = fixture.threads.jobs, []
+    fixture.store.delete(NAME, "unique")
+    fixture.threads.run()
+    fixture.store.create(spec(topic_id=OTHER_ID, settings=ROLLING))
     for number in range(3):
-        write(room.log(), batch(2, timestamp=NOW + 101 * number))
-    room.threads.run()
+        write(fixture.log(), batch(2, timestamp=NOW + 101 * number))
+    fixture.threads.run()
     names = sorted(disk.listdir(f"{tmp_path}/orders-0"))
-    room.threads.jobs = waiting
-    room.threads.run()
+    fixture.threads.jobs = waiting
+    fixture.threads.run()
     assert sorted(disk.listdir(f"{tmp_path}/orders-0")) == names
-    again = StoreRoom(killed(room), tmp_path)
+    again = StoreFixture(killed(fixture), tmp_path)
     again.start(spec(topic_id=OTHER_ID, settings=ROLLING))
     assert offsets(again.log()) == [(0, 2), (2, 4), (4, 6)]
     again.abandon()
@@ -550,26 +550,26 @@ def test_work_for_a_deleted_partition_neither_fails_nor_touches_its_successor(di
 def test_sync_of_a_sealed_segment_that_fails_because_its_topic_went_is_no_failure(
     disk: MemoryDisk, tmp_path: Path
 ) -> None:
-    room = rolling_room(disk, tmp_path)
-    room.store.on_dir_failed = lambda directory, error: pytest.fail(f"the directory failed: {error}")
-    work, done = room.threads.jobs.pop(0)
+    fixture = rolling_room(disk, tmp_path)
+    fixture.store.on_dir_failed = lambda directory, error: pytest.fail(f"the directory failed: {error}")
+    work, done = fixture.threads.jobs.pop(0)
     work()
-    room.store.delete(NAME, "unique")
+    fixture.store.delete(NAME, "unique")
     done(FileNotFoundError(errno.ENOENT, "the folder is gone"))
-    room.abandon()
+    fixture.abandon()
 
 
 def test_roll_that_is_synced_after_its_segment_was_unlinked_does_not_bring_it_back(
     disk: MemoryDisk, tmp_path: Path
 ) -> None:
-    room = written(disk, tmp_path)
-    room.stop()
-    room = StoreRoom(disk, tmp_path)
-    room.start(spec())
-    room.store.on_dir_failed = lambda directory, error: pytest.fail(f"the directory failed: {error}")
-    room.store.advance_log_start(room.log(), 5)
-    assert len(room.threads.jobs) == 2
-    room.threads.jobs.reverse()
-    room.threads.run()
+    fixture = written(disk, tmp_path)
+    fixture.stop()
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    fixture.store.on_dir_failed = lambda directory, error: pytest.fail(f"the directory failed: {error}")
+    fixture.store.advance_log_start(fixture.log(), 5)
+    assert len(fixture.threads.jobs) == 2
+    fixture.threads.jobs.reverse()
+    fixture.threads.run()
     assert [name for name in disk.listdir(f"{tmp_path}/orders-0") if name.endswith(".log")] == [f"{5:020d}.log"]
-    room.abandon()
+    fixture.abandon()

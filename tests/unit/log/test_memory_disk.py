@@ -16,7 +16,7 @@ from ottla.testing.disk import DiskCut, MemoryDisk
 @pytest.fixture(params=[MemoryDisk, RealDisk])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
     disk: Disk = request.param()
-    folder = str(tmp_path / "room")
+    folder = str(tmp_path / "fixture")
     disk.makedirs(folder)
     return disk, folder
 

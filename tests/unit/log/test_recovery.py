@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from tests.unit.log.log_room import (
+from tests.unit.log.log_fixtures import (
     FOLDER,
     NOW,
     append,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 
 import pytest
-from tests.unit.log.log_room import (
+from tests.unit.log.log_fixtures import (
     FOLDER,
     NOW,
     append,
@@ -19,7 +19,7 @@ from tests.unit.log.log_room import (
     topic,
     write,
 )
-from tests.unit.log.txn_room import Client, append_txn, end_txn, read_committed, stable_end, txn_batch, values
+from tests.unit.log.txn_fixtures import Client, append_txn, end_txn, read_committed, stable_end, txn_batch, values
 
 from ottla.log.log import Log
 from ottla.log.producers import Producers

@@ -152,7 +152,7 @@ class Client:
         return bytes(self.transport.sent)
 
 
-class Room:
+class Fixture:
     def __init__(self, **settings: int) -> None:
         self.loop = Loop()
         self.clock = Clock()
@@ -168,13 +168,13 @@ class Room:
 
 
 @pytest.fixture
-def room() -> Room:
-    return Room()
+def fixture() -> Fixture:
+    return Fixture()
 
 
 @pytest.fixture
-def client(room: Room) -> Client:
-    return room.client()
+def client(fixture: Fixture) -> Client:
+    return fixture.client()
 
 
 def framed(*payloads: bytes) -> bytes:
@@ -190,7 +190,7 @@ ONE, TWO, THREE = b"1" * 8, b"2" * 20, b"3" * 300
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.integers(8, 2000), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_frames_are_handled_whole_and_in_order_however_they_arrive(sizes: list[int], source: random.Random) -> None:
-    client = Room(in_flight_max=1000).client()
+    client = Fixture(in_flight_max=1000).client()
     client.on_frame = client.echo
     payloads = [source.randbytes(size) for size in sizes]
     data = framed(*payloads)
@@ -214,9 +214,9 @@ def test_frame_larger_than_the_receive_buffer_is_handled_whole(client: Client, s
     assert client.frames == [ONE, large, TWO]
 
 
-def test_frame_buffer_that_is_used_again_shows_nothing_of_the_last_frame(room: Room) -> None:
+def test_frame_buffer_that_is_used_again_shows_nothing_of_the_last_frame(fixture: Fixture) -> None:
     for fill in (b"a", b"b", b"c"):
-        client = room.client()
+        client = fixture.client()
         payload = fill * (MIB + ord(fill))
         client.feed(framed(payload))
         assert client.frames == [payload]
@@ -230,8 +230,8 @@ def test_frame_of_impossible_size_ends_the_connection(client: Client, size: int)
     assert client.transport.ended == "closed"
 
 
-def test_claimed_size_allocates_only_what_arrives(room: Room) -> None:
-    clients = [room.client() for _ in range(10)]
+def test_claimed_size_allocates_only_what_arrives(fixture: Fixture) -> None:
+    clients = [fixture.client() for _ in range(10)]
     tracemalloc.start()
     try:
         for client in clients:
@@ -273,8 +273,8 @@ def test_withdrawn_reply_holds_nothing_back(client: Client) -> None:
     assert client.sent == b"second"
 
 
-def test_nothing_leaves_before_the_files_are_written(room: Room, client: Client) -> None:
-    room.server._before_replies = lambda: False
+def test_nothing_leaves_before_the_files_are_written(fixture: Fixture, client: Client) -> None:
+    fixture.server._before_replies = lambda: False
     client.on_frame = client.echo
     client.feed(framed(ONE))
     client.turn()
@@ -310,8 +310,8 @@ def test_client_with_too_many_requests_in_flight_is_not_read_from(client: Client
 
 
 def test_client_that_is_owed_too_many_bytes_is_not_read_from() -> None:
-    room = Room(in_flight_max=500)
-    client = room.client()
+    fixture = Fixture(in_flight_max=500)
+    client = fixture.client()
     client.transport.full = True
     client.on_frame = lambda frame: client.connection.reserve(1).fill(bytes(600_000))
     client.feed(framed(*[ONE] * 100))
@@ -323,7 +323,7 @@ def test_client_that_is_owed_too_many_bytes_is_not_read_from() -> None:
 
 
 def test_bytes_behind_a_waiting_reply_count_as_owed() -> None:
-    client = Room(in_flight_max=500).client()
+    client = Fixture(in_flight_max=500).client()
     client.on_frame = lambda frame: (
         client.reserve(frame) if not client.slots else client.connection.reserve(1).fill(bytes(600_000))
     )
@@ -373,13 +373,13 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_region_leaves_between_the_bytes_around_it(
-    room: Room, pair: tuple[socket.socket, socket.socket], tmp_path: Path
+    fixture: Fixture, pair: tuple[socket.socket, socket.socket], tmp_path: Path
 ) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"0123456789")
     fd = os.open(path, os.O_RDONLY)
     try:
-        client = room.client(pair[0])
+        client = fixture.client(pair[0])
         client.feed(framed(ONE, TWO))
         client.slots[0].fill(b"head", [Region(fd, 2, 5), b"tail"])
         client.slots[1].fill(b"next")
@@ -391,13 +391,13 @@ def test_region_leaves_between_the_bytes_around_it(
 
 
 def test_region_that_its_file_no_longer_holds_ends_the_connection(
-    room: Room, pair: tuple[socket.socket, socket.socket], tmp_path: Path
+    fixture: Fixture, pair: tuple[socket.socket, socket.socket], tmp_path: Path
 ) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"0123456789")
     fd = os.open(path, os.O_RDONLY)
     try:
-        client = room.client(pair[0])
+        client = fixture.client(pair[0])
         client.feed(framed(ONE))
         client.slots[0].fill(b"head", [Region(fd, 8, 100), b"tail"])
         client.turn()
@@ -448,78 +448,78 @@ def test_client_that_closed_its_side_makes_what_is_parked_answer(client: Client)
     assert client.transport.ended == "closed"
 
 
-def test_lost_client_is_forgotten_with_everything_that_is_parked_for_it(room: Room, client: Client) -> None:
+def test_lost_client_is_forgotten_with_everything_that_is_parked_for_it(fixture: Fixture, client: Client) -> None:
     told: list[str] = []
     client.feed(framed(ONE))
     client.connection.on_close[lambda: told.append("gone")] = None
     client.connection.connection_lost(None)
     assert told == ["gone"]
     assert client.connection.in_flight == 0
-    assert not room.server.connections
+    assert not fixture.server.connections
 
 
 # -- all connections ------------------------------------------------------------------------------------------------
 
 
 def test_connection_beyond_the_limit_is_refused() -> None:
-    room = Room(connections_max=2)
-    clients = [room.client() for _ in range(3)]
+    fixture = Fixture(connections_max=2)
+    clients = [fixture.client() for _ in range(3)]
     assert [client.transport.ended for client in clients] == ["", "", "aborted"]
     clients[0].connection.connection_lost(None)
     clients[2].connection.connection_lost(None)
-    assert room.client().transport.ended == ""
-    assert room.server.refused_connections == 1
+    assert fixture.client().transport.ended == ""
+    assert fixture.server.refused_connections == 1
 
 
 def test_limit_for_one_address_leaves_room_for_others() -> None:
-    room = Room(connections_max_per_ip=1)
+    fixture = Fixture(connections_max_per_ip=1)
     hosts = ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
-    assert [room.client(host=host).transport.ended for host in hosts] == ["", "aborted", ""]
+    assert [fixture.client(host=host).transport.ended for host in hosts] == ["", "aborted", ""]
 
 
-def test_idle_connection_is_closed_and_a_waiting_one_is_not(room: Room) -> None:
-    idle, waiting, busy = room.client(), room.client(), room.client()
+def test_idle_connection_is_closed_and_a_waiting_one_is_not(fixture: Fixture) -> None:
+    idle, waiting, busy = fixture.client(), fixture.client(), fixture.client()
     waiting.feed(framed(ONE))
-    room.clock.now += 0.9
+    fixture.clock.now += 0.9
     busy.on_frame = busy.echo
     busy.feed(framed(ONE))
-    room.loop.run()
-    room.clock.now += 0.2
-    sweep(room)
+    fixture.loop.run()
+    fixture.clock.now += 0.2
+    sweep(fixture)
     assert [each.transport.ended for each in (idle, waiting, busy)] == ["closed", "", ""]
 
 
-def test_idle_connection_that_does_not_take_its_replies_is_aborted(room: Room, client: Client) -> None:
+def test_idle_connection_that_does_not_take_its_replies_is_aborted(fixture: Fixture, client: Client) -> None:
     client.on_frame = client.echo
     client.transport.full = True
     client.feed(framed(ONE))
-    room.loop.run()
-    room.clock.now += 2
-    sweep(room)
+    fixture.loop.run()
+    fixture.clock.now += 2
+    sweep(fixture)
     assert client.transport.ended == "aborted"
 
 
-def test_client_that_takes_its_replies_slowly_is_not_idle(room: Room, client: Client) -> None:
+def test_client_that_takes_its_replies_slowly_is_not_idle(fixture: Fixture, client: Client) -> None:
     client.on_frame = client.echo
     client.transport.full = True
     client.feed(framed(ONE))
-    room.loop.run()
-    room.clock.now += 0.9
+    fixture.loop.run()
+    fixture.clock.now += 0.9
     client.transport.drain()
-    room.clock.now += 0.9
-    sweep(room)
+    fixture.clock.now += 0.9
+    sweep(fixture)
     assert client.transport.ended == ""
 
 
 def test_idle_time_below_zero_means_never() -> None:
-    room = Room(idle_ms_max=-1)
-    client = room.client()
-    room.clock.now += 10**9
-    sweep(room)
+    fixture = Fixture(idle_ms_max=-1)
+    client = fixture.client()
+    fixture.clock.now += 10**9
+    sweep(fixture)
     assert client.transport.ended == ""
 
 
-def sweep(room: Room) -> None:
-    room.loop.call_later = lambda delay, callback: None  # type: ignore[attr-defined]
-    room.server._sweep()
-    room.loop.run()
+def sweep(fixture: Fixture) -> None:
+    fixture.loop.call_later = lambda delay, callback: None  # type: ignore[attr-defined]
+    fixture.server._sweep()
+    fixture.loop.run()

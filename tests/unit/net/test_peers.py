@@ -66,10 +66,10 @@ async def parking() -> AsyncIterator[Parking]:
     )  # fmt: skip
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
-    room = Parking(server, listening.getsockname()[:2])
-    await server.start(listening, room.handle)
+    fixture = Parking(server, listening.getsockname()[:2])
+    await server.start(listening, fixture.handle)
     try:
-        yield room
+        yield fixture
     finally:
         await server.stop(0.0)
 
@@ -82,30 +82,30 @@ def reset(client: socket.socket) -> None:
 @pytest.mark.parametrize("end", [socket.socket.close, reset], ids=["close", "reset"])
 def test_closed_client_is_noticed_while_its_request_waits(end: Callable[[socket.socket], None]) -> None:
     async def scenario() -> None:
-        async with parking() as room:
-            end(await room.connect())
-            assert await asyncio.wait_for(room.ended.get(), WAIT_S) == "released"
-            await room.all_closed()
+        async with parking() as fixture:
+            end(await fixture.connect())
+            assert await asyncio.wait_for(fixture.ended.get(), WAIT_S) == "released"
+            await fixture.all_closed()
 
     asyncio.run(scenario())
 
 
 def test_closed_client_is_noticed_behind_unread_requests() -> None:
     async def scenario() -> None:
-        async with parking() as room:
-            client = await room.connect()
+        async with parking() as fixture:
+            client = await fixture.connect()
             client.sendall(REQUEST * 3)
             client.close()
-            assert await asyncio.wait_for(room.ended.get(), WAIT_S) == "released"
-            await room.all_closed()
+            assert await asyncio.wait_for(fixture.ended.get(), WAIT_S) == "released"
+            await fixture.all_closed()
 
     asyncio.run(scenario())
 
 
 def test_client_that_closed_only_its_sending_side_gets_all_its_replies() -> None:
     async def scenario() -> None:
-        async with parking() as room:
-            client = await room.connect()
+        async with parking() as fixture:
+            client = await fixture.connect()
             client.sendall(REQUEST * 3)
             client.shutdown(socket.SHUT_WR)
             received = await asyncio.to_thread(_receive_all, client)
@@ -117,24 +117,24 @@ def test_client_that_closed_only_its_sending_side_gets_all_its_replies() -> None
 
 def test_many_clients_that_close_together_are_all_noticed() -> None:
     async def scenario() -> None:
-        async with parking() as room:
-            clients = [await room.connect() for _ in range(100)]
+        async with parking() as fixture:
+            clients = [await fixture.connect() for _ in range(100)]
             for client in clients:
                 client.close()
             for _ in clients:
-                await asyncio.wait_for(room.ended.get(), WAIT_S)
-            await room.all_closed()
+                await asyncio.wait_for(fixture.ended.get(), WAIT_S)
+            await fixture.all_closed()
 
     asyncio.run(scenario())
 
 
 def test_descriptor_of_a_closed_connection_is_watched_again_for_the_next_one() -> None:
     async def scenario() -> None:
-        async with parking() as room:
+        async with parking() as fixture:
             for _ in range(3):
-                (await room.connect()).close()
-                await asyncio.wait_for(room.ended.get(), WAIT_S)
-                await room.all_closed()
+                (await fixture.connect()).close()
+                await asyncio.wait_for(fixture.ended.get(), WAIT_S)
+                await fixture.all_closed()
 
     asyncio.run(scenario())
 

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.unit.log.compaction_room import compacted, pairs_batch
-from tests.unit.log.log_room import NOW, contents, sync
-from tests.unit.log.store_room import spec
-from tests.unit.replica.test_replica_manager import ManagerRoom
+from tests.unit.log.compaction_fixtures import compacted, pairs_batch
+from tests.unit.log.log_fixtures import NOW, contents, sync
+from tests.unit.log.store_fixtures import spec
+from tests.unit.replica.test_replica_manager import ManagerFixture
 
 from ottla.env.clock import SystemClock
 from ottla.env.disk import RealDisk
@@ -27,78 +27,78 @@ SETTINGS = BrokerSettings()
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> ManagerRoom:
-    return ManagerRoom(tmp_path)
+def fixture(tmp_path: Path) -> ManagerFixture:
+    return ManagerFixture(tmp_path)
 
 
-def fill(room: ManagerRoom, partition: Partition, dirty: int = 4) -> None:
+def fill(fixture: ManagerFixture, partition: Partition, dirty: int = 4) -> None:
     for number in range(dirty):
-        room.append(partition, pairs_batch((b"key", b"value %d" % number)))
-        room.manager.write_turn()
+        fixture.append(partition, pairs_batch((b"key", b"value %d" % number)))
+        fixture.manager.write_turn()
         partition.log.roll()
-    room.threads.run()
+    fixture.threads.run()
 
 
 def values(log: Log) -> list[bytes | None]:
     return [record.value for batch in contents(log) for record in iterate_records(batch)]
 
 
-def test_dirtiest_log_is_compacted_first_and_one_at_a_time(room: ManagerRoom) -> None:
-    first, second = (room.add(number, settings=compacted(min_cleanable_dirty_ratio=0.1)) for number in range(2))
-    fill(room, first, 6)
-    assert room.manager.maybe_compact(NOW, SETTINGS)
-    room.threads.run()
-    fill(room, first, 1)
-    fill(room, second)
-    assert room.manager.maybe_compact(NOW, SETTINGS)
-    assert room.manager.maybe_compact(NOW, SETTINGS), "one is under way"
-    room.threads.run()
+def test_dirtiest_log_is_compacted_first_and_one_at_a_time(fixture: ManagerFixture) -> None:
+    first, second = (fixture.add(number, settings=compacted(min_cleanable_dirty_ratio=0.1)) for number in range(2))
+    fill(fixture, first, 6)
+    assert fixture.manager.maybe_compact(NOW, SETTINGS)
+    fixture.threads.run()
+    fill(fixture, first, 1)
+    fill(fixture, second)
+    assert fixture.manager.maybe_compact(NOW, SETTINGS)
+    assert fixture.manager.maybe_compact(NOW, SETTINGS), "one is under way"
+    fixture.threads.run()
     assert values(second.log) == [b"value 3"]
     assert len(values(first.log)) == 2
-    assert room.manager.maybe_compact(NOW, SETTINGS)
-    room.threads.run()
+    assert fixture.manager.maybe_compact(NOW, SETTINGS)
+    fixture.threads.run()
     assert values(first.log) == [b"value 0"]
-    assert not room.manager.maybe_compact(NOW, SETTINGS)
+    assert not fixture.manager.maybe_compact(NOW, SETTINGS)
 
 
-def test_topics_that_are_not_compacted_are_left_alone(room: ManagerRoom) -> None:
-    partition = room.add()
-    fill(room, partition)
-    assert not room.manager.maybe_compact(NOW, SETTINGS)
+def test_topics_that_are_not_compacted_are_left_alone(fixture: ManagerFixture) -> None:
+    partition = fixture.add()
+    fill(fixture, partition)
+    assert not fixture.manager.maybe_compact(NOW, SETTINGS)
 
 
-def test_cleaner_can_be_switched_off(room: ManagerRoom) -> None:
-    fill(room, room.add(settings=compacted()))
-    assert not room.manager.maybe_compact(NOW, BrokerSettings.parse({"log.cleaner.enable": "false"}))
+def test_cleaner_can_be_switched_off(fixture: ManagerFixture) -> None:
+    fill(fixture, fixture.add(settings=compacted()))
+    assert not fixture.manager.maybe_compact(NOW, BrokerSettings.parse({"log.cleaner.enable": "false"}))
 
 
-def test_nothing_is_compacted_where_there_is_no_room_for_it(room: ManagerRoom) -> None:
-    fill(room, room.add(settings=compacted()))
-    room.disk.free = 100
-    assert not room.manager.maybe_compact(NOW, SETTINGS)
+def test_nothing_is_compacted_where_there_is_no_room_for_it(fixture: ManagerFixture) -> None:
+    fill(fixture, fixture.add(settings=compacted()))
+    fixture.disk.free = 100
+    assert not fixture.manager.maybe_compact(NOW, SETTINGS)
 
 
-def test_quiet_log_is_rolled_and_compacted_when_its_records_are_due(room: ManagerRoom) -> None:
-    partition = room.add(settings=compacted(max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1))
+def test_quiet_log_is_rolled_and_compacted_when_its_records_are_due(fixture: ManagerFixture) -> None:
+    partition = fixture.add(settings=compacted(max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1))
     for number in range(3):
-        room.append(partition, pairs_batch((b"key", b"value %d" % number)))
-    room.manager.write_turn()
-    assert not room.manager.maybe_compact(NOW + 1000, SETTINGS)
-    assert not room.manager.maybe_compact(NOW + 1001, SETTINGS), "rolled, and not on disk yet"
-    room.threads.run()
-    assert room.manager.maybe_compact(NOW + 1001, SETTINGS)
-    room.threads.run()
+        fixture.append(partition, pairs_batch((b"key", b"value %d" % number)))
+    fixture.manager.write_turn()
+    assert not fixture.manager.maybe_compact(NOW + 1000, SETTINGS)
+    assert not fixture.manager.maybe_compact(NOW + 1001, SETTINGS), "rolled, and not on disk yet"
+    fixture.threads.run()
+    assert fixture.manager.maybe_compact(NOW + 1001, SETTINGS)
+    fixture.threads.run()
     assert values(partition.log) == [b"value 2"]
 
 
-def test_log_with_a_damaged_batch_is_not_tried_again(room: ManagerRoom) -> None:
-    partition = room.add(settings=compacted())
-    fill(room, partition)
+def test_log_with_a_damaged_batch_is_not_tried_again(fixture: ManagerFixture) -> None:
+    partition = fixture.add(settings=compacted())
+    fill(fixture, partition)
     segment = partition.log.segments[0]
-    room.disk.pwrite(segment.file.fd, b"!", segment.size_bytes - 2)
-    assert room.manager.maybe_compact(NOW, SETTINGS)
-    room.threads.run()
-    assert not room.manager.maybe_compact(NOW, SETTINGS)
+    fixture.disk.pwrite(segment.file.fd, b"!", segment.size_bytes - 2)
+    assert fixture.manager.maybe_compact(NOW, SETTINGS)
+    fixture.threads.run()
+    assert not fixture.manager.maybe_compact(NOW, SETTINGS)
     assert not partition.offline
 
 

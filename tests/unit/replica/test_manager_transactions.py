@@ -6,9 +6,9 @@ import errno
 from pathlib import Path
 
 import pytest
-from tests.unit.log.log_room import NOW, batch
-from tests.unit.log.txn_room import txn_batch
-from tests.unit.replica.test_replica_manager import ManagerRoom, Poll, Waiter
+from tests.unit.log.log_fixtures import NOW, batch
+from tests.unit.log.txn_fixtures import txn_batch
+from tests.unit.replica.test_replica_manager import ManagerFixture, Poll, Waiter
 
 from ottla.log.transactions import marker_batch
 from ottla.model.errors import ErrorCode, KafkaError, StorageError
@@ -17,7 +17,7 @@ from ottla.replica.partition import Partition
 MARKER_BYTES = len(marker_batch(1, 0, commit=True, coordinator_epoch=0, timestamp=NOW))
 
 
-class TransactionRoom(ManagerRoom):
+class TransactionFixture(ManagerFixture):
     """A manager with one partition and a producer of transactions per id."""
 
     def __init__(self, path: Path) -> None:
@@ -48,179 +48,179 @@ class TransactionRoom(ManagerRoom):
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> TransactionRoom:
-    return TransactionRoom(tmp_path)
+def fixture(tmp_path: Path) -> TransactionFixture:
+    return TransactionFixture(tmp_path)
 
 
-def test_last_stable_offset_waits_for_the_end_of_the_transaction_and_for_the_write(room: TransactionRoom) -> None:
-    room.append(room.partition, batch(3))
-    room.send()
-    room.turn()
-    assert (room.partition.high_watermark, room.partition.last_stable_offset) == (4, 3)
-    assert room.end() == (4, 5)
-    assert room.partition.last_stable_offset == 3
-    room.turn()
-    assert (room.partition.high_watermark, room.partition.last_stable_offset) == (5, 5)
+def test_last_stable_offset_waits_for_the_end_of_the_transaction_and_for_the_write(fixture: TransactionFixture) -> None:
+    fixture.append(fixture.partition, batch(3))
+    fixture.send()
+    fixture.turn()
+    assert (fixture.partition.high_watermark, fixture.partition.last_stable_offset) == (4, 3)
+    assert fixture.end() == (4, 5)
+    assert fixture.partition.last_stable_offset == 3
+    fixture.turn()
+    assert (fixture.partition.high_watermark, fixture.partition.last_stable_offset) == (5, 5)
 
 
 def test_transaction_that_is_not_written_yet_is_no_reason_to_be_below_the_high_watermark(
-    room: TransactionRoom,
+    fixture: TransactionFixture,
 ) -> None:
-    room.append(room.partition, batch(3))
-    room.turn()
-    room.send()
-    assert room.partition.last_stable_offset == 3
+    fixture.append(fixture.partition, batch(3))
+    fixture.turn()
+    fixture.send()
+    assert fixture.partition.last_stable_offset == 3
 
 
-def test_plain_batch_without_the_flag_is_still_no_part_of_a_transaction(room: TransactionRoom) -> None:
+def test_plain_batch_without_the_flag_is_still_no_part_of_a_transaction(fixture: TransactionFixture) -> None:
     with pytest.raises(KafkaError) as error:
-        room.append(room.partition, txn_batch())
+        fixture.append(fixture.partition, txn_batch())
     assert error.value.code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def test_writer_of_a_marker_is_answered_when_it_is_in_the_file(room: TransactionRoom) -> None:
-    room.send()
-    _, end = room.end()
+def test_writer_of_a_marker_is_answered_when_it_is_in_the_file(fixture: TransactionFixture) -> None:
+    fixture.send()
+    _, end = fixture.end()
     written, synced = Waiter(), Waiter()
-    room.manager.wait_written(room.partition, written)
-    room.manager.wait_synced(room.partition, end, synced)
-    room.turn()
+    fixture.manager.wait_written(fixture.partition, written)
+    fixture.manager.wait_synced(fixture.partition, end, synced)
+    fixture.turn()
     assert (written.answers, synced.answers) == ([0], [])
-    room.threads.run()
+    fixture.threads.run()
     assert synced.answers == [0]
 
 
 # -- readers ----------------------------------------------------------------------------------------------------------
 
 
-def test_without_transactions_all_readers_are_told_the_same(room: TransactionRoom) -> None:
-    polls = [room.park(read_committed=each) for each in (False, True)]
+def test_without_transactions_all_readers_are_told_the_same(fixture: TransactionFixture) -> None:
+    polls = [fixture.park(read_committed=each) for each in (False, True)]
     for _ in range(2):
-        room.append(room.partition, batch())
-        room.turn()
+        fixture.append(fixture.partition, batch())
+        fixture.turn()
     assert [(poll.told, poll.looks) for poll in polls] == [([len(batch())] * 2, 0)] * 2
 
 
-def test_readers_of_committed_records_are_told_when_the_last_stable_offset_moves(room: TransactionRoom) -> None:
-    plain, committed = room.park(read_committed=False), room.park(read_committed=True)
-    size = room.send()
-    room.turn()
-    room.append(room.partition, batch())
-    room.turn()
+def test_readers_of_committed_records_are_told_when_the_last_stable_offset_moves(fixture: TransactionFixture) -> None:
+    plain, committed = fixture.park(read_committed=False), fixture.park(read_committed=True)
+    size = fixture.send()
+    fixture.turn()
+    fixture.append(fixture.partition, batch())
+    fixture.turn()
     assert (plain.told, committed.told, committed.looks) == ([size, len(batch())], [], 0)
-    room.end(commit=False)
-    room.turn()
+    fixture.end(commit=False)
+    fixture.turn()
     assert (plain.told[2:], plain.looks) == ([MARKER_BYTES], 0)
     assert (committed.told, committed.looks) == ([], 1)
-    room.append(room.partition, batch())
-    room.turn()
+    fixture.append(fixture.partition, batch())
+    fixture.turn()
     assert (committed.told, committed.looks) == ([len(batch())], 1)
 
 
-def test_reader_that_comes_while_a_transaction_is_open_is_told_of_its_end(room: TransactionRoom) -> None:
-    room.send()
-    room.turn()
-    poll = room.park(read_committed=True)
-    room.append(room.partition, batch())
-    room.turn()
+def test_reader_that_comes_while_a_transaction_is_open_is_told_of_its_end(fixture: TransactionFixture) -> None:
+    fixture.send()
+    fixture.turn()
+    poll = fixture.park(read_committed=True)
+    fixture.append(fixture.partition, batch())
+    fixture.turn()
     assert (poll.told, poll.looks) == ([], 0)
-    room.end()
-    room.turn()
+    fixture.end()
+    fixture.turn()
     assert poll.looks == 1
 
 
-def test_what_nobody_waited_for_is_not_told_to_the_next_reader(room: TransactionRoom) -> None:
-    room.partition.unpark(room.park(read_committed=True))
-    room.append(room.partition, batch())
-    room.send()
-    room.turn()
-    poll = room.park(read_committed=True)
-    room.append(room.partition, batch())
-    room.turn()
+def test_what_nobody_waited_for_is_not_told_to_the_next_reader(fixture: TransactionFixture) -> None:
+    fixture.partition.unpark(fixture.park(read_committed=True))
+    fixture.append(fixture.partition, batch())
+    fixture.send()
+    fixture.turn()
+    poll = fixture.park(read_committed=True)
+    fixture.append(fixture.partition, batch())
+    fixture.turn()
     assert (poll.told, poll.looks) == ([], 0)
 
 
-def test_end_of_one_of_two_transactions_moves_the_last_stable_offset_in_part(room: TransactionRoom) -> None:
-    poll = room.park(read_committed=True)
-    room.send(1)
-    room.send(2)
-    room.turn()
-    room.end(2)
-    room.turn()
+def test_end_of_one_of_two_transactions_moves_the_last_stable_offset_in_part(fixture: TransactionFixture) -> None:
+    poll = fixture.park(read_committed=True)
+    fixture.send(1)
+    fixture.send(2)
+    fixture.turn()
+    fixture.end(2)
+    fixture.turn()
     assert poll.looks == 0
-    room.end(1)
-    room.turn()
-    assert (poll.looks, room.partition.last_stable_offset) == (1, 4)
+    fixture.end(1)
+    fixture.turn()
+    assert (poll.looks, fixture.partition.last_stable_offset) == (1, 4)
 
 
-def test_transaction_within_one_turn_moves_both_offsets_at_once(room: TransactionRoom) -> None:
-    poll = room.park(read_committed=True)
-    size = room.send()
-    room.end()
-    room.turn()
+def test_transaction_within_one_turn_moves_both_offsets_at_once(fixture: TransactionFixture) -> None:
+    poll = fixture.park(read_committed=True)
+    size = fixture.send()
+    fixture.end()
+    fixture.turn()
     assert (poll.told, poll.looks) == ([size + MARKER_BYTES], 0)
 
 
-def test_readers_of_both_kinds_are_let_go_when_the_partition_goes(room: TransactionRoom) -> None:
-    polls = [room.park(read_committed=each) for each in (False, True)]
-    room.partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+def test_readers_of_both_kinds_are_let_go_when_the_partition_goes(fixture: TransactionFixture) -> None:
+    polls = [fixture.park(read_committed=each) for each in (False, True)]
+    fixture.partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert [poll.gone for poll in polls] == [1, 1]
-    assert not room.partition.readers
-    assert not room.partition.stable_readers
+    assert not fixture.partition.readers
+    assert not fixture.partition.stable_readers
 
 
-def test_reader_looks_for_itself_when_producers_cannot_be_loaded(room: TransactionRoom) -> None:
-    poll = room.park(read_committed=True)
-    room.append(room.partition, batch())
-    room.turn()
-    room.partition.log.truncate_to(0)
-    room.append(room.partition, batch())
-    room.append(room.partition, batch())
-    room.disk.fail("read", errno.EIO, times=None)
-    room.partition.log._producers_offset = 1
-    room.turn()
+def test_reader_looks_for_itself_when_producers_cannot_be_loaded(fixture: TransactionFixture) -> None:
+    poll = fixture.park(read_committed=True)
+    fixture.append(fixture.partition, batch())
+    fixture.turn()
+    fixture.partition.log.truncate_to(0)
+    fixture.append(fixture.partition, batch())
+    fixture.append(fixture.partition, batch())
+    fixture.disk.fail("read", errno.EIO, times=None)
+    fixture.partition.log._producers_offset = 1
+    fixture.turn()
     assert poll.looks == 1
 
 
 # -- failure ----------------------------------------------------------------------------------------------------------
 
 
-def test_marker_on_a_broken_disk_takes_the_directory_offline(room: TransactionRoom) -> None:
-    room.send()
-    room.turn()
-    room.end(commit=False)
+def test_marker_on_a_broken_disk_takes_the_directory_offline(fixture: TransactionFixture) -> None:
+    fixture.send()
+    fixture.turn()
+    fixture.end(commit=False)
     waiter = Waiter()
-    room.manager.wait_written(room.partition, waiter)
-    room.disk.fail("write", errno.EIO)
-    room.turn()
+    fixture.manager.wait_written(fixture.partition, waiter)
+    fixture.disk.fail("write", errno.EIO)
+    fixture.turn()
     assert waiter.answers == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert room.partition.offline
+    assert fixture.partition.offline
     with pytest.raises(StorageError):
-        room.end()
+        fixture.end()
 
 
-def test_marker_on_a_full_disk_is_refused_and_the_transaction_stays_open(room: TransactionRoom) -> None:
-    room.send()
-    room.turn()
-    room.partition.log.configure(room.partition.log.settings)
-    room.disk.fail("space", errno.ENOSPC, times=None)
-    room.end()
-    room.turn()
-    assert not room.partition.has_room
-    assert room.partition.last_stable_offset == 0
+def test_marker_on_a_full_disk_is_refused_and_the_transaction_stays_open(fixture: TransactionFixture) -> None:
+    fixture.send()
+    fixture.turn()
+    fixture.partition.log.configure(fixture.partition.log.settings)
+    fixture.disk.fail("space", errno.ENOSPC, times=None)
+    fixture.end()
+    fixture.turn()
+    assert not fixture.partition.has_room
+    assert fixture.partition.last_stable_offset == 0
     with pytest.raises(StorageError):
-        room.end()
-    room.disk.heal()
-    room.manager.check_free_space()
-    room.end()
-    room.turn()
-    assert room.partition.last_stable_offset == 2
+        fixture.end()
+    fixture.disk.heal()
+    fixture.manager.check_free_space()
+    fixture.end()
+    fixture.turn()
+    assert fixture.partition.last_stable_offset == 2
 
 
-def test_refusals_of_the_log_pass(room: TransactionRoom) -> None:
-    room.send()
-    room.end(coordinator_epoch=5)
+def test_refusals_of_the_log_pass(fixture: TransactionFixture) -> None:
+    fixture.send()
+    fixture.end(coordinator_epoch=5)
     with pytest.raises(KafkaError) as error:
-        room.end(coordinator_epoch=4)
+        fixture.end(coordinator_epoch=4)
     assert error.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
-    assert not room.partition.offline
+    assert not fixture.partition.offline

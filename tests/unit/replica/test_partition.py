@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.log.log_room import NAME, batch, new_log, topic, write
+from tests.unit.log.log_fixtures import NAME, batch, new_log, topic, write
 
 from ottla.model.errors import ErrorCode, FencedLeaderEpoch, NotEnoughReplicas, UnknownLeaderEpoch
 from ottla.replica.partition import Partition
@@ -15,7 +15,7 @@ class Waiter:
     def __init__(self) -> None:
         self.answers: list[int] = []
 
-    def on_committed(self, error_code: int) -> None:
+    def on_write_complete(self, error_code: int) -> None:
         self.answers.append(error_code)
 
 

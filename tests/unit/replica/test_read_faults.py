@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.log.compaction_room import pairs_batch
-from tests.unit.log.log_room import NOW, contents, topic
-from tests.unit.log.store_room import StoreRoom, spec
-from tests.unit.log.txn_room import txn_batch
+from tests.unit.log.compaction_fixtures import pairs_batch
+from tests.unit.log.log_fixtures import NOW, contents, topic
+from tests.unit.log.store_fixtures import StoreFixture, spec
+from tests.unit.log.txn_fixtures import txn_batch
 from tests.unit.replica.test_replica_manager import FakeClock, Waiter
 
 from ottla.log.store import PartitionSpec
@@ -29,19 +29,19 @@ COMPACTED = topic(**SMALL, cleanup_policy="compact", min_cleanable_dirty_ratio=0
 DELETED = topic(**SMALL, retention_bytes=1500)
 
 
-class Room:
+class Fixture:
     """A manager with two partitions, of which one has a file that the disk fails to read."""
 
     def __init__(self, disk: MemoryDisk, path: str, settings_of_bad: Any = DELETED) -> None:
         self.disk = disk
-        self.store_room = StoreRoom(disk, path)
-        self.threads = self.store_room.threads
+        self.store_fixtures = StoreFixture(disk, path)
+        self.threads = self.store_fixtures.threads
         self.specs = [spec(BAD, settings=settings_of_bad), spec(GOOD, settings=DELETED)]
-        self.store_room.start(*self.specs)
+        self.store_fixtures.start(*self.specs)
         self.ended: list[str] = []
         threads: Any = self.threads
         self.manager = ReplicaManager(
-            clock=FakeClock(), disk=disk, store=self.store_room.store, threads=threads, free_bytes_min=0,
+            clock=FakeClock(), disk=disk, store=self.store_fixtures.store, threads=threads, free_bytes_min=0,
             on_all_dirs_failed=self.ended.append,
         )  # fmt: skip
         self.bad, self.good = map(self.add, self.specs)
@@ -111,27 +111,27 @@ def filled(path: str, settings_of_bad: Any) -> MemoryDisk:
     """A disk with two logs of several segments, each with an aborted transaction in a sealed one."""
     disk = MemoryDisk()
     disk.makedirs(path)
-    room = Room(disk, path, settings_of_bad)
-    for partition in (room.bad, room.good):
-        room.produce(partition, pairs_batch((b"key", b"value")))
-        room.produce(partition, txn_batch(b"a", b"b", pid=7), in_transaction=True)
-        room.abort(partition, 7)
+    fixture = Fixture(disk, path, settings_of_bad)
+    for partition in (fixture.bad, fixture.good):
+        fixture.produce(partition, pairs_batch((b"key", b"value")))
+        fixture.produce(partition, txn_batch(b"a", b"b", pid=7), in_transaction=True)
+        fixture.abort(partition, 7)
         for number in range(12):
-            room.produce(partition, pairs_batch((b"key", b"v" * 150), timestamp=NOW - 1200 + number * 100))
-    room.manager.write_checkpoints()
-    room.store_room.abandon()
+            fixture.produce(partition, pairs_batch((b"key", b"v" * 150), timestamp=NOW - 1200 + number * 100))
+    fixture.manager.write_checkpoints()
+    fixture.store_fixtures.abandon()
     return disk
 
 
-def stop(room: Room) -> None:
-    room.threads.run()
-    room.store_room.store.close(room.manager.high_watermarks())
+def stop(fixture: Fixture) -> None:
+    fixture.threads.run()
+    fixture.store_fixtures.store.close(fixture.manager.high_watermarks())
 
 
 def booted(disk: MemoryDisk, path: str, *, clean: bool, settings_of_bad: Any) -> MemoryDisk:
     copy = disk.crash(Random(0), keep="process")
     if clean:
-        stop(Room(copy, path, settings_of_bad))
+        stop(Fixture(copy, path, settings_of_bad))
     return copy
 
 
@@ -141,9 +141,9 @@ def test_read_errors_of_one_partition_stop_nothing_else(tmp_path: Any, clean: bo
     path = str(tmp_path)
     original = booted(filled(path, settings_of_bad), path, clean=clean, settings_of_bad=settings_of_bad)
     dry = original.crash(Random(0), keep="process")
-    rehearsal = Room(dry, path, settings_of_bad)
+    rehearsal = Fixture(dry, path, settings_of_bad)
     rehearsal.use_all(8, bad_may_fail=False)
-    rehearsal.store_room.abandon()
+    rehearsal.store_fixtures.abandon()
     reads = [call for call in dry.calls if call.name in KINDS["read"] and "bad-0" in call.path]
     assert len(reads) > 20
     once = [(number, "bad-0", 1) for number in range(len(reads))]
@@ -151,21 +151,21 @@ def test_read_errors_of_one_partition_stop_nothing_else(tmp_path: Any, clean: bo
     for skip, where, times in once + forever:
         disk = original.crash(Random(0), keep="process")
         disk.fail("read", errno.EIO, skip=skip, times=times, path=where)
-        room = Room(disk, path, settings_of_bad)
-        room.use_all(8, bad_may_fail=True)
-        assert not room.ended and not room.store_room.store.dirs[0].offline
-        assert not room.good.offline
-        acknowledged = room.bad.high_watermark
-        was_offline = room.bad.offline
-        stop(room)
+        fixture = Fixture(disk, path, settings_of_bad)
+        fixture.use_all(8, bad_may_fail=True)
+        assert not fixture.ended and not fixture.store_fixtures.store.dirs[0].offline
+        assert not fixture.good.offline
+        acknowledged = fixture.bad.high_watermark
+        was_offline = fixture.bad.offline
+        stop(fixture)
         disk.heal()
-        again = Room(disk, path, settings_of_bad)
+        again = Fixture(disk, path, settings_of_bad)
         assert not again.bad.offline, "the disk answers again"
         again.use_all(9, bad_may_fail=False)
         if not was_offline:
             assert again.bad.high_watermark >= acknowledged
         contents(again.good.log)
-        again.store_room.abandon()
+        again.store_fixtures.abandon()
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean-stop", "kill"])
@@ -177,9 +177,9 @@ def test_unreadable_checkpoint_does_not_prevent_the_start(tmp_path: Any, file: s
     path = str(tmp_path)
     disk = booted(filled(path, DELETED), path, clean=clean, settings_of_bad=DELETED)
     disk.fail("read_file", errno.EIO, path=file, times=None)
-    room = Room(disk, path)
-    assert room.bad.high_watermark == room.good.high_watermark == 16
-    assert not room.bad.offline
+    fixture = Fixture(disk, path)
+    assert fixture.bad.high_watermark == fixture.good.high_watermark == 16
+    assert not fixture.bad.offline
 
 
 def test_index_that_cannot_be_read_is_rebuilt_by_retention(tmp_path: Any) -> None:
@@ -187,11 +187,11 @@ def test_index_that_cannot_be_read_is_rebuilt_by_retention(tmp_path: Any) -> Non
     disk = booted(filled(path, DELETED), path, clean=True, settings_of_bad=DELETED)
     disk.fail("read_file", errno.EIO, path=".index", times=None)
     disk.fail("read_file", errno.EIO, path=".timeindex", times=None)
-    room = Room(disk, path)
-    segments = len(room.bad.log.segments)
-    room.manager.apply_retention(room.bad, NOW)
-    assert len(room.bad.log.segments) < segments
-    assert not room.bad.offline and not room.store_room.store.dirs[0].offline
+    fixture = Fixture(disk, path)
+    segments = len(fixture.bad.log.segments)
+    fixture.manager.apply_retention(fixture.bad, NOW)
+    assert len(fixture.bad.log.segments) < segments
+    assert not fixture.bad.offline and not fixture.store_fixtures.store.dirs[0].offline
 
 
 def test_unreadable_log_is_offline_and_keeps_its_checkpoints(tmp_path: Any) -> None:
@@ -203,42 +203,42 @@ def test_unreadable_log_is_offline_and_keeps_its_checkpoints(tmp_path: Any) -> N
     }
     assert all(before.values())
     disk.fail("pread", errno.EIO, path="bad-0", times=None)
-    room = Room(disk, path)
-    assert room.bad.offline and not room.good.offline
+    fixture = Fixture(disk, path)
+    assert fixture.bad.offline and not fixture.good.offline
     with pytest.raises(StorageError):
-        room.produce(room.bad, pairs_batch((b"key", b"value")))
-    stop(room)
+        fixture.produce(fixture.bad, pairs_batch((b"key", b"value")))
+    stop(fixture)
     for name, lines in before.items():
         assert [line for line in (disk.read_file(f"{path}/{name}") or b"").splitlines() if b"bad" in line] == lines
     disk.heal()
-    again = Room(disk, path)
+    again = Fixture(disk, path)
     assert not again.bad.offline and again.bad.high_watermark == 16
 
 
 def test_batch_of_a_partition_whose_files_cannot_be_read_is_refused_and_counted(tmp_path: Any) -> None:
     path = str(tmp_path)
     disk = booted(filled(path, DELETED), path, clean=True, settings_of_bad=DELETED)
-    room = Room(disk, path)
+    fixture = Fixture(disk, path)
     disk.fail("read", errno.EIO, path="bad-0", times=None)
     with pytest.raises(StorageError):
-        room.produce(room.bad, pairs_batch((b"key", b"value")))
-    assert room.manager.read_errors == 1
+        fixture.produce(fixture.bad, pairs_batch((b"key", b"value")))
+    assert fixture.manager.read_errors == 1
     disk.heal()
-    room.produce(room.bad, pairs_batch((b"key", b"value")))
-    assert room.bad.high_watermark == 17
+    fixture.produce(fixture.bad, pairs_batch((b"key", b"value")))
+    assert fixture.bad.high_watermark == 17
 
 
 def test_partition_goes_offline_if_a_failed_write_cannot_be_undone(tmp_path: Any) -> None:
     path = str(tmp_path)
     disk = booted(filled(path, DELETED), path, clean=True, settings_of_bad=DELETED)
-    room = Room(disk, path)
-    room.produce(room.bad, pairs_batch((b"key", b"value")))
-    room.bad.log.active._time_index = None
+    fixture = Fixture(disk, path)
+    fixture.produce(fixture.bad, pairs_batch((b"key", b"value")))
+    fixture.bad.log.active._time_index = None
     disk.fail("write", errno.ENOSPC)
     disk.fail("read", errno.EIO, times=None, path="bad-0")
     with pytest.raises(StorageError):
-        room.produce(room.bad, pairs_batch((b"key", b"value")))
-    assert room.bad.offline and not room.store_room.store.dirs[0].offline
+        fixture.produce(fixture.bad, pairs_batch((b"key", b"value")))
+    assert fixture.bad.offline and not fixture.store_fixtures.store.dirs[0].offline
     disk.heal()
-    room.manager.check_free_space()
-    room.produce(room.good, pairs_batch((b"key", b"value")))
+    fixture.manager.check_free_space()
+    fixture.produce(fixture.good, pairs_batch((b"key", b"value")))

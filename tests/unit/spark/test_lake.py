@@ -49,7 +49,7 @@ def schema(**columns: str) -> dict[str, Any]:
     return {"type": "struct", "fields": fields}
 
 
-class Room:
+class Fixture:
     """One table and its writers."""
 
     def __init__(self, directory: Path) -> None:
@@ -74,127 +74,127 @@ class Room:
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Room:
-    return Room(tmp_path)
+def fixture(tmp_path: Path) -> Fixture:
+    return Fixture(tmp_path)
 
 
 # -- commits --------------------------------------------------------------------------------------------------------
 
 
-def test_first_write_makes_the_table(room: Room) -> None:
-    room.append(1, 2)
-    assert room.values() == [1, 2]
+def test_first_write_makes_the_table(fixture: Fixture) -> None:
+    fixture.append(1, 2)
+    assert fixture.values() == [1, 2]
 
 
-def test_batch_that_comes_again_is_there_once_and_its_new_files_are_gone(room: Room) -> None:
-    room.append(1, 2, batch=("query", 0))
-    again = room.append(1, 2, batch=("query", 0))
-    assert (again.skipped, room.values(), room.parquet_files()) == (True, [1, 2], 1)
+def test_batch_that_comes_again_is_there_once_and_its_new_files_are_gone(fixture: Fixture) -> None:
+    fixture.append(1, 2, batch=("query", 0))
+    again = fixture.append(1, 2, batch=("query", 0))
+    assert (again.skipped, fixture.values(), fixture.parquet_files()) == (True, [1, 2], 1)
 
 
-def test_batches_of_two_writers_do_not_meet(room: Room) -> None:
-    room.append(1, batch=("a", 7))
-    room.append(2, batch=("b", 0))
-    assert room.values() == [1, 2]
+def test_batches_of_two_writers_do_not_meet(fixture: Fixture) -> None:
+    fixture.append(1, batch=("a", 7))
+    fixture.append(2, batch=("b", 0))
+    assert fixture.values() == [1, 2]
 
 
-def test_older_batch_of_a_driver_that_lives_on_is_refused(room: Room) -> None:
-    room.append(1, batch=("query", 4))
+def test_older_batch_of_a_driver_that_lives_on_is_refused(fixture: Fixture) -> None:
+    fixture.append(1, batch=("query", 4))
     with pytest.raises(CommitRefused, match=r"batches up to 4 of query, and batch 3 .*restored from an older copy"):
-        room.append(0, batch=("query", 3))
-    assert room.values() == [1]
+        fixture.append(0, batch=("query", 3))
+    assert fixture.values() == [1]
 
 
-def test_batch_that_comes_again_of_other_offsets_is_refused(room: Room) -> None:
-    room.append(1, batch=("query", 4, "these"))
+def test_batch_that_comes_again_of_other_offsets_is_refused(fixture: Fixture) -> None:
+    fixture.append(1, batch=("query", 4, "these"))
     # Others write, and the table's files change.
-    room.append(2)
-    room.append(3, batch=("other", 4, "whatever"))
-    assert room.append(1, batch=("query", 4, "these")).skipped
+    fixture.append(2)
+    fixture.append(3, batch=("other", 4, "whatever"))
+    assert fixture.append(1, batch=("query", 4, "these")).skipped
     with pytest.raises(CommitRefused, match="covers other source offsets"):
-        room.append(5, batch=("query", 4, "those"))
-    assert room.values() == [1, 2, 3]
+        fixture.append(5, batch=("query", 4, "those"))
+    assert fixture.values() == [1, 2, 3]
 
 
-def test_two_drivers_with_one_batch_commit_it_once(room: Room) -> None:
-    zombie = TableCommit(room.location, schema(v="long"))
-    zombie.commit(room.files([{"v": 0}], v="long"), TableBatch("query", 0))
-    mine, theirs = (room.files([{"v": 1}], v="long") for _ in range(2))
+def test_two_drivers_with_one_batch_commit_it_once(fixture: Fixture) -> None:
+    zombie = TableCommit(fixture.location, schema(v="long"))
+    zombie.commit(fixture.files([{"v": 0}], v="long"), TableBatch("query", 0))
+    mine, theirs = (fixture.files([{"v": 1}], v="long") for _ in range(2))
     # The zombie has loaded the table; it commits only after the other one has.
     stale = zombie._prepare()
-    TableCommit(room.location, schema(v="long")).commit(mine, TableBatch("query", 1))
+    TableCommit(fixture.location, schema(v="long")).commit(mine, TableBatch("query", 1))
     with pytest.raises(table_commit.CommitFailedError):
         zombie._write(stale, theirs, TableBatch("query", 1))
-    assert zombie.commit(theirs, TableBatch("query", 1)).skipped and room.values() == [0, 1]
+    assert zombie.commit(theirs, TableBatch("query", 1)).skipped and fixture.values() == [0, 1]
 
 
-def test_append_goes_on_when_others_delete_rows_meanwhile(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    room.append(1, 2)
-    commit = TableCommit(room.location, schema(v="long"))
+def test_append_goes_on_when_others_delete_rows_meanwhile(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixture.append(1, 2)
+    commit = TableCommit(fixture.location, schema(v="long"))
     write = commit._write
 
     def write_after_a_delete(*arguments: Any) -> table_commit.Committed:
         monkeypatch.setattr(commit, "_write", write)
-        DeltaTable(room.location.uri).delete("v = 1")
+        DeltaTable(fixture.location.uri).delete("v = 1")
         return write(*arguments)
 
     monkeypatch.setattr(commit, "_write", write_after_a_delete)
-    commit.commit(room.files([{"v": 3}], v="long"), TableBatch("query", 0))
-    assert room.values() == [2, 3]
+    commit.commit(fixture.files([{"v": 3}], v="long"), TableBatch("query", 0))
+    assert fixture.values() == [2, 3]
 
 
-def test_batches_are_known_when_only_a_checkpoint_tells_of_them(room: Room) -> None:
+def test_batches_are_known_when_only_a_checkpoint_tells_of_them(fixture: Fixture) -> None:
     for batch in range(3):
-        room.append(batch, batch=("query", batch))
-    maintenance.checkpoint(room.location)
+        fixture.append(batch, batch=("query", batch))
+    maintenance.checkpoint(fixture.location)
     for version in range(3):
-        (Path(room.location.uri) / "_delta_log" / f"{version:020}.json").unlink()
-    assert room.append(2, batch=("query", 2)).skipped and room.values() == [0, 1, 2]
+        (Path(fixture.location.uri) / "_delta_log" / f"{version:020}.json").unlink()
+    assert fixture.append(2, batch=("query", 2)).skipped and fixture.values() == [0, 1, 2]
 
 
-def test_empty_batch_makes_the_table_and_no_version_more(room: Room) -> None:
-    commit = TableCommit(room.location, schema(v="long"))
+def test_empty_batch_makes_the_table_and_no_version_more(fixture: Fixture) -> None:
+    commit = TableCommit(fixture.location, schema(v="long"))
     assert [commit.commit([], TableBatch("query", batch)).version for batch in range(2)] == [0, 0]
 
 
-def test_table_that_was_deleted_is_made_again(room: Room, tmp_path: Path) -> None:
-    commit = TableCommit(room.location, schema(v="long"))
-    commit.commit(room.files([{"v": 1}], v="long"), TableBatch("query", 0))
-    Path(room.location.uri).rename(tmp_path / "elsewhere")
-    commit.commit(room.files([{"v": 2}], v="long"), TableBatch("query", 1))
-    assert room.values() == [2]
+def test_table_that_was_deleted_is_made_again(fixture: Fixture, tmp_path: Path) -> None:
+    commit = TableCommit(fixture.location, schema(v="long"))
+    commit.commit(fixture.files([{"v": 1}], v="long"), TableBatch("query", 0))
+    Path(fixture.location.uri).rename(tmp_path / "elsewhere")
+    commit.commit(fixture.files([{"v": 2}], v="long"), TableBatch("query", 1))
+    assert fixture.values() == [2]
 
 
 # -- schemas --------------------------------------------------------------------------------------------------------
 
 
-def test_new_column_needs_merge_schema(room: Room) -> None:
-    room.append(1)
+def test_new_column_needs_merge_schema(fixture: Fixture) -> None:
+    fixture.append(1)
     rows = schema(v="long", note="string")
     with pytest.raises(SchemaMismatch, match="mergeSchema"):
-        TableCommit(room.location, rows).plan()
-    commit = TableCommit(room.location, rows, merge_schema=True)
-    commit.commit(room.files([{"v": 2, "note": "new"}], v="long", note="string"))
-    found = DeltaTable(room.location.uri).to_pyarrow_table().to_pylist()
+        TableCommit(fixture.location, rows).plan()
+    commit = TableCommit(fixture.location, rows, merge_schema=True)
+    commit.commit(fixture.files([{"v": 2, "note": "new"}], v="long", note="string"))
+    found = DeltaTable(fixture.location.uri).to_pyarrow_table().to_pylist()
     assert sorted(found, key=lambda row: row["v"]) == [{"v": 1, "note": None}, {"v": 2, "note": "new"}]
 
 
-def test_narrower_numbers_fit_and_other_types_do_not(room: Room) -> None:
-    room.append(1)
-    assert TableCommit(room.location, schema(v="integer")).plan().rows["fields"][0]["type"] == "long"
+def test_narrower_numbers_fit_and_other_types_do_not(fixture: Fixture) -> None:
+    fixture.append(1)
+    assert TableCommit(fixture.location, schema(v="integer")).plan().rows["fields"][0]["type"] == "long"
     with pytest.raises(SchemaMismatch, match="column v of the table is long, that of the rows is string"):
-        TableCommit(room.location, schema(v="string")).plan()
+        TableCommit(fixture.location, schema(v="string")).plan()
 
 
-def test_struct_gains_a_field(room: Room) -> None:
+def test_struct_gains_a_field(fixture: Fixture) -> None:
     def nested(*names: str) -> dict[str, Any]:
         return {"type": "struct", "fields": [{**schema(x="long")["fields"][0], "name": "s", "type": schema(
             **dict.fromkeys(names, "long"))}]}  # fmt: skip
 
-    TableCommit(room.location, nested("a")).commit([])
-    merged = TableCommit(room.location, nested("b"), merge_schema=True)
+    TableCommit(fixture.location, nested("a")).commit([])
+    merged = TableCommit(fixture.location, nested("b"), merge_schema=True)
     merged.commit([])
-    assert [field.name for field in DeltaTable(room.location.uri).schema().fields[0].type.fields] == ["a", "b"]
+    assert [field.name for field in DeltaTable(fixture.location.uri).schema().fields[0].type.fields] == ["a", "b"]
     assert merged.plan().rows["fields"][0]["type"]["fields"][0]["name"] == "a"
 
 
@@ -211,18 +211,18 @@ def test_struct_gains_a_field(room: Room) -> None:
     ],
 )
 def test_rows_that_cannot_make_a_table_are_refused(
-    room: Room, columns: dict[str, str], partition_by: tuple[str, ...], text: str
+    fixture: Fixture, columns: dict[str, str], partition_by: tuple[str, ...], text: str
 ) -> None:
     with pytest.raises(SchemaMismatch, match=text):
-        TableCommit(room.location, schema(**columns), partition_by=partition_by).plan()
+        TableCommit(fixture.location, schema(**columns), partition_by=partition_by).plan()
 
 
-def test_other_partitions_than_the_tables_are_refused(room: Room) -> None:
-    TableCommit(room.location, schema(v="long", day="date"), partition_by=("day",)).commit([])
+def test_other_partitions_than_the_tables_are_refused(fixture: Fixture) -> None:
+    TableCommit(fixture.location, schema(v="long", day="date"), partition_by=("day",)).commit([])
     with pytest.raises(SchemaMismatch, match="is parted by day, not by v"):
-        TableCommit(room.location, schema(v="long", day="date"), partition_by=("v",)).plan()
+        TableCommit(fixture.location, schema(v="long", day="date"), partition_by=("v",)).plan()
     with pytest.raises(SchemaMismatch, match="which the rows do not have"):
-        TableCommit(room.location, schema(v="long")).plan()
+        TableCommit(fixture.location, schema(v="long")).plan()
 
 
 # -- overwriting ----------------------------------------------------------------------------------------------------
@@ -231,19 +231,19 @@ _DAYS = {"v": "long", "day": "date"}
 
 
 @pytest.fixture
-def days(room: Room) -> Room:
+def days(fixture: Fixture) -> Fixture:
     rows = [{"v": number, "day": date(2026, 1, number)} for number in (1, 2, 3)]
-    commit = TableCommit(room.location, schema(**_DAYS), partition_by=("day",))
-    commit.commit(room.files(rows, ("day",), **_DAYS))
-    return room
+    commit = TableCommit(fixture.location, schema(**_DAYS), partition_by=("day",))
+    commit.commit(fixture.files(rows, ("day",), **_DAYS))
+    return fixture
 
 
-def replace(room: Room, where: str | None, *rows: tuple[int, int], batch: tuple[str, int] | None = None) -> None:
-    files = room.files([{"v": v, "day": date(2026, 1, day)} for v, day in rows], ("day",), **_DAYS)
-    TableCommit(room.location, schema(**_DAYS), replace=Replace(where=where)).commit(files, batch)
+def replace(fixture: Fixture, where: str | None, *rows: tuple[int, int], batch: tuple[str, int] | None = None) -> None:
+    files = fixture.files([{"v": v, "day": date(2026, 1, day)} for v, day in rows], ("day",), **_DAYS)
+    TableCommit(fixture.location, schema(**_DAYS), replace=Replace(where=where)).commit(files, batch)
 
 
-def test_overwrite_takes_all_rows_away(days: Room) -> None:
+def test_overwrite_takes_all_rows_away(days: Fixture) -> None:
     replace(days, None, (9, 9))
     assert days.values() == [9]
 
@@ -259,19 +259,19 @@ def test_overwrite_takes_all_rows_away(days: Room) -> None:
     ],
 )
 def test_replace_where_takes_some_partitions_away(
-    days: Room, where: str, row: tuple[int, int], left: list[int]
+    days: Fixture, where: str, row: tuple[int, int], left: list[int]
 ) -> None:
     replace(days, where, row)
     assert days.values() == left
 
 
-def test_rows_outside_of_replace_where_are_refused_and_nothing_changes(days: Room) -> None:
+def test_rows_outside_of_replace_where_are_refused_and_nothing_changes(days: Fixture) -> None:
     with pytest.raises(CommitRefused, match="partition day=2026-01-03 do not match"):
         replace(days, "day = '2026-01-02'", (30, 3))
     assert days.values() == [1, 2, 3]
 
 
-def test_replaced_partition_of_a_batch_that_comes_again_is_replaced_once(days: Room) -> None:
+def test_replaced_partition_of_a_batch_that_comes_again_is_replaced_once(days: Fixture) -> None:
     replace(days, "day = '2026-01-02'", (20, 2), batch=TableBatch("backfill", 1))
     replace(days, "day = '2026-01-02'", (21, 2), batch=TableBatch("backfill", 1))
     assert days.values() == [1, 3, 20]
@@ -289,25 +289,25 @@ def test_replaced_partition_of_a_batch_that_comes_again_is_replaced_once(days: R
     ],
 )
 def test_replace_where_that_cannot_be_understood_is_refused_before_anything_is_written(
-    days: Room, where: str, text: str
+    days: Fixture, where: str, text: str
 ) -> None:
     with pytest.raises(OptionError, match=text):
         TableCommit(days.location, schema(**_DAYS), replace=Replace(where=where)).plan()
 
 
-def test_overwrite_may_bring_another_schema(room: Room) -> None:
-    room.append(1)
-    files = room.files([{"name": "a"}], name="string")
-    TableCommit(room.location, schema(name="string"), replace=Replace(schema=True)).commit(files)
-    assert DeltaTable(room.location.uri).to_pyarrow_table().to_pylist() == [{"name": "a"}]
+def test_overwrite_may_bring_another_schema(fixture: Fixture) -> None:
+    fixture.append(1)
+    files = fixture.files([{"name": "a"}], name="string")
+    TableCommit(fixture.location, schema(name="string"), replace=Replace(schema=True)).commit(files)
+    assert DeltaTable(fixture.location.uri).to_pyarrow_table().to_pylist() == [{"name": "a"}]
 
 
-def test_partition_whose_value_has_odd_signs_can_be_replaced(room: Room) -> None:
-    write_deltalake(room.location.uri, pa.table({"p": ["a b/c", "x%y=z"], "v": [1, 2]}), partition_by=["p"])
+def test_partition_whose_value_has_odd_signs_can_be_replaced(fixture: Fixture) -> None:
+    write_deltalake(fixture.location.uri, pa.table({"p": ["a b/c", "x%y=z"], "v": [1, 2]}), partition_by=["p"])
     columns = {"p": "string", "v": "long"}
-    files = room.files([{"p": "x%y=z", "v": 3}], ("p",), **columns)
-    TableCommit(room.location, schema(**columns), replace=Replace(where="p = 'x%y=z'")).commit(files)
-    assert room.values() == [1, 3]
+    files = fixture.files([{"p": "x%y=z", "v": 3}], ("p",), **columns)
+    TableCommit(fixture.location, schema(**columns), replace=Replace(where="p = 'x%y=z'")).commit(files)
+    assert fixture.values() == [1, 3]
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def test_rows_are_parted_and_keep_their_order() -> None:
     }
 
 
-def test_partition_values_come_back_with_their_types(room: Room) -> None:
+def test_partition_values_come_back_with_their_types(fixture: Fixture) -> None:
     arrow = pa.schema(
         [
             ("v", pa.int64()),
@@ -347,82 +347,84 @@ def test_partition_values_come_back_with_their_types(room: Room) -> None:
     layout = FileLayout(
         schema=arrow, partition_by=("d", "t", "b", "m", "s"), compression="zstd", target_file_bytes=1 << 20
     )
-    writer = DataFileWriter(room.location, layout)
+    writer = DataFileWriter(fixture.location, layout)
     writer.write(pa.RecordBatch.from_pylist([row, {"v": 2}], arrow))
     files = [(file.path, file.size_bytes, file.partition) for file in writer.finish()]
     slices = [piece for task in split_files(files, 1 << 20) for piece in task]
-    rows = [found for batch in read_slices(room.location, slices, arrow) for found in batch.to_pylist()]
+    rows = [found for batch in read_slices(fixture.location, slices, arrow) for found in batch.to_pylist()]
     assert sorted(rows, key=lambda found: found["v"]) == [row, {**dict.fromkeys(row), "v": 2}]
 
 
-def test_only_named_columns_are_read_and_missing_ones_are_null(room: Room) -> None:
-    [file] = room.files([{"v": 1, "w": 2}], v="long", w="long")
+def test_only_named_columns_are_read_and_missing_ones_are_null(fixture: Fixture) -> None:
+    [file] = fixture.files([{"v": 1, "w": 2}], v="long", w="long")
     slices = split_files([(file.path, file.size_bytes, (("p", "7"),))], 1 << 20)[0]
     wanted = pa.schema([("later", pa.string()), ("p", pa.int32()), ("w", pa.int64())])
-    assert [batch.to_pylist() for batch in read_slices(room.location, slices, wanted)] == [
+    assert [batch.to_pylist() for batch in read_slices(fixture.location, slices, wanted)] == [
         [{"later": None, "p": 7, "w": 2}]
     ]
     alone = pa.schema([("p", pa.int32())])
-    assert [batch.to_pylist() for batch in read_slices(room.location, slices, alone)] == [[{"p": 7}]]
+    assert [batch.to_pylist() for batch in read_slices(fixture.location, slices, alone)] == [[{"p": 7}]]
 
 
-def test_big_file_is_read_by_several_tasks_each_row_once(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_big_file_is_read_by_several_tasks_each_row_once(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.spark.table_files._ROW_GROUP_ROWS", 100)
     arrow = pa.schema([("v", pa.int64())])
     layout = FileLayout(schema=arrow, partition_by=(), compression="none", target_file_bytes=1 << 30)
-    writer = DataFileWriter(room.location, layout)
+    writer = DataFileWriter(fixture.location, layout)
     for start in range(0, 1000, 50):
         writer.write(pa.record_batch({"v": pa.array(range(start, start + 50), pa.int64())}))
     [file] = writer.finish()
     tasks = split_files([(file.path, file.size_bytes, ())], file.size_bytes // 3)
-    rows = [[v for batch in read_slices(room.location, task, arrow) for v in batch["v"].to_pylist()] for task in tasks]
+    rows = [
+        [v for batch in read_slices(fixture.location, task, arrow) for v in batch["v"].to_pylist()] for task in tasks
+    ]
     assert len([task for task in rows if task]) >= 3 and [v for task in rows for v in task] == list(range(1000))
 
 
-def test_file_that_vacuum_has_deleted_is_named(room: Room) -> None:
-    [file] = room.files([{"v": 1}], v="long")
-    (Path(room.location.uri) / file.path).unlink()
+def test_file_that_vacuum_has_deleted_is_named(fixture: Fixture) -> None:
+    [file] = fixture.files([{"v": 1}], v="long")
+    (Path(fixture.location.uri) / file.path).unlink()
     [task] = split_files([(file.path, file.size_bytes, ())], 1 << 20)
     with pytest.raises(FileGone, match="vacuum deletes files of old versions"):
-        list(read_slices(room.location, task, pa.schema([("v", pa.int64())])))
+        list(read_slices(fixture.location, task, pa.schema([("v", pa.int64())])))
 
 
 def test_small_files_share_a_task() -> None:
     assert [len(task) for task in split_files([(f"f{number}", 10, ()) for number in range(10)], 320)] == [10]
 
 
-def test_file_is_closed_when_it_has_its_size(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_closed_when_it_has_its_size(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.spark.table_files._ROW_GROUP_ROWS", 10)
     layout = FileLayout(
         schema=pa.schema([("v", pa.int64())]), partition_by=(), compression="zstd", target_file_bytes=100
     )
-    writer = DataFileWriter(room.location, layout)
+    writer = DataFileWriter(fixture.location, layout)
     for _ in range(4):
         writer.write(pa.record_batch({"v": pa.array(range(10), pa.int64())}))
     assert [file.rows for file in writer.finish()] == [10, 10, 10, 10]
 
 
-def test_open_files_are_bounded(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_files_are_bounded(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.spark.table_files._OPEN_FILES_MAX", 2)
-    files = room.files([{"v": n, "p": n % 5} for n in range(20)], ("p",), v="long", p="long")
+    files = fixture.files([{"v": n, "p": n % 5} for n in range(20)], ("p",), v="long", p="long")
     assert sorted((dict(file.partition)["p"], file.rows) for file in files) == [(str(p), 4) for p in range(5)]
 
 
-def test_failed_task_leaves_no_file(room: Room) -> None:
+def test_failed_task_leaves_no_file(fixture: Fixture) -> None:
     layout = FileLayout(
         schema=pa.schema([("v", pa.int64()), ("p", pa.int64())]),
         partition_by=("p",),
         compression="zstd",
         target_file_bytes=1,
     )
-    writer = DataFileWriter(room.location, layout)
+    writer = DataFileWriter(fixture.location, layout)
     writer.write(pa.record_batch({"v": [1, 2], "p": [1, 2]}))
     writer.discard()
-    assert room.parquet_files() == 0
+    assert fixture.parquet_files() == 0
 
 
-def test_statistics_bound_the_values(room: Room) -> None:
-    [file] = room.files(
+def test_statistics_bound_the_values(fixture: Fixture) -> None:
+    [file] = fixture.files(
         [{"n": 3, "s": "b", "d": date(2026, 1, 2)}, {"n": None, "s": "a" * 100, "d": date(2026, 1, 1)}],
         n="long",
         s="string",
@@ -442,7 +444,7 @@ def test_directories_of_delta_hold_plain_signs_and_those_of_parquet_what_readers
     assert hive_directory(partition) == "day=2026-01-01/s=a%3Db%2Fc/n=__HIVE_DEFAULT_PARTITION__/"
 
 
-def test_parquet_files_are_seen_when_they_are_published(room: Room) -> None:
+def test_parquet_files_are_seen_when_they_are_published(fixture: Fixture) -> None:
     def staged(value: int) -> list[DataFile]:
         layout = FileLayout(
             schema=pa.schema([("v", pa.int64()), ("p", pa.string())]),
@@ -452,26 +454,26 @@ def test_parquet_files_are_seen_when_they_are_published(room: Room) -> None:
             hive=True,
             staging=STAGING,
         )
-        writer = DataFileWriter(room.location, layout)
+        writer = DataFileWriter(fixture.location, layout)
         writer.write(pa.record_batch({"v": [value], "p": ["x y"]}))
         return writer.finish()
 
-    publish(room.location, staged(1), overwrite=False)
-    publish(room.location, staged(2), overwrite=False)
-    assert pq.read_table(room.location.uri, partitioning="hive")["v"].to_pylist() in ([1, 2], [2, 1])
-    publish(room.location, staged(3), overwrite=True)
-    assert pq.read_table(room.location.uri, partitioning="hive").to_pylist() == [{"v": 3, "p": "x y"}]
+    publish(fixture.location, staged(1), overwrite=False)
+    publish(fixture.location, staged(2), overwrite=False)
+    assert pq.read_table(fixture.location.uri, partitioning="hive")["v"].to_pylist() in ([1, 2], [2, 1])
+    publish(fixture.location, staged(3), overwrite=True)
+    assert pq.read_table(fixture.location.uri, partitioning="hive").to_pylist() == [{"v": 3, "p": "x y"}]
 
 
 # -- the log --------------------------------------------------------------------------------------------------------
 
 
-def test_log_tells_what_a_commit_has_added_and_taken_away(room: Room) -> None:
-    room.append(1)
-    room.append(2)
-    maintenance.compact(room.location)
-    DeltaTable(room.location.uri).delete("v = 1")
-    log = TableLog(room.location)
+def test_log_tells_what_a_commit_has_added_and_taken_away(fixture: Fixture) -> None:
+    fixture.append(1)
+    fixture.append(2)
+    maintenance.compact(fixture.location)
+    DeltaTable(fixture.location.uri).delete("v = 1")
+    log = TableLog(fixture.location)
     commits = [log.commit(version) for version in range(5)]
     # made, appended, appended, compacted, deleted
     assert [commit and (len(commit.added), commit.removed) for commit in commits] == [
@@ -484,10 +486,10 @@ def test_log_tells_what_a_commit_has_added_and_taken_away(room: Room) -> None:
     assert log.commit(5) is None
 
 
-def test_snapshot_files_hold_all_rows_and_decoded_names(room: Room) -> None:
-    write_deltalake(room.location.uri, pa.table({"p": ["a b/c", "x%y=z", None], "v": [1, 2, 3]}), partition_by=["p"])
-    files = snapshot_files(room.location.table())
-    assert all((Path(room.location.uri) / file.path).exists() for file in files)
+def test_snapshot_files_hold_all_rows_and_decoded_names(fixture: Fixture) -> None:
+    write_deltalake(fixture.location.uri, pa.table({"p": ["a b/c", "x%y=z", None], "v": [1, 2, 3]}), partition_by=["p"])
+    files = snapshot_files(fixture.location.table())
+    assert all((Path(fixture.location.uri) / file.path).exists() for file in files)
     assert {dict(file.partition)["p"] for file in files} == {"a b/c", "x%y=z", None}
 
 
@@ -526,39 +528,39 @@ def test_offset_survives_its_json() -> None:
 # -- maintenance ----------------------------------------------------------------------------------------------------
 
 
-def test_compaction_makes_one_file_of_many_and_changes_no_row(room: Room) -> None:
+def test_compaction_makes_one_file_of_many_and_changes_no_row(fixture: Fixture) -> None:
     for value in range(5):
-        room.append(value)
-    done = maintenance.compact(room.location)
-    assert (done.files_before, done.files_after, room.values()) == (5, 1, [0, 1, 2, 3, 4])
+        fixture.append(value)
+    done = maintenance.compact(fixture.location)
+    assert (done.files_before, done.files_after, fixture.values()) == (5, 1, [0, 1, 2, 3, 4])
 
 
-def test_vacuum_finds_files_of_failed_writes(room: Room) -> None:
-    room.append(1)
-    [orphan] = room.files([{"v": 2}], v="long")
-    assert maintenance.vacuum(room.location, hours=0, dry_run=True) == [orphan.path]
-    assert maintenance.vacuum(room.location, hours=1) == [] and room.parquet_files() == 2
+def test_vacuum_finds_files_of_failed_writes(fixture: Fixture) -> None:
+    fixture.append(1)
+    [orphan] = fixture.files([{"v": 2}], v="long")
+    assert maintenance.vacuum(fixture.location, hours=0, dry_run=True) == [orphan.path]
+    assert maintenance.vacuum(fixture.location, hours=1) == [] and fixture.parquet_files() == 2
     with pytest.raises(OptionError, match="at least one hour"):
-        maintenance.vacuum(room.location, hours=0)
+        maintenance.vacuum(fixture.location, hours=0)
 
 
-def test_expired_log_opens_from_its_checkpoint(room: Room) -> None:
+def test_expired_log_opens_from_its_checkpoint(fixture: Fixture) -> None:
     for value in range(3):
-        room.append(value)
-    assert maintenance.checkpoint(room.location) == 3
-    maintenance.expire(room.location, keep=timedelta(days=7))
-    assert room.values() == [0, 1, 2]
-    assert "seconds" in DeltaTable(room.location.uri).metadata().configuration["delta.logRetentionDuration"]
+        fixture.append(value)
+    assert maintenance.checkpoint(fixture.location) == 3
+    maintenance.expire(fixture.location, keep=timedelta(days=7))
+    assert fixture.values() == [0, 1, 2]
+    assert "seconds" in DeltaTable(fixture.location.uri).metadata().configuration["delta.logRetentionDuration"]
 
 
-def test_maintenance_comes_after_every_nth_batch_and_never_fails_one(room: Room) -> None:
+def test_maintenance_comes_after_every_nth_batch_and_never_fails_one(fixture: Fixture) -> None:
     for value in range(3):
-        room.append(value)
-    ran = [maintenance.maybe_maintain(room.location, batch, every=2, vacuum_hours=None) for batch in range(4)]
+        fixture.append(value)
+    ran = [maintenance.maybe_maintain(fixture.location, batch, every=2, vacuum_hours=None) for batch in range(4)]
     assert ran == [False, True, False, True]
-    assert not maintenance.maybe_maintain(room.location, 1, every=0, vacuum_hours=None)
+    assert not maintenance.maybe_maintain(fixture.location, 1, every=0, vacuum_hours=None)
 
 
-def test_missing_table_says_so(room: Room) -> None:
+def test_missing_table_says_so(fixture: Fixture) -> None:
     with pytest.raises(TableMissing, match="there is no table at"):
-        room.location.table()
+        fixture.location.table()

@@ -88,7 +88,7 @@ class FetchApi:
         if news_only and len(wanted) > _FEW_PARTITIONS and not self.deferred.may_run(len(wanted)):
             fetch.start_later(connection)
             return
-        reads = fetch.look()
+        reads = fetch.read_or_wait()
         if reads is not None:
             fetch.answer(reads)
             return
@@ -99,7 +99,7 @@ class FetchApi:
     def answer_all(self) -> None:
         """Complete every parked fetch: the broker stops."""
         for fetch in list(self.waiting.values()):
-            fetch.on_gone()
+            fetch.on_partition_deleted()
 
     def find(self, wanted: FetchedPartition, by_id: bool) -> Partition:
         topics = self._topics_by_id if by_id else self._topics
@@ -151,7 +151,7 @@ class _Fetch:
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
-    def look(self) -> list[_Read] | None:
+    def read_or_wait(self) -> list[_Read] | None:
         """Return the rows of the answer, or None to wait: no error, fewer bytes than ``min_bytes``, and time left."""
         wait_ms = self._request.max_wait_ms
         reads, self._bytes, failed = self._read(is_last=wait_ms <= 0)
@@ -189,7 +189,7 @@ class _Fetch:
 
     def _start(self) -> None:
         if self._connection is not None:
-            reads = self.look()
+            reads = self.read_or_wait()
             if reads is None:
                 self._register()
             else:
@@ -208,7 +208,7 @@ class _Fetch:
             api.parked_partitions += len(self._partitions)
         api.wheel.add(self, self._request.max_wait_ms / 1000)
 
-    def on_committed(self, size_bytes: int) -> None:
+    def on_high_watermark(self, size_bytes: int) -> None:
         self._bytes += size_bytes
         if self._bytes >= self._min_bytes:
             self._complete()
@@ -224,7 +224,7 @@ class _Fetch:
     def on_changed(self) -> None:
         pass
 
-    def on_gone(self) -> None:
+    def on_partition_deleted(self) -> None:
         self._complete()
 
     def expire(self) -> None:
@@ -345,7 +345,7 @@ class _Fetch:
             wanted = read.wanted
             assert isinstance(wanted, SessionPartition)
             size_bytes = read.region.size_bytes if read.region is not None else 0
-            news = wanted.is_news(read.error_code, read.high_watermark, read.log_start_offset, size_bytes)
+            news = wanted.must_be_sent(read.error_code, read.high_watermark, read.log_start_offset, size_bytes)
             if news or not self._news_only or read.diverging is not None:
                 kept.append(read)
             if read.at_end_of is not None:

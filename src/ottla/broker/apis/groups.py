@@ -9,7 +9,7 @@ from typing import Any
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.apis.transactions import create_transaction_topic
 from ottla.broker.services import RequestContext, Services
-from ottla.coordinator.classic_member import refused_join
+from ottla.coordinator.classic_member import join_error
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.offsets import refuse_commit
 from ottla.coordinator.runtime import PendingReply, Unstored
@@ -105,7 +105,7 @@ def join_group(services: Services, request: JoinGroupRequest, context: RequestCo
     return services.groups.run_parked(
         request.group_id,
         lambda shard, ticket, now: shard.join_group(request, context.client, ticket, now),
-        lambda code: refused_join(request.member_id, code, context.version),
+        lambda code: join_error(request.member_id, code, context.version),
     )
 
 

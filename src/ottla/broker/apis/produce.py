@@ -108,7 +108,7 @@ class _OneWriter(Slot):
         self._correlation_id = correlation_id
         self.deadline = started + shortcut.timeout_s
 
-    def on_committed(self, error_code: int) -> None:
+    def on_write_complete(self, error_code: int) -> None:
         if error_code:
             partition, version = self._shortcut.partition, self._shortcut.version
             key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
@@ -162,7 +162,7 @@ class _PartWriter:
         self._place = place
         self.deadline = whole.deadline
 
-    def on_committed(self, error_code: int) -> None:
+    def on_write_complete(self, error_code: int) -> None:
         self._whole.complete(self._topic, self._place, error_code)
 
 

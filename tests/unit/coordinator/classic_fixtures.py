@@ -7,7 +7,7 @@ from itertools import count
 
 from ottla.coordinator.classic import ClassicGroup
 from ottla.coordinator.journal import Rebalance
-from ottla.coordinator.outcome import Client, Moment, Outcome, World
+from ottla.coordinator.outcome import Client, CoordinatorContext, Moment, Outcome
 from ottla.coordinator.records import GroupMetadataValue
 from ottla.coordinator.subscription import Subscription, encode_subscription
 from ottla.model.errors import ErrorCode
@@ -59,16 +59,18 @@ def subscription(*topics: str, owned: tuple[tuple[str, tuple[int, ...]], ...] = 
     return encode_subscription(Subscription(topics=topics, owned_partitions=owned, version=1))
 
 
-class ClassicRoom:
+class ClassicFixture:
     """One group, its clock, its world, and what became of each request. Requests are numbered; so are tickets."""
 
     def __init__(self, **settings: str) -> None:
         self.now = 1000.0
         self.topics = DictTopics()
         ids = count(1)
-        self.world = World(settings=BrokerSettings(), topics=self.topics, new_uuid=lambda: str(next(ids)))
+        self.context = CoordinatorContext(
+            settings=BrokerSettings(), topics=self.topics, new_uuid=lambda: str(next(ids))
+        )
         self.configure(**settings)
-        self.group = ClassicGroup("g", self.world)
+        self.group = ClassicGroup("g", self.context)
         self._tickets = count(1)
         self.waiting: set[int] = set()
         self.answers: dict[int, Message] = {}
@@ -77,7 +79,7 @@ class ClassicRoom:
 
     def configure(self, **settings: str) -> None:
         texts = {name.replace("_", "."): text for name, text in settings.items()}
-        self.world.settings = BrokerSettings.parse(texts)
+        self.context.settings = BrokerSettings.parse(texts)
 
     @property
     def moment(self) -> Moment:
@@ -97,7 +99,7 @@ class ClassicRoom:
         """A coordinator that knows only the log."""
         stored = self.group.stored
         self.take(self.group.retire(ErrorCode.NOT_COORDINATOR))
-        self.group = ClassicGroup("g", self.world)
+        self.group = ClassicGroup("g", self.context)
         if stored is not None:
             self.group.replay(stored)
             self.group.resume(self.moment)
@@ -229,10 +231,10 @@ class ClassicRoom:
         ]
         self.pass_time(2 * DELAY_S)
         ids = [self.joined(ticket).member_id for ticket in tickets]
-        self.settle(ids)
+        self.become_stable(ids)
         return ids
 
-    def settle(self, ids: list[str]) -> None:
+    def become_stable(self, ids: list[str]) -> None:
         """Everybody syncs, the leader with assignments."""
         assignments = {member_id: f"a{number}".encode() for number, member_id in enumerate(ids)}
         for member_id in ids:

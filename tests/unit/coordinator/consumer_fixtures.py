@@ -1,4 +1,4 @@
-"""A group of the consumer protocol in a room without a broker, and clients of both protocols that behave well."""
+"""A group of the consumer protocol without a broker, and clients of both protocols that behave well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import count
 
 from ottla.coordinator.consumer import ConsumerGroup
 from ottla.coordinator.journal import CauseKind, Rebalance
-from ottla.coordinator.outcome import Client, Moment, Outcome, World
+from ottla.coordinator.outcome import Client, CoordinatorContext, Moment, Outcome
 from ottla.coordinator.reconcile import as_sets
 from ottla.coordinator.records import CoordinatorRecord
 from ottla.coordinator.subscription import Subscription, decode_assignment, encode_subscription
@@ -66,19 +66,21 @@ class Topics:
         return None
 
 
-class ConsumerRoom:
+class ConsumerFixture:
     """One group, its clock, its world, its log."""
 
     def __init__(self, **settings: str) -> None:
         self.now = 1000.0
         self.topics = Topics()
         ids = count(1)
-        self.world = World(settings=BrokerSettings(), topics=self.topics, new_uuid=lambda: f"made-{next(ids)}")
+        self.context = CoordinatorContext(
+            settings=BrokerSettings(), topics=self.topics, new_uuid=lambda: f"made-{next(ids)}"
+        )
         if settings:
-            self.world.settings = BrokerSettings.parse(
+            self.context.settings = BrokerSettings.parse(
                 {name.replace("_", "."): text for name, text in settings.items()}
             )
-        self.group = ConsumerGroup("g", self.world)
+        self.group = ConsumerGroup("g", self.context)
         self.log: list[CoordinatorRecord] = []
         self.rebalances: list[Rebalance] = []
 
@@ -107,7 +109,7 @@ class ConsumerRoom:
 
     def restart(self) -> None:
         """A coordinator that knows only the log."""
-        self.group = ConsumerGroup("g", self.world)
+        self.group = ConsumerGroup("g", self.context)
         for record in self.log:
             self.group.replay(record)
         self.group.resume(self.moment)
@@ -125,7 +127,7 @@ class ConsumerRoom:
         """A first heartbeat."""
         return self.heartbeat(join_request(member_id, *topics, regex=regex, instance=instance, **more))
 
-    def settle(self, *consumers: Consumer | ClassicConsumer, rounds_max: int = 10) -> int:
+    def become_stable(self, *consumers: Consumer | ClassicConsumer, rounds_max: int = 10) -> int:
         """Heartbeats of all in turn until the group is at rest. Returns how many rounds that took."""
         for rounds in range(1, rounds_max + 1):
             for consumer in consumers:
@@ -157,9 +159,20 @@ class Consumer:
     """A client that does what it is told, at once unless ``is_stuck``."""
 
     def __init__(
-        self, room: ConsumerRoom, member_id: str, *topics: str, regex: str | None = None, instance: str | None = None
+        self,
+        fixture: ConsumerFixture,
+        member_id: str,
+        *topics: str,
+        regex: str | None = None,
+        instance: str | None = None,
     ) -> None:
-        self.room, self.member_id, self.topics, self.regex, self.instance = room, member_id, topics, regex, instance
+        self.fixture, self.member_id, self.topics, self.regex, self.instance = (
+            fixture,
+            member_id,
+            topics,
+            regex,
+            instance,
+        )
         self.epoch = 0
         self.owned: set[Place] = set()
         self.is_stuck = False
@@ -170,7 +183,8 @@ class Consumer:
     @property
     def is_current(self) -> bool:
         return (
-            self.owned == self._assigned and self.epoch == self.room.group.stored.current(self.member_id).member_epoch
+            self.owned == self._assigned
+            and self.epoch == self.fixture.group.stored.current(self.member_id).member_epoch
         )
 
     def subscribe(self, *topics: str, regex: str | None = None) -> None:
@@ -190,7 +204,7 @@ class Consumer:
             if self._is_changed:
                 request.subscribed_topic_names, request.subscribed_topic_regex = list(self.topics), self.regex or ""
                 self._is_changed = False
-        return self.receive(self.room.heartbeat(request))
+        return self.receive(self.fixture.heartbeat(request))
 
     def receive(self, answer: ConsumerGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
         self.error = answer.error_code
@@ -202,7 +216,7 @@ class Consumer:
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
             self._assigned = {
-                (self.room.topics.topic_name(each.topic_id) or each.topic_id.hex(), number)
+                (self.fixture.topics.topic_name(each.topic_id) or each.topic_id.hex(), number)
                 for each in answer.assignment.topic_partitions
                 for number in each.partitions
             }
@@ -216,7 +230,7 @@ class Consumer:
             group_id="g", member_id=self.member_id, member_epoch=-2 if for_a_while else -1, instance_id=self.instance
         )
         self.epoch = 0
-        return self.room.heartbeat(request)
+        return self.fixture.heartbeat(request)
 
     def _reported(self) -> list[ConsumerGroupHeartbeatRequestTopicPartitions]:
         by_topic: dict[str, list[int]] = {}
@@ -224,7 +238,7 @@ class Consumer:
             by_topic.setdefault(topic, []).append(number)
         return [
             ConsumerGroupHeartbeatRequestTopicPartitions(
-                topic_id=self.room.topics.topic_id(topic) or bytes(16), partitions=numbers
+                topic_id=self.fixture.topics.topic_id(topic) or bytes(16), partitions=numbers
             )
             for topic, numbers in by_topic.items()
         ]
@@ -233,8 +247,8 @@ class Consumer:
 class ClassicConsumer:
     """A cooperative client of the classic protocol."""
 
-    def __init__(self, room: ConsumerRoom, member_id: str, *topics: str, instance: str | None = None) -> None:
-        self.room, self.member_id, self.topics, self.instance = room, member_id, topics, instance
+    def __init__(self, fixture: ConsumerFixture, member_id: str, *topics: str, instance: str | None = None) -> None:
+        self.fixture, self.member_id, self.topics, self.instance = fixture, member_id, topics, instance
         self.epoch = 0
         self.owned: set[Place] = set()
         self.error = 0
@@ -253,7 +267,9 @@ class ClassicConsumer:
         request = HeartbeatRequest(
             group_id="g", generation_id=self.epoch, member_id=self.member_id, group_instance_id=self.instance
         )
-        answer = self.room.take(self.room.group.heartbeat_classic(request, self._client(4), object(), self.room.moment))
+        answer = self.fixture.take(
+            self.fixture.group.heartbeat_classic(request, self._client(4), object(), self.fixture.moment)
+        )
         assert isinstance(answer, HeartbeatResponse)
         self.error = answer.error_code
         self.must_join = bool(answer.error_code)
@@ -263,8 +279,8 @@ class ClassicConsumer:
 
     def join(self, version: int = 3, **more: object) -> JoinGroupResponse:
         request = self.join_request(**more)
-        answer = self.room.take(
-            self.room.group.join_classic(request, self._client(version), object(), self.room.moment)
+        answer = self.fixture.take(
+            self.fixture.group.join_classic(request, self._client(version), object(), self.fixture.moment)
         )
         assert isinstance(answer, JoinGroupResponse)
         self.error = answer.error_code
@@ -291,7 +307,9 @@ class ClassicConsumer:
         request = SyncGroupRequest(
             group_id="g", generation_id=self.epoch, member_id=self.member_id, group_instance_id=self.instance
         )
-        answer = self.room.take(self.room.group.sync_classic(request, self._client(5), object(), self.room.moment))
+        answer = self.fixture.take(
+            self.fixture.group.sync_classic(request, self._client(5), object(), self.fixture.moment)
+        )
         assert isinstance(answer, SyncGroupResponse)
         self.error = answer.error_code
         if not self.error:
@@ -303,7 +321,9 @@ class ClassicConsumer:
     def leave(self) -> LeaveGroupResponse:
         request = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=self.member_id)])
         self.owned, self.must_join = set(), True
-        answer = self.room.take(self.room.group.leave_classic(request, self._client(5), object(), self.room.moment))
+        answer = self.fixture.take(
+            self.fixture.group.leave_classic(request, self._client(5), object(), self.fixture.moment)
+        )
         assert isinstance(answer, LeaveGroupResponse)
         return answer
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from tests.unit.coordinator.classic_room import DictTopics
+from tests.unit.coordinator.classic_fixtures import DictTopics
 
-from ottla.coordinator.outcome import Client, Moment, Producer, World
+from ottla.coordinator.outcome import Client, CoordinatorContext, Moment, Producer
 from ottla.coordinator.transaction import TransactionShard
 from ottla.coordinator.transaction_records import (
     Delivery,
@@ -46,7 +46,7 @@ class NotStored(Exception):
     """The client is told to come back."""
 
 
-class TransactionRoom:
+class TransactionFixture:
     """One shard, its log as bytes, its clock. Every request is answered at once."""
 
     def __init__(self, **settings: str) -> None:
@@ -55,9 +55,9 @@ class TransactionRoom:
         for name, partitions in (("t", 2), ("u", 1), ("__consumer_offsets", 50)):
             self.topics.create(name, partitions)
         texts = {name.replace("_", "."): text for name, text in settings.items()}
-        self.world = World(settings=BrokerSettings.parse(texts), topics=self.topics, new_uuid=lambda: "")
+        self.context = CoordinatorContext(settings=BrokerSettings.parse(texts), topics=self.topics, new_uuid=lambda: "")
         self.coordinator_epoch = 5
-        self.shard = TransactionShard(self.world, self.coordinator_epoch)
+        self.shard = TransactionShard(self.context, self.coordinator_epoch)
         self.log: list[tuple[bytes, bytes | None]] = []
         #: handed out and not made
         self.deliveries: list[Delivery] = []
@@ -75,7 +75,7 @@ class TransactionRoom:
     def restart(self) -> None:
         """A coordinator that knows only the log."""
         self.coordinator_epoch += 1
-        self.shard = TransactionShard(self.world, self.coordinator_epoch)
+        self.shard = TransactionShard(self.context, self.coordinator_epoch)
         for key, value in self.log:
             record = decode_transaction(key, value)
             assert record is not None

@@ -1,4 +1,4 @@
-"""What the tests of the log room share: small batches, a log on a disk in memory, and how to look at all of it."""
+"""Helpers for the tests of the log: small batches, a log on a disk in memory, and functions that read all of it."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.unit.log.log_room import NOW, append, batch, split
+from tests.unit.log.log_fixtures import NOW, append, batch, split
 
 from ottla.log.log import Log
 from ottla.log.transactions import read_marker

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.unit.log.log_room import NAME, NOW, append, contents, sync, topic
-from tests.unit.log.store_room import StoreRoom, disk_with, spec
+from tests.unit.log.log_fixtures import NAME, NOW, append, contents, sync, topic
+from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 
 from ottla.log.compaction import Compactor, plan_compaction
 from ottla.log.log import Log
@@ -38,7 +38,7 @@ def pairs_batch(
     )
 
 
-class CompactionRoom:
+class CompactionFixture:
     """A broker's store with one topic, whose threads work when they are told to."""
 
     def __init__(self, path: Path, settings: TopicSettings | None = None, disk: MemoryDisk | None = None) -> None:
@@ -50,22 +50,24 @@ class CompactionRoom:
         self.start()
 
     def start(self) -> None:
-        self.room = StoreRoom(self.disk, self.path)
+        self.fixture = StoreFixture(self.disk, self.path)
         try:
-            self.room.start(spec(settings=self.settings))
+            self.fixture.start(spec(settings=self.settings))
         except BaseException:
-            self.room.abandon()
+            self.fixture.abandon()
             raise
-        threads: Any = self.room.threads
-        self.compactor = Compactor(disk=self.disk, store=self.room.store, threads=threads, monotonic=lambda: self.now)
+        threads: Any = self.fixture.threads
+        self.compactor = Compactor(
+            disk=self.disk, store=self.fixture.store, threads=threads, monotonic=lambda: self.now
+        )
 
     @property
     def log(self) -> Log:
-        return self.room.store.logs[NAME]
+        return self.fixture.store.logs[NAME]
 
     @property
     def threads(self) -> Any:
-        return self.room.threads
+        return self.fixture.threads
 
     # -- what happens to it -----------------------------------------------------------------------------------------
 
@@ -99,15 +101,15 @@ class CompactionRoom:
         return begun
 
     def restart(self) -> None:
-        self.room.stop()
+        self.fixture.stop()
         self.start()
 
-    def crash(self, disk: MemoryDisk) -> CompactionRoom:
+    def crash(self, disk: MemoryDisk) -> CompactionFixture:
         """The machine stopped; the room that starts on what is left."""
-        return CompactionRoom(self.path, self.settings, disk)
+        return CompactionFixture(self.path, self.settings, disk)
 
     def abandon(self) -> None:
-        self.room.abandon()
+        self.fixture.abandon()
 
     # -- what is in it ----------------------------------------------------------------------------------------------
 

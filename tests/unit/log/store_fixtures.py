@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.unit.log.log_room import NAME, topic
+from tests.unit.log.log_fixtures import NAME, topic
 
 from ottla.env.disk import Disk
 from ottla.log.log import Log
@@ -41,7 +41,7 @@ class HandDrivenThreads:
         done(error)
 
 
-class StoreRoom:
+class StoreFixture:
     """The store of one broker process; ``start`` and ``stop`` as the broker does it."""
 
     def __init__(self, disk: Disk, *paths: Path | str) -> None:
