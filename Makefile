@@ -11,7 +11,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench crash groups transactions hostile spark-kills spark-cluster clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench properties crash groups transactions hostile spark-kills spark-cluster clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C.
 run: $(VENV)/.run
@@ -67,6 +67,11 @@ test-compiled: $(VENV)/.dev
 	$(BIN)/python tools/compile_hot_modules.py .bench/compiled
 	PYTHONPATH=$(CURDIR)/.bench/compiled $(BIN)/pytest -n $(WORKERS) tests/clauses tests/broker tests/hostile \
 	  tests/compat/test_client_records.py tests/compat/test_client_transactions.py $(PYTEST_ARGS)
+
+# Property tests with new random examples, ROUNDS=10 times over; `make test` always takes the same examples.
+properties: $(VENV)/.dev
+	for round in $$(seq $(or $(ROUNDS),10)); do \
+	  OTTLA_RANDOM_EXAMPLES=1 $(BIN)/pytest -q -n $(WORKERS) -m hypothesis tests/unit tests/model || exit 1; done
 
 # Crash campaigns with many more kills than in `make test`.
 crash: $(VENV)/.dev

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-# A busy machine is slow, which is not what these tests are about.
-settings.register_profile("ottla", deadline=None)
+# No deadline: a busy machine is slow, which these tests do not measure. Always the same examples, so that a run of the
+# suite can be repeated; `make properties` looks for new ones.
+settings.register_profile("ottla", deadline=None, derandomize="OTTLA_RANDOM_EXAMPLES" not in os.environ)
 settings.load_profile("ottla")
 
 # A shell starts background jobs with SIGINT ignored, and every process that a test starts would inherit that.

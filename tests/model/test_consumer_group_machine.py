@@ -105,11 +105,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def heartbeat(self, index: int, slow: bool, lost: bool) -> None:
         """It may be slow to do what it is told, and the answer may be lost."""
         client = self.client(index)
-        known = (client.epoch, set(client.owned), set(client._assigned))
         client.is_stuck = slow
-        client.heartbeat()
         if lost:
-            client.epoch, client.owned, client._assigned = known
+            client.heartbeat_with_lost_answer()
+        else:
+            client.heartbeat()
 
     @has_clients
     @rule()

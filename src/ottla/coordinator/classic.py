@@ -708,9 +708,7 @@ class ClassicGroup:
                 raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member is called {group_instance_id}")
         member = self.members.get(member_id)
         if member is None:
-            raise Refused(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of {self.group_id}; join the group again"
-            )
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of {self.group_id}; join again")
         return member
 
     def _known_in_generation(self, member_id: str, group_instance_id: str | None, generation: int) -> ClassicMember:

@@ -179,6 +179,7 @@ class Consumer:
         self.error = 0
         self._assigned: set[Place] = set()
         self._is_changed = False
+        self._must_send_all = False
 
     @property
     def is_current(self) -> bool:
@@ -201,10 +202,19 @@ class Consumer:
                 instance_id=self.instance,
                 topic_partitions=self._reported(),
             )
-            if self._is_changed:
+            if self._is_changed or self._must_send_all:
                 request.subscribed_topic_names, request.subscribed_topic_regex = list(self.topics), self.regex or ""
-                self._is_changed = False
+            if self._must_send_all:
+                request.rebalance_timeout = REBALANCE_MS
+            self._is_changed = self._must_send_all = False
         return self.receive(self.fixture.heartbeat(request))
+
+    def heartbeat_with_lost_answer(self) -> None:
+        """The coordinator gets the heartbeat, the client no answer. KIP-848: it sends all fields the next time."""
+        known = (self.epoch, set(self.owned), set(self._assigned))
+        self.heartbeat()
+        self.epoch, self.owned, self._assigned = known
+        self._must_send_all = True
 
     def receive(self, answer: ConsumerGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
         self.error = answer.error_code
