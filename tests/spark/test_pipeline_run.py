@@ -197,7 +197,7 @@ def test_backfill_of_a_range_replaces_the_rows_in_it_and_no_others(shop: Shop, s
 def test_flow_that_fails_is_started_again_and_a_run_goes_on_until_it_is_asked_to_end(
     spark: SparkSession, topic: str, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    live = Pipeline("live", storage=str(tmp_path / "lake"), brokers=broker.bootstrap, trigger="continuous")
+    live = Pipeline("live", storage=str(tmp_path / "lake"), brokers=broker.bootstrap, trigger="as-fast-as-possible")
     live.source("words", topic=topic, format="string")
     live.flow("staged", zone="staging", from_="words")
     failures: list[bool] = []

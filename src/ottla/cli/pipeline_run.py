@@ -38,7 +38,7 @@ _conf = click.option(
 @_master
 @_conf
 @click.option("--once", is_flag=True, help="Read all existing records, then end; overrides the trigger of the file.")
-@click.option("--trigger", help="For all flows: once, available-now, continuous, 'every 10s'.")
+@click.option("--trigger", help="For all flows: once, available-now, as-fast-as-possible, 'every 10s'.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve metrics for Prometheus on this port.")
 def run(
     file: str, master: str | None, conf: tuple[str, ...], once: bool, trigger: str | None, metrics_port: int | None

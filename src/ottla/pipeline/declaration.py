@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 from ottla.pipeline.document import Text
 from ottla.pipeline.duration import format_duration, parse_duration_ms
 from ottla.pipeline.expectations import Expectation
+from ottla.pipeline.keys import REFUSED_TRIGGERS, TRIGGERS
 from ottla.pipeline.problems import Place
 from ottla.pipeline.schema import Column
 
@@ -28,22 +29,25 @@ PREVIOUS = "previous"
 class Trigger:
     """When a flow runs a batch. `interval_ms` belongs to `interval` alone."""
 
-    kind: Literal["once", "available-now", "interval", "continuous"]
+    kind: Literal["once", "available-now", "interval", "as-fast-as-possible"]
     interval_ms: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A trigger as it is written in a declaration. Raises ValueError.
+        """Return the trigger that `text` stands for in a declaration. Raise ValueError if it is not a trigger.
 
         >>> str(Trigger.parse("every 90 seconds"))
         'every 1m30s'
         """
-        word, _, span = text.strip().partition(" ")
+        text = text.strip()
+        word, _, span = text.partition(" ")
         if word == "every" and span:
             return cls(kind="interval", interval_ms=parse_duration_ms(span))
-        if text.strip() in ("once", "available-now", "continuous"):
-            return cls(kind=text.strip())  # type: ignore[arg-type]
-        raise ValueError(f"{text!r} is no trigger: write once, available-now, continuous or 'every 10s'")
+        if text in TRIGGERS:
+            return cls(kind=text)  # type: ignore[arg-type]
+        if text in REFUSED_TRIGGERS:
+            raise ValueError(f"{text!r} {REFUSED_TRIGGERS[text]}: write as-fast-as-possible")
+        raise ValueError(f"{text!r} is no trigger: write {', '.join(TRIGGERS)} or 'every 10s'")
 
     @property
     def ends(self) -> bool:

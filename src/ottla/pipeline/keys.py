@@ -10,7 +10,12 @@ FORMATS = ("json", "avro", "protobuf", "bytes", "string")
 TABLE_FORMATS = ("delta", "parquet")
 FLOW_KINDS = ("table", "view", "materialized_view")
 ON_VIOLATION = ("warn", "drop", "quarantine", "fail")
-TRIGGERS = ("once", "available-now", "continuous")
+TRIGGERS = ("once", "available-now", "as-fast-as-possible")
+#: names of Spark's modes that pipelines do not have, and what a pipeline runs instead
+REFUSED_TRIGGERS = {
+    "continuous": "is Spark's continuous processing, which pipelines do not use",
+    "real-time": "is Spark's real-time mode, which supports neither Python data sources nor foreachBatch",
+}
 EMITS = ("final", "changes")
 FRAMINGS = ("none", "confluent")
 KEY_FORMATS = ("bytes", "string")
@@ -82,7 +87,8 @@ PIPELINE = _section(
         "trigger",
         "trigger",
         "When flows run: `once` (one batch, then end), `available-now` (all existing records, in several "
-        "batches, then end), `every 10s` (one batch every ten seconds), `continuous` (batches without a pause).",
+        "batches, then end), `every 10s` (one batch every ten seconds), `as-fast-as-possible` "
+        '(the next batch starts when the previous one has ended, as Spark\'s `processingTime="0 seconds"` does).',
         default="`available-now`",
     ),
     Key("spark", "mapping", "Spark settings, such as `spark.sql.shuffle.partitions`."),

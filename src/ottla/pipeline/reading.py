@@ -434,8 +434,12 @@ class DeclarationReader:
                 fields.problem(node.place, f"{fields.called}: trigger: {error}", advice)
                 return None
             if interval_ms == 0:
-                fields.problem(node.place, f"{fields.called}: trigger: an interval of nothing", "write continuous")
+                fields.problem(node.place, f"{fields.called}: trigger: the interval is 0", "write as-fast-as-possible")
             return Trigger(kind="interval", interval_ms=interval_ms)
+        if text in keys.REFUSED_TRIGGERS:
+            what = f"{fields.called}: trigger {text!r} {keys.REFUSED_TRIGGERS[text]}"
+            fields.problem(node.place, what, "write as-fast-as-possible")
+            return None
         instead = advice if text[0].isdecimal() else suggestion(text, (*keys.TRIGGERS, "every 10s"), none="")
         fields.problem(node.place, f"{fields.called}: {text!r} is no trigger", instead)
         return None

@@ -69,7 +69,7 @@ def test_staging_has_a_quarantine_without_asking(read: Read) -> None:
     [
         ("once", Trigger(kind="once")),
         ("available-now", Trigger(kind="available-now")),
-        ("continuous", Trigger(kind="continuous")),
+        ("as-fast-as-possible", Trigger(kind="as-fast-as-possible")),
         ("every 10s", Trigger(kind="interval", interval_ms=10_000)),
         ("every 2 minutes", Trigger(kind="interval", interval_ms=120_000)),
     ],
@@ -79,8 +79,8 @@ def test_triggers(read: Read, written: str, meant: Trigger) -> None:
 
 
 def test_a_flows_own_trigger_goes_before_the_pipelines(read: Read) -> None:
-    declaration = read(HEAD + "  x: {zone: trusted, from: staged, trigger: continuous}\n")
-    assert str(declaration.trigger_of(declaration.flows["x"])) == "continuous"
+    declaration = read(HEAD + "  x: {zone: trusted, from: staged, trigger: as-fast-as-possible}\n")
+    assert str(declaration.trigger_of(declaration.flows["x"])) == "as-fast-as-possible"
     assert str(declaration.trigger_of(declaration.flows["staged"])) == "available-now"
 
 

@@ -53,11 +53,14 @@ def test_position_in_an_expanded_query_leads_back_to_the_one_written() -> None:
 
 
 def test_triggers_are_read_as_in_a_declaration() -> None:
-    assert [str(Trigger.parse(text)) for text in ("once", "continuous", "every 90s")] == [
-        "once", "continuous", "every 1m30s",
+    assert [str(Trigger.parse(text)) for text in ("once", "as-fast-as-possible", "every 90s")] == [
+        "once", "as-fast-as-possible", "every 1m30s",
     ]  # fmt: skip
     for text in ("often", "every", "every now and then"):
         with pytest.raises(ValueError):
+            Trigger.parse(text)
+    for text in ("continuous", "real-time"):
+        with pytest.raises(ValueError, match="write as-fast-as-possible"):
             Trigger.parse(text)
 
 

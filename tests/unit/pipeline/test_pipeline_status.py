@@ -25,9 +25,9 @@ def layout(tmp_path: Path) -> Layout:
 def status() -> RunStatus:
     run = RunStatus.begin("shop", "shop.yaml", "local[2]")
     run.flows = [
-        FlowStatus(name="orders_raw", zone="raw", kind="table", trigger="continuous", state="running", rows=12, lag=3),
+        FlowStatus(name="orders_raw", zone="raw", kind="table", trigger="every 10s", state="running", rows=12, lag=3),
         FlowStatus(
-            name="orders", zone="trusted", kind="table", trigger="continuous", state="failed", error="no\nluck",
+            name="orders", zone="trusted", kind="table", trigger="every 10s", state="failed", error="no\nluck",
             quarantined=2, late=1, restarts=4, violations={'a "name"': 2}, watermark="2026-01-01T12:00:00.000Z",
         ),
     ]  # fmt: skip
