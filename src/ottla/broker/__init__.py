@@ -1,4 +1,4 @@
-"""broker: the composition root and the API handlers. May import every package of the broker wing.
+"""broker: the composition root and the API handlers. May import every package of the broker.
 
 Never imports client, spark, pipeline or demo: they reach the broker over the protocol, like any client.
 """

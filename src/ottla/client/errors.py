@@ -1,6 +1,6 @@
 """What can go wrong between a client and its cluster.
 
-ClientError                anything this room raises on purpose; `retriable` says whether asking again may help
+ClientError                anything that this package raises on purpose; `retriable` says whether asking again may help
 ├── Unreachable            nobody answers at an address
 ├── ConnectionLost         somebody did, and then broke off, fell silent or spoke something else
 ├── TimedOut               attempts were made until the time was over; its cause is the last failure

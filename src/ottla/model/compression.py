@@ -55,16 +55,16 @@ def decompress_view(codec: int, data: bytes | bytearray | memoryview, max_bytes:
         return bytes(data)
     # Pages of an anonymous map cost nothing until they are written: the whole allowance is reserved at once,
     # and only what comes out of the codec takes memory. A bytearray of that size would be zeroed every time.
-    room = mmap.mmap(-1, max_bytes)
+    output = mmap.mmap(-1, max_bytes)
     try:
         if codec == GZIP:
-            size_bytes = cramjam.gzip.decompress_into(data, room)
+            size_bytes = cramjam.gzip.decompress_into(data, output)
         elif codec == SNAPPY:
-            size_bytes = _decompress_snappy(memoryview(data), memoryview(room))
+            size_bytes = _decompress_snappy(memoryview(data), memoryview(output))
         elif codec == LZ4:
-            size_bytes = cramjam.lz4.decompress_into(data, room)
+            size_bytes = cramjam.lz4.decompress_into(data, output)
         elif codec == ZSTD:
-            size_bytes = cramjam.zstd.decompress_into(data, room)
+            size_bytes = cramjam.zstd.decompress_into(data, output)
         else:
             raise InvalidRecord(f"records are compressed with codec {codec}, which does not exist")
     except cramjam.DecompressionError as error:
@@ -73,7 +73,7 @@ def decompress_view(codec: int, data: bytes | bytearray | memoryview, max_bytes:
                 f"{CODECS[codec]} records take more than {max_bytes} bytes when they are decompressed"
             ) from None
         raise InvalidRecord(f"{CODECS[codec]} records are damaged: {error}") from None
-    return room[:size_bytes] if size_bytes <= _COPIED_BYTES_MAX else memoryview(room)[:size_bytes]
+    return output[:size_bytes] if size_bytes <= _COPIED_BYTES_MAX else memoryview(output)[:size_bytes]
 
 
 def compress(codec: int, data: bytes | bytearray | memoryview, level: int | None = None) -> bytes:
@@ -103,9 +103,9 @@ def compress(codec: int, data: bytes | bytearray | memoryview, level: int | None
     return bytes(data)
 
 
-def _decompress_snappy(data: memoryview, room: memoryview) -> int:
+def _decompress_snappy(data: memoryview, output: memoryview) -> int:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return int(cramjam.snappy.decompress_raw_into(data, room))
+        return int(cramjam.snappy.decompress_raw_into(data, output))
     position = size_bytes = 0
     while position < len(data):
         if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
@@ -117,7 +117,7 @@ def _decompress_snappy(data: memoryview, room: memoryview) -> int:
         position = block + length
         if length < 0 or position > len(data):
             break
-        size_bytes += cramjam.snappy.decompress_raw_into(data[block:position], room[size_bytes:])
+        size_bytes += cramjam.snappy.decompress_raw_into(data[block:position], output[size_bytes:])
     if position != len(data):
         raise InvalidRecord("snappy records end in the middle of a block")
     return size_bytes

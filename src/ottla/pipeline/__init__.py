@@ -1,6 +1,7 @@
 """pipeline: declared flows between topics and tables, and the supervisor that runs them. Knows: spark, client, model.
 
-Never: the broker wing. A declaration is read and checked without Spark: `load` for files, `Pipeline` for Python.
+Never imports the broker's packages. A declaration is read and checked without Spark: `load` for files, `Pipeline` for
+Python.
 """
 
 from ottla.pipeline.declaration import Declaration

@@ -1,4 +1,4 @@
-"""A YAML file as nodes that know where they were written. The only file of the room that imports yaml.
+"""A YAML file as nodes that know where they were written. The only module of this package that imports yaml.
 
 Only plain YAML is read: no tags that build objects, no anchors and aliases (a few hundred bytes of them can stand for
 gigabytes), no merge keys, one document, bounded in size and in depth. Python declarations become the same nodes, so

@@ -1,4 +1,4 @@
 """spark: topics and lake tables as Spark sees them. Knows: client, model, pyarrow, numpy; pyspark at its edges.
 
-Never: the broker wing, pipelines.
+Never imports the broker's packages or pipelines.
 """
