@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from ottla.spark.table_sink import TableBatchWriter, TableStreamWriter
     from ottla.spark.table_source import TableReader, TableStreamReader
 
-_STREAM_NAMES = ("startingversion", "maxfilespertrigger", "maxrowspertrigger", "ignorechanges", "skipchangecommits")
+_STREAM_NAMES = (
+    "startingversion", "maxfilespertrigger", "maxrowspertrigger", "ignorechanges", "skipchangecommits",
+    "readchangefeed",
+)  # fmt: skip
 
 
 class TableDataSource(DataSource):

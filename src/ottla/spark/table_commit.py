@@ -30,7 +30,7 @@ from ottla.spark.options import OptionError
 from ottla.spark.partition_predicate import PartitionPredicate
 from ottla.spark.table_files import DataFile, delete_files
 from ottla.spark.table_location import TableLocation
-from ottla.spark.table_log import snapshot_files
+from ottla.spark.table_log import MERGE, AddedFile, snapshot_files
 from ottla.spark.table_schema import Schema, SchemaMismatch, merge, prepare_new
 
 log = logging.getLogger("ottla.spark")
@@ -79,6 +79,20 @@ class TableBatch(NamedTuple):
     number: int
     #: a digest of the source offsets that it was made of; None where they are not known
     offsets: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedFiles:
+    """The files of one attempt to merge a batch into a version of a table."""
+
+    #: files of that version whose rows are in the new ones
+    rewritten: tuple[AddedFile, ...] = ()
+    #: unchanged rows of rewritten files
+    kept: tuple[DataFile, ...] = ()
+    inserted: tuple[DataFile, ...] = ()
+    updated: tuple[DataFile, ...] = ()
+    #: rows that the version had and the next one has not; no part of the table, but of its change feed
+    deleted: tuple[DataFile, ...] = ()
 
 
 class TableCommit:
@@ -138,18 +152,45 @@ class TableCommit:
             try:
                 committed = self._write(table, files, batch)
             except CommitFailedError as error:
-                # Somebody else has deleted rows or written this very batch since the table was loaded: look again.
-                self._table = None
-                if attempt + 1 == _ATTEMPTS:
-                    raise CommitRefused(
-                        f"the table {self._location.uri} did not take a commit in {_ATTEMPTS} attempts, because others "
-                        f"change it all the time: {error}"
-                    ) from error
-                time.sleep(_BACKOFF_S * (attempt + 1))
+                # Another writer has deleted rows or written this very batch since the table was loaded.
+                self._retry_later(attempt, error)
             else:
                 self._checkpoint("committed")
                 return committed
         raise AssertionError("the last attempt returns or raises")
+
+    def merge(self, batch: TableBatch, job: Callable[[DeltaTable], MergedFiles | None]) -> Committed:
+        """Merge a batch once. ``job`` writes the files for the version of the table that it gets, None if it has none.
+
+        The commit succeeds only if that version is still the newest. Otherwise the job runs again with the newest
+        version: rows that were added, changed or moved to other files meanwhile would be lost or there twice.
+        """
+        for attempt in range(_ATTEMPTS):
+            table = self._prepare()
+            if has_batch(table, batch):
+                return Committed(version=table.version(), skipped=True)
+            merged = job(table)
+            if merged is None:
+                return Committed(version=table.version())
+            self._checkpoint("prepared")
+            try:
+                committed = self._write_merge(table, merged, batch)
+            except CommitFailedError as error:
+                self._retry_later(attempt, error)
+            else:
+                self._checkpoint("committed")
+                return committed
+        raise AssertionError("the last attempt returns or raises")
+
+    def _retry_later(self, attempt: int, error: CommitFailedError) -> None:
+        """Wait before the next attempt, which loads the table again. Raise CommitRefused after the last attempt."""
+        self._table = None
+        if attempt + 1 == _ATTEMPTS:
+            raise CommitRefused(
+                f"the table {self._location.uri} did not take a commit in {_ATTEMPTS} attempts, because other writers "
+                f"changed it during each of them: {error}"
+            ) from error
+        time.sleep(_BACKOFF_S * (attempt + 1))
 
     def _load(self) -> DeltaTable:
         if self._table is None:
@@ -207,13 +248,34 @@ class TableCommit:
             mode = "overwrite"
             if self._replace.schema:
                 schema = to_delta(prepare_new(self._rows, partition_by))
-        table.create_write_transaction(
-            actions,
-            mode,
-            schema,
-            partition_by,
-            commit_properties=None if batch is None else properties_of(batch),
-        )
+        # delta-rs would commit removals that it found in an older version: files that a compaction has written since
+        # then would stay, with the rows that were to be replaced.
+        properties = properties_of(batch, only_next_version=self._replace is not None)
+        table.create_write_transaction(actions, mode, schema, partition_by, commit_properties=properties)
+        table.update_incremental()
+        return Committed(version=table.version())
+
+    def _write_merge(self, table: DeltaTable, merged: MergedFiles, batch: TableBatch) -> Committed:
+        now_ms = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = []
+        # Files without a changed row stay as they are.
+        if merged.updated or merged.deleted:
+            actions += [_remove_action(file, now_ms) for file in merged.rewritten]
+            # Delta: the rows of a file with dataChange=false are rows of files that the same commit removes.
+            actions += [_add_action(file, now_ms, data_change=False) for file in merged.kept]
+        else:
+            discard(self._location, merged.kept)
+        actions += [_add_action(file, now_ms) for file in (*merged.inserted, *merged.updated)]
+        partition_by = list(table.metadata().partition_columns)
+        changes = {
+            "updated": [file.path for file in merged.updated],
+            "deleted": [
+                {"path": file.path, "size": file.size_bytes, "rows": file.rows, "partition": dict(file.partition)}
+                for file in merged.deleted
+            ],
+        }
+        properties = properties_of(batch, {MERGE: changes}, only_next_version=True)
+        table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=properties)
         table.update_incremental()
         return Committed(version=table.version())
 
@@ -226,11 +288,7 @@ class TableCommit:
                 f"rows of the partition {where} do not match replaceWhere ({self._replace and self._replace.where}): "
                 "filter the rows, or widen it"
             )
-        return [
-            RemoveAction(file.path, True, now_ms, file.size_bytes, dict(file.partition))
-            for file in snapshot_files(table)
-            if predicate.matches(file.partition)
-        ]
+        return [_remove_action(file, now_ms) for file in snapshot_files(table) if predicate.matches(file.partition)]
 
     def _predicate(self, schema: Schema, partition_by: Sequence[str]) -> PartitionPredicate:
         assert self._replace is not None and self._replace.where is not None
@@ -277,10 +335,24 @@ def _offsets_of(table: DeltaTable, batch: TableBatch) -> str | None:
     return digest
 
 
-def properties_of(batch: TableBatch) -> CommitProperties:
-    """What a commit of this batch says of itself."""
-    said = {_BATCH: _batch_name(batch)} | ({_OFFSETS: batch.offsets} if batch.offsets else {})
-    return CommitProperties(custom_metadata=said, app_transactions=[Transaction(batch.writer, batch.number)])
+def properties_of(
+    batch: TableBatch | None, more: Mapping[str, Any] | None = None, *, only_next_version: bool = False
+) -> CommitProperties:
+    """Return what a commit of this batch says of itself.
+
+    With ``only_next_version`` it fails if the table has a newer version than the one that was loaded. By default
+    delta-rs commits anyway unless it finds a conflict, and it compares neither added keys nor removed files.
+    """
+    info = dict(more or {})
+    transactions = []
+    if batch is not None:
+        info |= {_BATCH: _batch_name(batch)} | ({_OFFSETS: batch.offsets} if batch.offsets else {})
+        transactions = [Transaction(batch.writer, batch.number)]
+    return CommitProperties(
+        custom_metadata=info or None,
+        max_commit_retries=0 if only_next_version else None,
+        app_transactions=transactions or None,
+    )
 
 
 def _batch_name(batch: TableBatch) -> str:
@@ -301,12 +373,16 @@ def to_delta(schema: Mapping[str, Any]) -> DeltaSchema:
     return DeltaSchema.from_json(json.dumps(schema))
 
 
-def _add_action(file: DataFile, now_ms: int) -> AddAction:
+def _remove_action(file: AddedFile, now_ms: int) -> RemoveAction:
+    return RemoveAction(file.path, True, now_ms, file.size_bytes, dict(file.partition))
+
+
+def _add_action(file: DataFile, now_ms: int, *, data_change: bool = True) -> AddAction:
     return AddAction(
         path=file.path,
         size=file.size_bytes,
         partition_values=dict(file.partition),
         modification_time=now_ms,
-        data_change=True,
+        data_change=data_change,
         stats=file.stats,
     )

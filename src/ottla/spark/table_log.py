@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -20,6 +20,15 @@ from ottla.model.errors import OttlaError
 from ottla.spark.table_files import PartitionValues, partition_texts
 from ottla.spark.table_location import TableLocation
 
+#: in the information of a commit: which files of a merge have updated rows, and where its deleted rows are
+MERGE: Final = "ottla.merge"
+#: the column of the change feed, with Delta's words for its values
+CHANGE_TYPE: Final = "_change_type"
+INSERT: Final = "insert"
+UPDATE: Final = "update_postimage"
+DELETE: Final = "delete"
+#: the directory of deleted rows; vacuum deletes old files in it, as it does with Delta's own change data
+CHANGE_DIRECTORY: Final = "_change_data/"
 #: what delta-rs writes, and what this reader understands
 _READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 
@@ -30,9 +39,9 @@ class TableChanged(OttlaError):
     def __init__(self, location: TableLocation, commit: Commit) -> None:
         super().__init__(
             f"version {commit.version} of the table {location.uri} ({commit.operation}) deletes or replaces rows, and "
-            "a stream cannot take back what it has read. Set ignoreChanges to true to read what it has added (rows "
-            "may come again), skipChangeCommits to true to pass such commits over, or start anew with another "
-            "checkpoint"
+            "a stream cannot take back what it has read. Set readChangeFeed to true to read the changes of keyed "
+            "tables, ignoreChanges to true to read all files that it has added (rows may come again), "
+            "skipChangeCommits to true to skip such commits, or start with another checkpoint"
         )
 
 
@@ -98,8 +107,10 @@ class Commit:
     operation: str
     #: with new rows; a compaction's files hold none
     added: tuple[AddedFile, ...]
-    #: how many files whose rows are gone
+    #: number of files whose rows were deleted or replaced
     removed: int
+    #: of a merge into a keyed table: the files with changed rows, each with its `_change_type`; None of other commits
+    changes: tuple[AddedFile, ...] | None = None
 
 
 class TableLog:
@@ -132,9 +143,10 @@ class TableLog:
 
 
 def parse_commit(version: int, text: str) -> Commit:
+    """Return the commit that this text of Delta's log is."""
     added: list[AddedFile] = []
     removed = 0
-    operation = "an unknown operation"
+    info: Mapping[str, Any] = {}
     for line in text.splitlines():
         if not line.strip():
             continue
@@ -143,9 +155,31 @@ def parse_commit(version: int, text: str) -> Commit:
             added.append(_added(add))
         elif (remove := action.get("remove")) is not None and remove["dataChange"]:
             removed += 1
-        elif (info := action.get("commitInfo")) is not None:
-            operation = info.get("operation", operation)
-    return Commit(version=version, operation=operation, added=tuple(added), removed=removed)
+        elif "commitInfo" in action:
+            info = action["commitInfo"]
+    merge = info.get(MERGE)
+    return Commit(
+        version=version,
+        operation=info.get("operation", "an unknown operation"),
+        added=tuple(added),
+        removed=removed,
+        changes=None if merge is None else _changes(merge, added),
+    )
+
+
+def _changes(merge: Mapping[str, Any], added: Iterable[AddedFile]) -> tuple[AddedFile, ...]:
+    updated = set(merge["updated"])
+    changes = [with_change_type(file, UPDATE if file.path in updated else INSERT) for file in added]
+    for one in merge["deleted"]:
+        partition = tuple(one["partition"].items())
+        file = AddedFile(path=one["path"], size_bytes=one["size"], rows=one["rows"], partition=partition)
+        changes.append(with_change_type(file, DELETE))
+    return tuple(changes)
+
+
+def with_change_type(file: AddedFile, kind: str) -> AddedFile:
+    """Return the file with the change that all its rows have, which is read like a partition value."""
+    return replace(file, partition=(*file.partition, (CHANGE_TYPE, kind)))
 
 
 def _added(add: Mapping[str, Any]) -> AddedFile:

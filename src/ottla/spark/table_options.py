@@ -8,6 +8,8 @@ versionAsOf            batch: the table as of this version         timestampAsOf
 startingVersion        stream: the first commit to read, or latest; default: all rows of today, then what is added
 maxFilesPerTrigger     stream: the most files of a batch           maxRowsPerTrigger   stream: the most rows of a batch,
                                                                                        in whole files, at least one
+readChangeFeed         stream: of a keyed table, read the rows that changed, and not unchanged rows of rewritten files;
+                       the column _change_type says how: insert, update_postimage, delete
 ignoreChanges          stream: go on after an overwrite or a delete, read what it has added
 skipChangeCommits      stream: go on after an overwrite or a delete, read nothing of it
 failOnDataLoss         stream: stop (default) when commits that were not read yet are gone from the table's log
@@ -39,9 +41,12 @@ from ottla.spark.table_location import TableLocation
 
 _READ_NAMES = (
     "versionAsOf", "timestampAsOf", "startingVersion", "maxFilesPerTrigger", "maxRowsPerTrigger", "ignoreChanges",
-    "skipChangeCommits", "failOnDataLoss", "splitBytes",
+    "skipChangeCommits", "readChangeFeed", "failOnDataLoss", "splitBytes",
 )  # fmt: skip
-_STREAM_ONLY = ("startingVersion", "maxFilesPerTrigger", "maxRowsPerTrigger", "ignoreChanges", "skipChangeCommits")
+_STREAM_ONLY = (
+    "startingVersion", "maxFilesPerTrigger", "maxRowsPerTrigger", "ignoreChanges", "skipChangeCommits",
+    "readChangeFeed",
+)  # fmt: skip
 _BATCH_ONLY = ("versionAsOf", "timestampAsOf")
 _WRITE_NAMES = (
     "tableFormat", "partitionBy", "mergeSchema", "overwriteSchema", "replaceWhere", "targetFileSize", "compression",
@@ -74,6 +79,7 @@ class TableReadOptions:
     rows_per_trigger_max: int | None
     ignore_changes: bool
     skip_change_commits: bool
+    change_feed: bool
     fail_on_data_loss: bool
     split_bytes: int
 
@@ -96,6 +102,7 @@ class TableReadOptions:
             rows_per_trigger_max=given.positive("maxRowsPerTrigger"),
             ignore_changes=given.flag("ignoreChanges", False),
             skip_change_commits=given.flag("skipChangeCommits", False),
+            change_feed=given.flag("readChangeFeed", False),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
             split_bytes=given.positive("splitBytes") or _SPLIT_BYTES,
         )

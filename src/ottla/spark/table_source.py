@@ -28,6 +28,9 @@ from ottla.spark.options import OptionError
 from ottla.spark.table_commit import schema_of
 from ottla.spark.table_files import read_slices, split_files
 from ottla.spark.table_log import (
+    CHANGE_TYPE,
+    DELETE,
+    INSERT,
     AddedFile,
     Commit,
     LogGone,
@@ -38,6 +41,7 @@ from ottla.spark.table_log import (
     admit,
     check_readable,
     snapshot_files,
+    with_change_type,
     with_offsets,
 )
 from ottla.spark.table_options import LATEST, TableReadOptions
@@ -57,9 +61,10 @@ _IDLE_GAP_S: Final = 0.06
 
 
 def read_schema(options: TableReadOptions) -> StructType:
-    """The columns of a table, in Spark's words."""
+    """Return the columns of a table, and that of its change feed if it is read."""
     table = load(options)
-    return StructType.fromJson(dict(schema_of(table)))
+    schema = StructType.fromJson(dict(schema_of(table)))
+    return schema.add(CHANGE_TYPE, "string") if options.change_feed else schema
 
 
 def load(options: TableReadOptions) -> DeltaTable:
@@ -85,6 +90,8 @@ class TableReading:
     def check_columns(self, table: DeltaTable) -> None:
         """A schema given by the user names the columns that are read."""
         there = {field["name"].lower() for field in schema_of(table)["fields"]}
+        if self.options.change_feed:
+            there.add(CHANGE_TYPE)
         unknown = [name for name in self.columns.names if name.lower() not in there]
         if unknown:
             raise SchemaMismatch(
@@ -241,17 +248,24 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
         return self.options.location.table().version() > version
 
     def _files_of(self, commit: Commit) -> tuple[AddedFile, ...]:
+        if self.options.change_feed and commit.changes is not None:
+            # A stream that does not read the column could not tell deleted rows from others.
+            told = CHANGE_TYPE in self.columns.names
+            return tuple(file for file in commit.changes if told or (CHANGE_TYPE, DELETE) not in file.partition)
         if not commit.removed:
-            return commit.added
+            return self._inserted(commit.added)
         if self.options.skip_change_commits:
             return ()
         if self.options.ignore_changes:
-            return commit.added
+            return self._inserted(commit.added)
         raise TableChanged(self.options.location, commit)
+
+    def _inserted(self, files: Iterable[AddedFile]) -> tuple[AddedFile, ...]:
+        return tuple(with_change_type(file, INSERT) if self.options.change_feed else file for file in files)
 
     def _snapshot_files(self, version: int) -> tuple[AddedFile, ...]:
         if self._snapshot is None or self._snapshot[0] != version:
-            self._snapshot = (version, tuple(snapshot_files(self.options.location.table(version))))
+            self._snapshot = (version, self._inserted(snapshot_files(self.options.location.table(version))))
         return self._snapshot[1]
 
     def _commits(self) -> TableLog:

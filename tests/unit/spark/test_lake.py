@@ -265,6 +265,24 @@ def test_replace_where_takes_some_partitions_away(
     assert days.values() == left
 
 
+def test_partition_that_is_compacted_while_it_is_replaced_is_replaced(
+    days: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"v": 22, "day": date(2026, 1, 2)}]
+    TableCommit(days.location, schema(**_DAYS)).commit(days.files(rows, ("day",), **_DAYS))
+    removals = TableCommit._removals
+
+    def compact_then(*arguments: Any) -> Any:
+        found = removals(*arguments)
+        monkeypatch.setattr(TableCommit, "_removals", removals)
+        maintenance.compact(days.location)
+        return found
+
+    monkeypatch.setattr(TableCommit, "_removals", compact_then)
+    replace(days, "day = '2026-01-02'", (20, 2))
+    assert days.values() == [1, 3, 20]
+
+
 def test_rows_outside_of_replace_where_are_refused_and_nothing_changes(days: Fixture) -> None:
     with pytest.raises(CommitRefused, match="partition day=2026-01-03 do not match"):
         replace(days, "day = '2026-01-02'", (30, 3))
