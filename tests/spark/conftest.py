@@ -20,6 +20,8 @@ pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]
 Topics = Callable[..., str]
 
 _BROKER = {
+    # Records of the tests have any timestamp, and the broker lives long enough for retention to run.
+    "log.retention.ms": "-1",
     "log.cleaner.backoff.ms": "100",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
