@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from shop_pipeline import write_shop
+
+from ottla.client.cluster import Cluster
+from ottla.testing import BrokerProcess
 
 pytestmark = pytest.mark.spark
 
@@ -23,16 +27,18 @@ exec sleep 3600
 """
 
 
-def test_ctrl_c_while_the_jvm_starts_ends_the_jvm_and_is_exit_code_130(tmp_path: Path) -> None:
+def test_ctrl_c_while_the_jvm_starts_ends_the_jvm_and_is_exit_code_130(broker: BrokerProcess, tmp_path: Path) -> None:
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(_JAVA)
     java.chmod(0o755)
-    script = [sys.executable, "-m", "ottla", "pipeline"]
-    subprocess.run([*script, "init"], cwd=tmp_path, check=True, capture_output=True)
+    with Cluster(broker.bootstrap) as cluster:
+        cluster.create_topic("interrupted-orders", 1)
+    file = write_shop(tmp_path, broker.bootstrap, "interrupted-orders")
     process = subprocess.Popen(
-        [*script, "run", "shop.yaml"], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "JAVA_HOME": str(java.parent.parent)},
+        [sys.executable, "-m", "ottla", "pipeline", "run", str(file)], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "JAVA_HOME": str(java.parent.parent)},
     )  # fmt: skip
     assert process.stderr is not None
     assert process.stderr.readline() == "java started\n"

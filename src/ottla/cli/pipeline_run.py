@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration
     from ottla.pipeline.declaration import Trigger
+    from ottla.pipeline.ownership import Ownership
     from ottla.pipeline.status import RunStatus
 
 _FILE = click.Path(dir_okay=False)
@@ -52,13 +55,13 @@ def run(
         raise click.UsageError("--once and --trigger cannot be combined")
     declaration = _load(file)
     chosen = _trigger("available-now" if once else trigger) if once or trigger is not None else None
-    with interrupts.not_logged(), _session(declaration, master, conf) as spark:
+    with interrupts.not_logged(), _session(declaration, master, conf) as (spark, ownership):
         from ottla.pipeline.run import Supervisor, stopped_by_signals
         from ottla.pipeline.status import serve_metrics
         from ottla.pipeline.view import live_view
 
         with live_view(_echo) as show:
-            supervisor = Supervisor(declaration, spark, trigger=chosen, show=show)
+            supervisor = Supervisor(declaration, spark, trigger=chosen, show=show, ownership=ownership)
             metrics = serve_metrics(metrics_port, lambda: supervisor.status) if metrics_port is not None else None
             try:
                 with stopped_by_signals(supervisor):
@@ -77,11 +80,13 @@ def run(
 def status(file: str, output: str) -> None:
     """Show the state of a running pipeline, or the result of its last run."""
     found = _status(_load(file))
-    alive = found.alive(int(time.time() * 1000))
+    now_ms = int(time.time() * 1000)
+    alive = found.alive(now_ms)
     if output != TABLE:
         print_data({**found.as_json(), "alive": alive}, output)
         return
-    word = found.state if alive or found.state == "ended" else "dead: its process does not exist any more"
+    silence = f"not running, it has written no status for {(now_ms - found.updated_ms) / 1000:.0f} s"
+    word = found.state if alive or found.state == "ended" else silence
     began = datetime.fromtimestamp(found.started_ms / 1000, UTC).isoformat(timespec="seconds")
     click.echo(f"{found.pipeline}: {word}, process {found.pid} on {found.host}, on {found.master}, since {began}")
     click.echo(format_table(_COLUMNS, found.as_json()["flows"]))
@@ -139,12 +144,15 @@ def backfill(
 
     declaration = _load(file)
     bounds = _moment(since, "--since"), _moment(until, "--until")
-    with interrupts.not_logged(), _session(declaration, master, conf) as spark:
+    with interrupts.not_logged(), _session(declaration, master, conf) as (spark, ownership):
         from ottla.pipeline.backfill import Backfill, Range
         from ottla.pipeline.view import live_view
 
         with live_view(lambda line: click.echo(escape_controls(line), err=True)) as show:
-            job = Backfill(declaration, spark, range=Range(*bounds), flows=flows, origin=origin, show=show)  # type: ignore[arg-type]
+            job = Backfill(
+                declaration, spark, range=Range(*bounds), flows=flows, origin=origin, show=show,  # type: ignore[arg-type]
+                ownership=ownership,
+            )  # fmt: skip
             rows = [asdict(one) for one in job.run()]
     if output == TABLE:
         columns = (Column("FLOW", "flow"), Column("TABLE", "table"), Column("ROWS", "rows"),
@@ -175,7 +183,8 @@ def _refused(bad: Any) -> Failure:
 
 
 @contextmanager
-def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]) -> Iterator[Any]:
+def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]) -> Iterator[tuple[Any, Ownership]]:
+    """Claim the pipeline, then start Spark; yield both."""
     from ottla.model.errors import OttlaError
     from ottla.pipeline import BadDeclaration
 
@@ -186,23 +195,42 @@ def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]
             raise click.UsageError(f"--conf {one!r} is not of the form NAME=VALUE")
         settings[name] = value
     try:
-        from ottla.pipeline.layout import Layout
-        from ottla.pipeline.status import StatusFiles
+        from ottla.pipeline.ownership import Ownership
         from ottla.spark.session import build_session
 
-        # Told again when the run begins; here it costs nothing.
-        StatusFiles(Layout.of(declaration)).refuse_if_running()
-
-        spark = build_session(f"ottla {declaration.name}", master, settings)
-        spark.sparkContext.setLogLevel(settings.get("spark.log.level", "OFF"))
-        try:
-            yield spark
-        finally:
-            spark.stop()
+        with Ownership.of(declaration, uuid.uuid4().hex) as ownership:
+            with _waiting_line() as show:
+                ownership.start(show)
+            spark = build_session(f"ottla {declaration.name}", master, settings)
+            spark.sparkContext.setLogLevel(settings.get("spark.log.level", "OFF"))
+            try:
+                yield spark, ownership
+            finally:
+                spark.stop()
     except BadDeclaration as bad:
         raise _refused(bad) from None
     except OttlaError as error:
         raise Failure(str(error)) from None
+
+
+@contextmanager
+def _waiting_line() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line on standard error: in place on a terminal, else only the first one."""
+    shown = 0
+
+    def show(line: str) -> None:
+        nonlocal shown
+        if sys.stderr.isatty():
+            click.echo(f"\r{escape_controls(line, keep='')}", nl=False, err=True)
+        elif not shown:
+            click.echo(escape_controls(line, keep=""), err=True)
+        shown += 1
+
+    try:
+        yield show
+    finally:
+        if shown and sys.stderr.isatty():
+            click.echo(err=True)
 
 
 def _status(declaration: Declaration) -> RunStatus:

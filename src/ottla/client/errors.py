@@ -11,6 +11,7 @@ ClientError                anything that this package raises on purpose; `retria
 ├── OutcomeUnknown         a transaction was asked to end, and nobody could say whether it did
 └── BrokerError            the broker said no, with a code of Kafka's
     ├── OffsetOutOfRange   the offset is before the first or behind the last one of the log
+    ├── RemovedFromGroup   the group does not know this member any more
     └── Fenced             another producer has taken over the transactional id
 """
 
@@ -193,6 +194,10 @@ class OffsetOutOfRange(BrokerError):
         self.position = position
         self.log_start = log_start
         self.log_end = log_end
+
+
+class RemovedFromGroup(BrokerError):
+    """The session of this member has expired, or the group has lost its members."""
 
 
 class Fenced(BrokerError):

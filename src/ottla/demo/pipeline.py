@@ -11,25 +11,32 @@ import os
 import signal
 import sys
 import threading
+import uuid
 
 from ottla.model.errors import OttlaError
 from ottla.pipeline import load
+from ottla.pipeline.ownership import Ownership
 from ottla.pipeline.run import Supervisor, stopped_by_signals
 from ottla.spark.session import build_session
 
+log = logging.getLogger("ottla.demo")
+
 
 def run(file: str) -> int:
-    """Run to the end; the exit code."""
+    """Run the pipeline in this file until it ends; return the exit code."""
     declaration = load(file)
-    spark = build_session(f"ottla {declaration.name}", conf=declaration.spark)
-    # A query that is stopped in the middle of a batch fills logs with Java's traces.
-    spark.sparkContext.setLogLevel("OFF")
-    try:
-        supervisor = Supervisor(declaration, spark)
-        with stopped_by_signals(supervisor):
-            return 1 if supervisor.run().failed else 0
-    finally:
-        spark.stop()
+    with Ownership.of(declaration, uuid.uuid4().hex) as ownership:
+        # The coordinator takes 3 s to decide, and Spark starts meanwhile.
+        ownership.start(log.info)
+        spark = build_session(f"ottla {declaration.name}", conf=declaration.spark)
+        # A query that is stopped in the middle of a batch fills logs with Java's traces.
+        spark.sparkContext.setLogLevel("OFF")
+        try:
+            supervisor = Supervisor(declaration, spark, ownership=ownership)
+            with stopped_by_signals(supervisor):
+                return 1 if supervisor.run().failed else 0
+        finally:
+            spark.stop()
 
 
 def _end_with_stdin() -> None:

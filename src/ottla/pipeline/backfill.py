@@ -32,6 +32,7 @@ from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import Inputs
 from ottla.pipeline.layout import LATE, QUARANTINE, Layout, partition_name
 from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP
+from ottla.pipeline.ownership import Ownership
 from ottla.pipeline.plan import Planner, quoted
 from ottla.pipeline.run import Session, Supervisor, refresh_view, ship_code, trigger_options
 from ottla.pipeline.status import RunStatus
@@ -95,12 +96,15 @@ class Backfill:
         flows: Collection[str] = (),
         origin: Origin = "raw",
         show: Callable[[RunStatus], None] | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         self._declaration = declaration
         self._spark = spark
         self._range = range or Range()
         self._origin = origin
         self._show = show
+        #: None: `run` claims the pipeline itself, and gives it up at its end
+        self._ownership = ownership
         self._graph = Graph(declaration)
         self._layout = Layout.of(declaration)
         self._scratch = self._layout.scratch(uuid.uuid4().hex)
@@ -109,6 +113,13 @@ class Backfill:
         self.left_out: set[str] = set()
 
     def run(self) -> list[Replaced]:
+        """Recompute the chosen flows. Raise AlreadyRunning if a run owns the pipeline."""
+        if self._ownership is None:
+            with Ownership.of(self._declaration, uuid.uuid4().hex) as self._ownership:
+                return self._run()
+        return self._run()
+
+    def _run(self) -> list[Replaced]:
         self.left_out = self._catch_up()
         schemas = schemas_of(self._spark, self._graph)
         inputs = Inputs(self._spark, _from_the_beginning(self._declaration), self._layout, schemas)
@@ -136,7 +147,10 @@ class Backfill:
         for name in reversed(self._graph.order):
             if name in needed:
                 needed.update(self._graph.inputs[name])
-        supervisor = Supervisor(self._declaration, self._spark, trigger=_AVAILABLE_NOW, flows=needed, show=self._show)
+        supervisor = Supervisor(
+            self._declaration, self._spark, trigger=_AVAILABLE_NOW, flows=needed, show=self._show,
+            ownership=self._ownership,
+        )  # fmt: skip
         behind = {flow.name for flow in supervisor.run().flows if flow.state != "done"}
         for name in self._graph.order:
             append_to = self._declaration.flows[name].append_to

@@ -38,6 +38,7 @@ from ottla.pipeline.declaration import Declaration, Flow, SideOutput, TopicSink,
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import Inputs
 from ottla.pipeline.layout import Layout
+from ottla.pipeline.ownership import Ownership, TakenOver
 from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
 from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
 from ottla.pipeline.zones import Batch, Counts, FlowWriter, broker_options, watermark_of_batch
@@ -123,6 +124,7 @@ class Supervisor:
         restarts: Restarts | None = None,
         active_max: int = 3,
         show: Callable[[RunStatus], None] | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         # Config
         chosen = flows
@@ -138,8 +140,14 @@ class Supervisor:
         # State
         layout = Layout.of(declaration)
         self._files = StatusFiles(layout)
+        #: whether this run has written the status file, and from then on expects to find its own status there
+        self._is_published = False
+        #: None: `run` claims the pipeline itself, and gives it up at its end
+        self._ownership = ownership
+        self._is_replaced = False
         self._stopping = threading.Event()
-        self.status = RunStatus.begin(declaration.name, declaration.file, str(spark.sparkContext.master))
+        run = ownership.identity.run if ownership is not None else None
+        self.status = RunStatus.begin(declaration.name, declaration.file, str(spark.sparkContext.master), run)
         graph = Graph(declaration)
         schemas = schemas_of(spark, graph, chosen)
         inputs = Inputs(spark, declaration, layout, schemas)
@@ -158,8 +166,17 @@ class Supervisor:
         self._stopping.set()
 
     def run(self) -> RunStatus:
-        """Run to the end. What has become of each flow is in the status; nothing is raised for a flow that failed."""
-        self._files.refuse_if_running()
+        """Run until every flow has ended or a stop is requested. A flow that fails raises nothing: see its status.
+
+        Raise AlreadyRunning if another run owns the pipeline, TakenOver if another run has become its owner.
+        """
+        if self._ownership is None:
+            with Ownership.of(self._declaration, self.status.run) as self._ownership:
+                return self._run(self._ownership)
+        return self._run(self._ownership)
+
+    def _run(self, ownership: Ownership) -> RunStatus:
+        ownership.claim(log.info)
         self._publish()
         ship_code(self._session)
         make_topics(self._declaration)
@@ -177,11 +194,13 @@ class Supervisor:
             publisher.close()
             self.status.state = "ended"
             self._publish()
+        if self._is_replaced:
+            raise TakenOver(ownership.pipeline, ownership.other)
         return self.status
 
     def _supervise(self) -> None:
         published = 0.0
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not self._is_replaced:
             for flow in self._flows:
                 flow.look(time.monotonic(), may_start=self._may_start(flow))
             if all(flow.status.state in ("done", "failed") for flow in self._flows):
@@ -213,18 +232,36 @@ class Supervisor:
         for thread in threads:
             thread.start()
         deadline = time.monotonic() + _STOP_S_MAX
-        for thread in threads:
-            thread.join(max(deadline - time.monotonic(), 0.0))
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+            threads[0].join(_STATUS_EVERY_S)
+            threads = [thread for thread in threads if thread.is_alive()]
+            # A status that is not renewed would be shown as that of a run that has crashed.
+            self._publish()
 
     def _publish(self) -> None:
         self.status.updated_ms = int(time.time() * 1000)
         for flow in self._flows:
             flow.refresh()
-        try:
-            self._files.write(self.status)
-        except OSError as error:
-            log.warning("the status of %s was not written: %s", self.status.pipeline, error)
+        self._find_replacement()
+        if not self._is_replaced:
+            try:
+                self._files.write(self.status)
+                self._is_published = True
+            except OSError as error:
+                log.warning("the status of %s was not written: %s", self.status.pipeline, error)
         self._show(self.status)
+
+    def _find_replacement(self) -> None:
+        """Note whether another run has taken over the pipeline; the status file is that run's from then on.
+
+        The group cannot tell a run that was frozen for long that another one has come and has ended already. The
+        status file can.
+        """
+        assert self._ownership is not None
+        is_foreign = self._is_published and self._files.belongs_to_another(self.status.run)
+        if (self._ownership.was_replaced or is_foreign) and not self._is_replaced:
+            self._is_replaced = True
+            log.error("another run has taken over the pipeline %s; this one stops", self.status.pipeline)
 
 
 class _Supervised:

@@ -17,17 +17,12 @@ from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Self
 
-from ottla.model.errors import OttlaError
 from ottla.pipeline.layout import Layout
 
 State = Literal["waiting", "running", "restarting", "done", "failed", "stopped"]
 
-#: a run that has not written its status for so long is taken for dead
+#: a run that has not written its status for this time is shown as not running
 SILENCE_S_MAX = 30.0
-
-
-class AlreadyRunning(OttlaError):
-    """Somebody else runs this pipeline."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,21 +66,22 @@ class RunStatus:
     flows: list[FlowStatus] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, pipeline: str, file: str, master: str) -> Self:
+    def begin(cls, pipeline: str, file: str, master: str, run: str | None = None) -> Self:
+        """Return the status of a run that starts now in this process; without `run` it gets a new id."""
         now_ms = int(time.time() * 1000)
         here = socket.gethostname()
         return cls(
-            pipeline=pipeline, file=file, run=uuid.uuid4().hex, pid=os.getpid(), host=here, master=master,
+            pipeline=pipeline, file=file, run=run or uuid.uuid4().hex, pid=os.getpid(), host=here, master=master,
             started_ms=now_ms, updated_ms=now_ms,
         )  # fmt: skip
 
     def alive(self, now_ms: int) -> bool:
-        """Whether the run goes on. On the same machine its process says so, elsewhere a fresh status."""
-        if self.state == "ended":
-            return False
-        if self.host == socket.gethostname():
-            return _process_exists(self.pid)
-        return now_ms - self.updated_ms < SILENCE_S_MAX * 1000
+        """Return whether the run has not ended and has written its status within the last 30 s.
+
+        This is for people to see. Which run may write is decided by the cluster (`ownership`): a process id says
+        nothing, because the next container on the same host has the same ids.
+        """
+        return self.state != "ended" and now_ms - self.updated_ms < SILENCE_S_MAX * 1000
 
     @property
     def failed(self) -> list[FlowStatus]:
@@ -115,14 +111,13 @@ class StatusFiles:
         data = self._get(f"{self._name}.json")
         return RunStatus.from_json(json.loads(data)) if data is not None else None
 
-    def refuse_if_running(self) -> None:
-        """Two runs of one pipeline would write the same tables and checkpoints. Raises AlreadyRunning."""
-        last = self.read()
-        if last is not None and last.alive(int(time.time() * 1000)):
-            raise AlreadyRunning(
-                f"the pipeline {last.pipeline} is running (process {last.pid} on {last.host}): "
-                "stop it with 'ottla pipeline stop' first"
-            )
+    def belongs_to_another(self, run: str) -> bool:
+        """Return whether the last status was written by another run; False if it cannot be read."""
+        try:
+            written = self.read()
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return written is not None and written.run != run
 
     def ask_to_stop(self, run: str) -> None:
         self._put(f"{self._name}.stop", run.encode())
@@ -217,13 +212,3 @@ def _labels(status: RunStatus, flow: FlowStatus) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _process_exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from ottla.pipeline import load
 from ottla.pipeline.layout import Layout
+from ottla.pipeline.ownership import AlreadyRunning, Ownership, RunIdentity
 from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
 
 
@@ -44,12 +47,30 @@ def test_status_shows_flows_to_people_and_programs(ottla: Any, shop: StatusFiles
     assert (answer["alive"], answer["flows"][0]["rows"]) == (True, 7)
 
 
-def test_pipeline_does_not_run_twice(ottla: Any, shop: StatusFiles, status: RunStatus) -> None:
+def test_status_says_that_a_run_is_silent(ottla: Any, shop: StatusFiles, status: RunStatus) -> None:
+    status.updated_ms -= 60_000
     shop.write(status)
+    text = ottla("pipeline", "status", "shop.yaml").stdout
+    assert re.match(r"shop: not running, it has written no status for 6\d s, process ", text)
+    assert ottla("pipeline", "stop", "shop.yaml").stdout == "shop is not running\n"
+
+
+def test_pipeline_does_not_run_twice(ottla: Any, shop: StatusFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = RunIdentity(run="0123456789", host="far", pid=7, started_ms=1)
+
+    def start(self: Ownership, waiting: Callable[[str], None]) -> None:
+        waiting("waiting for a run")
+        waiting("waiting for a run")
+        raise AlreadyRunning(self.pipeline, other)
+
+    monkeypatch.setattr(Ownership, "start", start)
     for verb in ("run", "backfill"):
         result = ottla("pipeline", verb, "shop.yaml")
-        assert result.exit_code == 1
-        assert f"the pipeline shop is running (process {os.getpid()}" in result.stderr
+        assert (result.exit_code, result.stderr) == (
+            1,
+            "waiting for a run\nerror: the pipeline shop is running (run 01234567, process 7 on far): stop it with "
+            "'ottla pipeline stop' first\n",
+        )
 
 
 def test_stop_asks_and_says_when_it_takes_too_long(ottla: Any, shop: StatusFiles, status: RunStatus) -> None:

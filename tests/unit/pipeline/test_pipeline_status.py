@@ -52,14 +52,21 @@ def test_stop_is_meant_for_one_run(layout: Layout, status: RunStatus) -> None:
     assert files.asked_to_stop(status.run)
 
 
-def test_run_lives_as_long_as_its_process_or_as_its_status_is_fresh(status: RunStatus) -> None:
-    assert status.alive(status.updated_ms)
+def test_run_is_alive_while_its_status_is_fresh_whatever_its_host_and_process_id(status: RunStatus) -> None:
+    assert status.alive(status.updated_ms + 29_000)
     assert not replace(status, state="ended").alive(status.updated_ms)
-    # No process has this number: Linux counts to four million.
-    assert not replace(status, pid=2**30).alive(status.updated_ms)
-    elsewhere = replace(status, host="elsewhere", pid=2**30)
-    assert elsewhere.alive(status.updated_ms + 29_000)
-    assert not elsewhere.alive(status.updated_ms + 31_000)
+    # This process exists: the crashed run of a container had the host name and the process id of the next one.
+    assert not status.alive(status.updated_ms + 31_000)
+
+
+def test_status_file_of_another_run_is_noticed(layout: Layout, status: RunStatus) -> None:
+    files = StatusFiles(layout)
+    assert not files.belongs_to_another(status.run)
+    files.write(status)
+    assert not files.belongs_to_another(status.run)
+    assert files.belongs_to_another("another")
+    (Path(layout.status) / "shop.json").write_text("{")
+    assert not files.belongs_to_another("another")
 
 
 def test_metrics_have_every_flow(status: RunStatus) -> None:
