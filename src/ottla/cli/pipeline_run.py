@@ -6,7 +6,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ottla.pipeline import Declaration
     from ottla.pipeline.declaration import Trigger
     from ottla.pipeline.ownership import Ownership
-    from ottla.pipeline.status import RunStatus
+    from ottla.pipeline.status import MetricsServer, RunStatus
 
 _FILE = click.Path(dir_okay=False)
 _COLUMNS = (
@@ -42,9 +42,13 @@ _conf = click.option(
 @_conf
 @click.option("--once", is_flag=True, help="Read all existing records, then end; overrides the trigger of the file.")
 @click.option("--trigger", help="For all flows: once, available-now, as-fast-as-possible, 'every 10s'.")
-@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve metrics for Prometheus on this port.")
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve Prometheus metrics on this address; the default host is 127.0.0.1, 0.0.0.0 stands for all.",
+)
 def run(
-    file: str, master: str | None, conf: tuple[str, ...], once: bool, trigger: str | None, metrics_port: int | None
+    file: str, master: str | None, conf: tuple[str, ...], once: bool, trigger: str | None, metrics: str | None
 ) -> None:
     """Run a pipeline until it ends, or until Ctrl-C, SIGTERM or 'ottla pipeline stop'.
 
@@ -55,20 +59,19 @@ def run(
         raise click.UsageError("--once and --trigger cannot be combined")
     declaration = _load(file)
     chosen = _trigger("available-now" if once else trigger) if once or trigger is not None else None
-    with interrupts.not_logged(), _session(declaration, master, conf) as (spark, ownership):
+    with ExitStack() as stack:
+        served = stack.enter_context(_metrics_server(metrics)) if metrics is not None else None
+        stack.enter_context(interrupts.not_logged())
+        spark, ownership = stack.enter_context(_session(declaration, master, conf))
         from ottla.pipeline.run import Supervisor, stopped_by_signals
-        from ottla.pipeline.status import serve_metrics
         from ottla.pipeline.view import live_view
 
-        with live_view(_echo) as show:
-            supervisor = Supervisor(declaration, spark, trigger=chosen, show=show, ownership=ownership)
-            metrics = serve_metrics(metrics_port, lambda: supervisor.status) if metrics_port is not None else None
-            try:
-                with stopped_by_signals(supervisor):
-                    status = supervisor.run()
-            finally:
-                if metrics is not None:
-                    metrics.shutdown()
+        show = stack.enter_context(live_view(_echo))
+        supervisor = Supervisor(declaration, spark, trigger=chosen, show=show, ownership=ownership)
+        if served is not None:
+            served.status = supervisor.status
+        with stopped_by_signals(supervisor):
+            status = supervisor.run()
     if status.failed:
         names = ", ".join(flow.name for flow in status.failed)
         raise Failure(f"failed: {names}; 'ottla pipeline status {file}' has the errors")
@@ -196,8 +199,12 @@ def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]
         settings[name] = value
     try:
         from ottla.pipeline.ownership import Ownership
+        from ottla.pipeline.preflight import check_cluster, check_directories, check_functions
         from ottla.spark.session import build_session
 
+        check_directories(declaration)
+        check_cluster(declaration)
+        check_functions(declaration)
         with Ownership.of(declaration, uuid.uuid4().hex) as ownership:
             with _waiting_line() as show:
                 ownership.start(show)
@@ -210,7 +217,29 @@ def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]
     except BadDeclaration as bad:
         raise _refused(bad) from None
     except OttlaError as error:
-        raise Failure(str(error)) from None
+        raise _failure_of(error) from None
+
+
+def _failure_of(error: Exception) -> Failure:
+    from ottla.pipeline.preflight import BrokersUnreachable, TopicsMissing
+
+    if isinstance(error, BrokersUnreachable):
+        return NotHealthy(str(error))
+    return NotFound(str(error)) if isinstance(error, TopicsMissing) else Failure(str(error))
+
+
+def _metrics_server(address: str) -> MetricsServer:
+    from ottla.pipeline.status import MetricsServer, parse_address
+
+    try:
+        host, port = parse_address(address)
+    except ValueError as error:
+        raise click.UsageError(f"--metrics: {error}") from None
+    try:
+        return MetricsServer(host, port)
+    except OSError as error:
+        reason = str(error.strerror or error).lower()
+        raise Failure(f"metrics cannot be served on {host}:{port}: {reason}; choose another --metrics") from None
 
 
 @contextmanager

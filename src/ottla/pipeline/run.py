@@ -34,12 +34,13 @@ import ottla
 from ottla.client.cluster import Cluster
 from ottla.model.errors import OttlaError
 from ottla.pipeline.analysis import schemas_of
-from ottla.pipeline.declaration import Declaration, Flow, SideOutput, TopicSink, Trigger
+from ottla.pipeline.declaration import Declaration, Flow, Trigger
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import Inputs
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.ownership import Ownership, TakenOver
 from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
+from ottla.pipeline.preflight import topics_written
 from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
 from ottla.pipeline.zones import Batch, Counts, FlowWriter, broker_options, watermark_of_batch
 from ottla.spark.listening import QueryListener
@@ -596,13 +597,8 @@ def _numbers() -> Iterator[int]:
 
 
 def make_topics(declaration: Declaration) -> None:
-    """Topics that flows write must be there; what a declaration does not say of new ones, the brokers decide."""
-    topics: dict[str, TopicSink | None] = {}
-    for flow in declaration.flows.values():
-        sides: tuple[SideOutput | None, ...] = (flow.quarantine, flow.late_rows)
-        topics |= {side.topic: None for side in sides if side is not None and side.topic}
-    for flow in declaration.flows.values():
-        topics |= {sink.topic: sink for sink in flow.sinks if isinstance(sink, TopicSink)}
+    """Create the topics that flows write and that do not exist. The brokers choose what a declaration leaves open."""
+    topics = topics_written(declaration)
     if not topics:
         return
     with Cluster(declaration.brokers, declaration.properties, client_id=f"ottla-{declaration.name}") as cluster:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
 from typing import Any, Literal, Self
 
 from ottla.pipeline.layout import Layout
@@ -186,24 +187,61 @@ def format_metrics(status: RunStatus) -> str:
     return "\n".join(lines) + "\n"
 
 
-def serve_metrics(port: int, current: Callable[[], RunStatus]) -> ThreadingHTTPServer:
-    """Answer any GET with the metrics, on all addresses, in a thread of its own; `shutdown` ends it."""
+class MetricsServer:
+    """Answers any GET with the metrics of a run, in a thread; before there is a run, with 503."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = format_metrics(current()).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def __init__(self, host: str, port: int) -> None:
+        """Listen at once, so that an address in use is known before Spark starts. Raise OSError if it is."""
+        #: of the run; None before it starts
+        self.status: RunStatus | None = None
+        owner = self
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """A scrape is not news."""
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status = owner.status
+                body = format_metrics(status).encode() if status is not None else b"# the run has not started yet\n"
+                self.send_response(200 if status is not None else 503)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("", port), Handler)
-    threading.Thread(target=server.serve_forever, name="pipeline-metrics", daemon=True).start()
-    return server
+            def log_message(self, format: str, *args: Any) -> None:
+                """Log nothing: a scrape is no news."""
+
+        self._server = _Http((host, port), Handler)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, name="pipeline-metrics", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Http(ThreadingHTTPServer):
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of `PORT` or `HOST:PORT`; the host is 127.0.0.1 if none is given. Raise ValueError.
+
+    >>> parse_address("9404"), parse_address("0.0.0.0:9404"), parse_address("[::]:9404")
+    (('127.0.0.1', 9404), ('0.0.0.0', 9404), ('::', 9404))
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        raise ValueError(f"{text!r} is no address: write PORT or HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _labels(status: RunStatus, flow: FlowStatus) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ottla.pipeline import load
+from ottla.pipeline import load, preflight
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.ownership import AlreadyRunning, Ownership, RunIdentity
 from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
@@ -64,6 +65,7 @@ def test_pipeline_does_not_run_twice(ottla: Any, shop: StatusFiles, monkeypatch:
         raise AlreadyRunning(self.pipeline, other)
 
     monkeypatch.setattr(Ownership, "start", start)
+    monkeypatch.setattr(preflight, "check_cluster", lambda declaration: None)
     for verb in ("run", "backfill"):
         result = ottla("pipeline", verb, "shop.yaml")
         assert (result.exit_code, result.stderr) == (
@@ -88,6 +90,7 @@ def test_stop_asks_and_says_when_it_takes_too_long(ottla: Any, shop: StatusFiles
         (("run", "shop.yaml", "--once", "--trigger", "once"), "cannot be combined"),
         (("run", "shop.yaml", "--trigger", "often"), "'often' is no trigger"),
         (("run", "shop.yaml", "--conf", "spark.x"), "is not of the form NAME=VALUE"),
+        (("run", "shop.yaml", "--metrics", "here"), "--metrics: 'here' is no address"),
         (("backfill", "shop.yaml", "--since", "monday"), "--since 'monday' is not a time"),
     ],
 )
@@ -97,6 +100,44 @@ def test_wrong_usage_is_told_before_spark_starts(
     result = ottla("pipeline", *arguments)
     assert result.exit_code == 2
     assert complaint in result.stderr
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build_session(*arguments: Any) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("ottla.spark.session.build_session", build_session)
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize("verb", ["run", "backfill"])
+def test_broker_that_is_away_is_one_sentence_before_spark_starts(ottla: Any, shop: StatusFiles, verb: str) -> None:
+    address = f"127.0.0.1:{closed_port()}"
+    file = Path("shop.yaml")
+    file.write_text(file.read_text().replace("127.0.0.1:9092", address))
+    result = ottla("pipeline", verb, "shop.yaml")
+    assert (result.exit_code, result.stderr) == (
+        4,
+        f"error: broker {address} cannot be reached: connection refused; start one with 'ottla broker', or correct "
+        "'brokers' in shop.yaml\n",
+    )
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_address_of_metrics_that_is_taken_is_named_before_spark_starts(ottla: Any, shop: StatusFiles) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = ottla("pipeline", "run", "shop.yaml", "--metrics", str(port))
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"error: metrics cannot be served on 127.0.0.1:{port}: address already in use; choose another --metrics\n",
+    )
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_bad_file_is_not_started(ottla: Any, shop: StatusFiles) -> None:

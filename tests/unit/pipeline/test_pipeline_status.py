@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import urllib.error
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ottla.pipeline.layout import Layout
-from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles, format_metrics, serve_metrics
+from ottla.pipeline.status import FlowStatus, MetricsServer, RunStatus, StatusFiles, format_metrics, parse_address
 from ottla.pipeline.view import HEADINGS, PlainView, cells_of, draw
 
 
@@ -80,14 +81,25 @@ def test_metrics_have_every_flow(status: RunStatus) -> None:
     assert f'ottla_pipeline_violations_total{{pipeline="shop",{named}}} 2' in lines
 
 
-def test_metrics_are_served(status: RunStatus) -> None:
-    server = serve_metrics(0, lambda: status)
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=10) as answer:
+def test_metrics_are_served_on_loopback_from_the_start_of_the_run_on(status: RunStatus) -> None:
+    host, _ = parse_address("9404")
+    with MetricsServer(host, 0) as server:
+        url = f"http://127.0.0.1:{server.port}/metrics"
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(url, timeout=60)
+        server.status = status
+        with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.read().decode() == format_metrics(status)
-    finally:
-        server.shutdown()
-        server.server_close()
+        with pytest.raises(OSError, match="in use"):
+            MetricsServer(host, server.port)
+    with MetricsServer("::1", 0) as server:
+        assert server.port
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "1:2:3", "::1:2", "70000", "-1"])
+def test_wrong_address_of_metrics_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write PORT or HOST:PORT"):
+        parse_address(text)
 
 
 def test_lines_tell_changes_and_nothing_twice(status: RunStatus) -> None:

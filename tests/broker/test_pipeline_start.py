@@ -1,9 +1,10 @@
-"""Runs of one pipeline against a broker: a dead owner is replaced, a live one is not, a frozen one learns of it."""
+"""The start of a pipeline against a broker: missing topics; a dead owner is replaced, a live one is not."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import textwrap
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
 from ottla.client.membership import members_of
+from ottla.pipeline.load import parse
 from ottla.pipeline.ownership import AlreadyRunning, Ownership, group_of
+from ottla.pipeline.preflight import TopicsMissing, check_cluster
 from ottla.testing import BrokerProcess
 
 pytestmark = pytest.mark.broker
@@ -34,7 +37,7 @@ def bootstrap() -> Iterator[str]:
 
 @pytest.fixture
 def pipeline() -> str:
-    return f"shop-{os.getpid()}-{next(_numbers)}"
+    return f"shop_{os.getpid()}_{next(_numbers)}"
 
 
 class _Process(Cluster):
@@ -122,3 +125,31 @@ def test_frozen_run_goes_on_if_no_other_run_has_come(bootstrap: str, pipeline: s
         while not members_of(cluster, group_of(pipeline)):
             threading.Event().wait(0.02)
         assert not frozen.was_replaced
+
+
+def test_missing_topics_are_named_with_the_command_that_creates_them(bootstrap: str, pipeline: str) -> None:
+    text = textwrap.dedent(f"""\
+        name: {pipeline}
+        brokers: {bootstrap}
+        storage: lake
+        sources:
+          a: {{topic: {pipeline}-a, format: string}}
+          b: {{topic: {pipeline}-b, format: string}}
+          out: {{topic: {pipeline}-out, format: string}}
+        flows:
+          a_raw: {{zone: raw, from: a}}
+          b_raw: {{zone: raw, from: b}}
+          out_raw: {{zone: raw, from: out}}
+          staged: {{zone: staging, from: a_raw, to: {{topic: {pipeline}-out}}}}
+        """)
+    declaration = parse(text.encode(), "p.yaml", lambda name: b"")
+    with pytest.raises(TopicsMissing) as raised:
+        check_cluster(declaration)
+    assert str(raised.value) == (
+        f"topics {pipeline}-a, {pipeline}-b do not exist; create with 'ottla topic create {pipeline}-a {pipeline}-b "
+        f"-b {bootstrap}', or correct 'topic' in p.yaml, line 5"
+    )
+    with Cluster(bootstrap) as cluster:
+        cluster.create_topic(f"{pipeline}-a", 1)
+        cluster.create_topic(f"{pipeline}-b", 1)
+    check_cluster(declaration)

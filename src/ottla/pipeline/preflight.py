@@ -1,0 +1,122 @@
+"""Errors that can be known before Spark starts: brokers, topics, directories, functions of Python steps.
+
+Spark takes 10 s or more to start, and reports a missing broker as a Java stack trace. Each check here takes
+milliseconds if the answer is known, and at most `_ANSWER_S_MAX` for a broker that does not answer.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from typing import Final
+
+from ottla.client.cluster import Cluster, parse_bootstrap
+from ottla.client.errors import ClientError, Unreachable
+from ottla.model.errors import OttlaError
+from ottla.pipeline.declaration import Declaration, PythonStep, SideOutput, TopicSink
+from ottla.pipeline.layout import Layout
+
+#: for one address; one that refuses connections is known at once
+_ANSWER_S_MAX: Final = 5.0
+
+
+class BrokersUnreachable(OttlaError):
+    """No broker of the pipeline answers."""
+
+
+class TopicsMissing(OttlaError):
+    """A topic that the pipeline reads does not exist."""
+
+
+class DirectoryNotWritable(OttlaError):
+    """Tables or checkpoints cannot be written."""
+
+
+def check_cluster(declaration: Declaration) -> None:
+    """Raise BrokersUnreachable, TopicsMissing, or another ClientError if the pipeline cannot use its cluster."""
+    with _reach(declaration) as cluster:
+        wanted = {source.topic: source for source in declaration.sources.values()}
+        missing = wanted.keys() - cluster.topics(wanted).keys() - topics_written(declaration).keys()
+    if missing:
+        names = sorted(missing)
+        what = f"topic {names[0]} does not exist" if len(names) == 1 else f"topics {', '.join(names)} do not exist"
+        place = wanted[names[0]].place
+        raise TopicsMissing(
+            f"{what}; create with 'ottla topic create {' '.join(names)} -b {declaration.brokers}', or correct 'topic' "
+            f"in {place.file}, line {place.line}"
+        )
+
+
+def check_directories(declaration: Declaration) -> None:
+    """Raise DirectoryNotWritable if storage or checkpoints are local and cannot be written."""
+    layout = Layout.of(declaration)
+    for key, path in (("storage", layout.storage), ("checkpoints", layout.checkpoints)):
+        if "://" in path:
+            continue
+        existing = path
+        while not os.path.lexists(existing):
+            existing = os.path.dirname(existing)
+        if not os.path.isdir(existing):
+            why = f"{existing} is not a directory"
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            why = f"this user may not write to {existing}"
+        else:
+            continue
+        raise DirectoryNotWritable(f"{key} {path} cannot be used: {why}; correct '{key}' in {declaration.file}")
+
+
+def check_functions(declaration: Declaration) -> None:
+    """Raise FunctionRefused if the function of a Python step does not exist."""
+    steps = [
+        (flow, step)
+        for flow in declaration.flows.values()
+        for step in flow.steps
+        if isinstance(step, PythonStep) and step.call is None
+    ]
+    if not steps or importlib.util.find_spec("pyspark") is None:
+        # The start of the session says what to install.
+        return
+    from ottla.pipeline.graph import Graph
+    from ottla.pipeline.plan import find_function
+
+    graph = Graph(declaration)
+    for flow, step in steps:
+        find_function(graph, flow, step)
+
+
+def topics_written(declaration: Declaration) -> dict[str, TopicSink | None]:
+    """Return the topics that flows write, with the sink that says how to create each; None for side outputs."""
+    topics: dict[str, TopicSink | None] = {}
+    for flow in declaration.flows.values():
+        sides: tuple[SideOutput | None, ...] = (flow.quarantine, flow.late_rows)
+        topics |= {side.topic: None for side in sides if side is not None and side.topic}
+    for flow in declaration.flows.values():
+        topics |= {sink.topic: sink for sink in flow.sinks if isinstance(sink, TopicSink)}
+    return topics
+
+
+def _reach(declaration: Declaration) -> Cluster:
+    """Return a client of the first address that answers. Raise BrokersUnreachable if none does."""
+    found = parse_bootstrap(declaration.brokers)
+    addresses = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in found]
+    reasons: dict[str, None] = {}
+    for address in addresses:
+        cluster = Cluster(
+            address, declaration.properties, client_id=f"ottla-{declaration.name}", timeout_s=_ANSWER_S_MAX
+        )
+        try:
+            cluster.metadata([], time.monotonic() + _ANSWER_S_MAX)
+        except Unreachable as error:
+            cluster.close()
+            reasons[error.reason] = None
+        except ClientError:
+            cluster.close()
+            raise
+        else:
+            return cluster
+    noun = "broker" if len(addresses) == 1 else "brokers"
+    raise BrokersUnreachable(
+        f"{noun} {', '.join(addresses)} cannot be reached: {'; '.join(reasons)}; start one with 'ottla broker', or "
+        f"correct 'brokers' in {declaration.file}"
+    )

@@ -1,0 +1,83 @@
+"""Errors that are known before Spark starts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_pipeline import HEAD
+
+from ottla.client.errors import PropertyRefused
+from ottla.pipeline.declaration import Declaration
+from ottla.pipeline.preflight import (
+    BrokersUnreachable,
+    DirectoryNotWritable,
+    check_cluster,
+    check_directories,
+    check_functions,
+    topics_written,
+)
+
+Read = Callable[..., Declaration]
+
+
+@pytest.fixture
+def declaration(read: Read, tmp_path: Path) -> Declaration:
+    text = HEAD + "  t: {zone: trusted, from: staged, to: {topic: out}, late_rows: {topic: late}, watermark: "
+    text += "{column: ordered_at, delay: 1m}, deduplicate: order_id}\n"
+    return replace(read(text), file=str(tmp_path / "p.yaml"), storage="lake", checkpoints="lake/_checkpoints")
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_every_address_is_tried_before_the_brokers_are_unreachable(declaration: Declaration) -> None:
+    first, second = closed_port(), closed_port()
+    away = replace(declaration, brokers=f"127.0.0.1:{first},localhost:{second}")
+    with pytest.raises(BrokersUnreachable) as raised:
+        check_cluster(away)
+    assert str(raised.value) == (
+        f"brokers 127.0.0.1:{first}, localhost:{second} cannot be reached: connection refused; start one with "
+        f"'ottla broker', or correct 'brokers' in {declaration.file}"
+    )
+
+
+def test_wrong_properties_keep_their_own_message(declaration: Declaration) -> None:
+    with pytest.raises(PropertyRefused, match=r"security\.protocol"):
+        check_cluster(replace(declaration, properties={"security.protocol": "magic"}))
+
+
+def test_topics_written_are_those_of_sinks_and_side_outputs(declaration: Declaration) -> None:
+    assert {topic: sink is not None for topic, sink in topics_written(declaration).items()} == {
+        "out": True, "late": False,
+    }  # fmt: skip
+
+
+def test_directories_need_not_exist_but_must_be_writable(declaration: Declaration, tmp_path: Path) -> None:
+    check_directories(declaration)
+    assert not (tmp_path / "lake").exists()
+    check_directories(replace(declaration, storage="s3://bucket/lake", checkpoints="s3://bucket/c"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DirectoryNotWritable) as raised:
+        check_directories(replace(declaration, storage="file/lake"))
+    assert str(raised.value) == (
+        f"storage {tmp_path}/file/lake cannot be used: {tmp_path}/file is not a directory; correct 'storage' in "
+        f"{declaration.file}"
+    )
+
+
+def test_function_of_a_python_step_must_exist(read: Read, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
+    from ottla.pipeline.plan import FunctionRefused
+
+    text = HEAD + "  t: {zone: trusted, from: staged, python: 'preflight_steps:clean', to: {table: t}}\n"
+    declared = replace(read(text), file=str(tmp_path / "p.yaml"))
+    with pytest.raises(FunctionRefused, match="No module named 'preflight_steps'; put the module beside"):
+        check_functions(declared)
+    (tmp_path / "preflight_steps.py").write_text("def clean(rows): return rows\n")
+    check_functions(declared)
