@@ -30,6 +30,7 @@ from ottla.pipeline.analysis import schemas_of
 from ottla.pipeline.declaration import Declaration, Flow, Trigger
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import Inputs
+from ottla.pipeline.lag import EndOffsets
 from ottla.pipeline.layout import LATE, QUARANTINE, Layout, partition_name
 from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP
 from ottla.pipeline.ownership import Ownership
@@ -123,7 +124,9 @@ class Backfill:
         self.left_out = self._catch_up()
         schemas = schemas_of(self._spark, self._graph)
         inputs = Inputs(self._spark, _from_the_beginning(self._declaration), self._layout, schemas)
-        session = Session(self._spark, self._declaration, self._graph, self._layout, inputs)
+        session = Session(
+            self._spark, self._declaration, self._graph, self._layout, inputs, EndOffsets.of(self._declaration)
+        )
         ship_code(session)
         done: list[Replaced] = []
         try:

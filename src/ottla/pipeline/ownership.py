@@ -37,6 +37,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, RemovedFromGroup
 from ottla.client.membership import Membership, members_of
 from ottla.model.errors import OttlaError
+from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration
 
 log = logging.getLogger("ottla.pipeline")
@@ -158,7 +159,7 @@ class Ownership:
         self,
         pipeline: str,
         run: str,
-        open_cluster: Callable[[], Cluster],
+        connect: Callable[[], Cluster],
         *,
         session_timeout_s: float = SESSION_TIMEOUT_S,
         heartbeat_s: float = HEARTBEAT_S,
@@ -166,7 +167,7 @@ class Ownership:
         # Config
         self.pipeline = pipeline
         self.identity = RunIdentity.here(run)
-        self._open_cluster = open_cluster
+        self._connect = connect
         self._session_timeout_s = session_timeout_s
         self._heartbeat_s = heartbeat_s
         # State
@@ -176,11 +177,7 @@ class Ownership:
 
     @classmethod
     def of(cls, declaration: Declaration, run: str) -> Self:
-        return cls(
-            declaration.name,
-            run,
-            lambda: Cluster(declaration.brokers, declaration.properties, client_id=f"ottla-{declaration.name}"),
-        )
+        return cls(declaration.name, run, lambda: open_cluster(declaration))
 
     def start(self, waiting: Callable[[str], None]) -> None:
         """Begin to join, in a thread. If another run holds the pipeline, return when this run owns it (see `claim`).
@@ -251,7 +248,7 @@ class Ownership:
 
     def _run(self) -> None:
         try:
-            with self._open_cluster() as cluster:
+            with self._connect() as cluster:
                 self._describe(cluster)
                 self._hold(cluster)
         except ClientError as error:

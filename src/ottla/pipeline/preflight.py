@@ -14,6 +14,7 @@ from typing import Final
 from ottla.client.cluster import Cluster, parse_bootstrap
 from ottla.client.errors import ClientError, Unreachable
 from ottla.model.errors import OttlaError
+from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, PythonStep, SideOutput, TopicSink
 from ottla.pipeline.layout import Layout
 
@@ -102,9 +103,7 @@ def _reach(declaration: Declaration) -> Cluster:
     addresses = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in found]
     reasons: dict[str, None] = {}
     for address in addresses:
-        cluster = Cluster(
-            address, declaration.properties, client_id=f"ottla-{declaration.name}", timeout_s=_ANSWER_S_MAX
-        )
+        cluster = open_cluster(declaration, brokers=address, timeout_s=_ANSWER_S_MAX)
         try:
             cluster.metadata([], time.monotonic() + _ANSWER_S_MAX)
         except Unreachable as error:

@@ -31,12 +31,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import ottla
-from ottla.client.cluster import Cluster
 from ottla.model.errors import OttlaError
+from ottla.model.types import TopicPartition
 from ottla.pipeline.analysis import schemas_of
+from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, Flow, Trigger
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import Inputs
+from ottla.pipeline.lag import EndOffsets, merge_offsets
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.ownership import Ownership, TakenOver
 from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
@@ -105,6 +107,7 @@ class Session:
     graph: Graph
     layout: Layout
     inputs: Inputs
+    ends: EndOffsets
 
     def enter_thread(self) -> None:
         """A thread of ours has no active session for Spark, and without one no data source of Python's is found."""
@@ -152,7 +155,7 @@ class Supervisor:
         graph = Graph(declaration)
         schemas = schemas_of(spark, graph, chosen)
         inputs = Inputs(spark, declaration, layout, schemas)
-        self._session = Session(spark, declaration, graph, layout, inputs)
+        self._session = Session(spark, declaration, graph, layout, inputs, EndOffsets.of(declaration))
         #: queries are planned and started side by side, which is most of what a start costs
         self._starts = ThreadPoolExecutor(active_max, "start")
         self._flows = [
@@ -186,7 +189,8 @@ class Supervisor:
         for one in (listener, publisher):
             self._spark.streams.addListener(one)
         try:
-            self._supervise()
+            with self._session.ends:
+                self._supervise()
         finally:
             self._stop_flows()
             self._starts.shutdown(wait=False, cancel_futures=True)
@@ -282,7 +286,9 @@ class _Supervised:
         self._start_at = 0.0
         #: set when Spark has told all that a query had to tell
         self.told = threading.Event()
-        self._read_until: dict[str, int] = {}
+        #: where the last batch ended: the next offset of each partition, the next version of each table by its id
+        self._read_offsets: dict[TopicPartition, int] = {}
+        self._read_versions: dict[str, int] = {}
         #: how often the query reads its input for a batch
         self.scans = 1
 
@@ -336,22 +342,26 @@ class _Supervised:
         status.watermark = mark if mark not in ("", _NO_WATERMARK) else status.watermark
         if self.flow.late_rows is None:
             status.late += sum(one.numRowsDroppedByWatermark for one in progress.stateOperators)
-        lag = topic_lag(progress.sources)
-        if lag is not None:
-            status.lag = lag
-        self._read_until = dict(_table_versions(progress.sources))
+        for source in progress.sources:
+            self._session.ends.note(offsets_of(source.description, source.latestOffset))
+        # One assignment each, because `refresh` reads them in another thread.
+        self._read_offsets = merge_offsets(offsets_of(one.description, one.endOffset) for one in progress.sources)
+        self._read_versions = dict(_table_versions(progress.sources))
 
     def refresh(self) -> None:
-        """What is not told but found: how far behind its tables the flow is."""
-        if not self._read_until or self.status.state != "running":
-            return
+        """Renew the lag: records of topics and commits of tables that the flow has not read yet."""
+        offsets, versions = self._read_offsets, self._read_versions
+        if (offsets or versions) and self.status.state in ("running", "restarting"):
+            self.status.lag = self._session.ends.lag(offsets) + (self._commits_behind(versions) if versions else 0)
+
+    def _commits_behind(self, versions: dict[str, int]) -> int:
         behind = 0
         for name in _stored_inputs(self._session.graph, self.flow):
             with suppress(*_FAILURES):
                 table = self._session.inputs.location(self._session.declaration.flows[name]).table()
-                read = self._read_until.get(str(table.metadata().id), table.version() + 1)
+                read = versions.get(str(table.metadata().id), table.version() + 1)
                 behind += max(table.version() + 1 - read, 0)
-        self.status.lag = behind
+        return behind
 
     def _start(self, now: float) -> None:
         self.told.clear()
@@ -558,17 +568,6 @@ def read_watermark(checkpoint: str, number: int) -> Any:
         return None
 
 
-def topic_lag(sources: list[Any]) -> int | None:
-    """Records that were there when a batch was planned, and not read by it."""
-    lag: int | None = None
-    for source in sources:
-        latest = offsets_of(source.description, source.latestOffset)
-        if latest:
-            read = offsets_of(source.description, source.endOffset)
-            lag = (lag or 0) + sum(max(offset - read.get(tp, 0), 0) for tp, offset in latest.items())
-    return lag
-
-
 def _table_versions(sources: list[Any]) -> Iterator[tuple[str, int]]:
     for source in sources:
         with suppress(ValueError, TypeError):
@@ -601,7 +600,7 @@ def make_topics(declaration: Declaration) -> None:
     topics = topics_written(declaration)
     if not topics:
         return
-    with Cluster(declaration.brokers, declaration.properties, client_id=f"ottla-{declaration.name}") as cluster:
+    with open_cluster(declaration) as cluster:
         there = cluster.topics(sorted(topics))
         for topic in sorted(topics.keys() - there.keys()):
             sink = topics[topic]

@@ -44,7 +44,7 @@ class FlowStatus:
     late: int = 0
     violations: dict[str, int] = field(default_factory=dict)
     rows_per_second: float = 0.0
-    #: records of topics, or commits of tables, that were not read yet
+    #: records of topics plus commits of tables that were not read yet; renewed between batches, None before the first
     lag: int | None = None
     watermark: str | None = None
     restarts: int = 0
@@ -162,7 +162,7 @@ _METRICS: tuple[tuple[str, str, str, Callable[[FlowStatus], float | None]], ...]
     ("rows_dropped_total", "counter", "Rows dropped by expectations", lambda flow: flow.dropped),
     ("rows_late_total", "counter", "Rows that came behind the watermark", lambda flow: flow.late),
     ("restarts_total", "counter", "How often a flow was started again", lambda flow: flow.restarts),
-    ("lag", "gauge", "Records of topics or commits of tables not read yet", lambda flow: flow.lag),
+    ("lag", "gauge", "Records of topics plus commits of tables not read yet", lambda flow: flow.lag),
     ("up", "gauge", "1 while a flow runs or has done its work", lambda flow: float(flow.state in ("running", "done"))),
 )
 

@@ -104,6 +104,6 @@ def test_missing_topics_are_made_and_others_left_alone(
   a: {zone: trusted, from: staged, to: {topic: new, key: order_id, partitions: 6, config: {cleanup.policy: compact}}}
   b: {zone: trusted, from: staged, to: [{topic: there, partitions: 9}], late_rows: {topic: late}}
 """
-    monkeypatch.setattr(run, "Cluster", _Cluster)
+    monkeypatch.setattr(run, "open_cluster", _Cluster)
     run.make_topics(read(HEAD + flows))
     assert _Cluster.made == {"late": (-1, {}), "new": (6, {"cleanup.policy": "compact"})}
