@@ -19,6 +19,9 @@ _TEMPLATES = ("shop",)
 _INIT_DEFAULT = "shop.yaml"
 
 _FILE = click.Path(dir_okay=False)
+_allow_code = click.option(
+    "--allow-code", is_flag=True, help="Execute Python files and Python steps, which can do anything that you can."
+)
 
 
 @click.group("pipeline")
@@ -52,17 +55,20 @@ def init(file: str, template: str, force: bool) -> None:
 @command.command("validate")
 @click.argument("files", metavar="FILE...", type=_FILE, nargs=-1, required=True)
 @click.option("--deep", is_flag=True, help="Also let Spark analyse every query: takes seconds and needs Java.")
+@_allow_code
 @output_option(TEXT, JSON, YAML, default=TEXT)
-def validate(files: tuple[str, ...], deep: bool, output: str) -> None:
+def validate(files: tuple[str, ...], deep: bool, allow_code: bool, output: str) -> None:
     """Report all problems of pipelines, without starting them.
 
-    A FILE is YAML, or Python that creates a Pipeline. Each problem is one line: file, line, column, problem and remedy.
-    The exit code is 1 if there is a problem.
+    Each problem is one line: file, line, column, problem and remedy. The exit code is 1 if there is a problem.
+
+    A FILE is YAML, which is only read, or Python that creates a Pipeline. A Python file is a program and is executed;
+    so are Python steps with --deep. Both need --allow-code.
     """
     problems: list[Problem] = []
     results = []
     for file in files:
-        declaration, found = _check(file, deep)
+        declaration, found = _check(file, deep, allow_code)
         problems += found
         results.append({"file": file, "problems": [_problem_fields(problem) for problem in found]})
         if output == TEXT:
@@ -79,10 +85,14 @@ def validate(files: tuple[str, ...], deep: bool, output: str) -> None:
 
 @command.command("explain")
 @click.argument("file", metavar="FILE", type=_FILE)
+@_allow_code
 @output_option(TEXT, JSON, YAML, default=TEXT)
-def explain(file: str, output: str) -> None:
-    """Draw a pipeline: its sources, its flows by zone, what they read, expect and write."""
-    declaration, problems = _check(file, deep=False)
+def explain(file: str, allow_code: bool, output: str) -> None:
+    """Draw a pipeline: its sources, its flows by zone, what they read, expect and write.
+
+    A Python FILE is executed, which needs --allow-code. YAML is only read.
+    """
+    declaration, problems = _check(file, deep=False, allow_code=allow_code)
     if declaration is None:
         for problem in problems:
             click.echo(escape_controls(str(problem), keep=""), err=True)
@@ -96,10 +106,13 @@ def explain(file: str, output: str) -> None:
         print_data(picture, output)
 
 
-def _check(file: str, deep: bool) -> tuple[Declaration | None, list[Problem]]:
+def _check(file: str, deep: bool, allow_code: bool) -> tuple[Declaration | None, list[Problem]]:
     from ottla.pipeline import BadDeclaration, load
     from ottla.pipeline.checks import DeepCheckMissing, deep_check
+    from ottla.pipeline.declaration import PythonStep
 
+    if file.endswith(".py") and not allow_code:
+        raise Failure(f"{file} is a Python program that would be executed; add --allow-code if you trust it")
     try:
         declaration = load(file)
     except BadDeclaration as bad:
@@ -108,6 +121,11 @@ def _check(file: str, deep: bool) -> tuple[Declaration | None, list[Problem]]:
         raise NotFound(f"{error.filename} does not exist; 'ottla pipeline init' writes an example") from None
     if not deep:
         return declaration, []
+    step = next((one for flow in declaration.flows.values() for one in flow.steps if isinstance(one, PythonStep)), None)
+    if step is not None and not allow_code:
+        raise Failure(
+            f"{step.place}: --deep would execute the Python step {step.function}; add --allow-code if you trust it"
+        )
     try:
         return declaration, list(deep_check(declaration))
     except DeepCheckMissing as error:

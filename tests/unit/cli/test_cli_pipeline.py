@@ -101,6 +101,47 @@ def test_deep_without_spark_says_what_to_install(ottla: Any, shop: Path, monkeyp
     )  # fmt: skip
 
 
+_PROGRAM = """
+from pathlib import Path
+from ottla.pipeline import Pipeline
+
+Path("executed").touch()
+code = Pipeline("code", storage="lake")
+code.source("lines", topic="lines", format="string")
+code.flow("lines_raw", zone="raw", from_="lines")
+"""
+
+
+@pytest.mark.parametrize("verb", ["validate", "explain"])
+def test_python_file_is_executed_only_if_that_is_allowed(ottla: Any, shop: Path, verb: str) -> None:
+    file, executed = shop.with_name("code_pipeline.py"), shop.with_name("executed")
+    file.write_text(_PROGRAM)
+    result = ottla("pipeline", verb, file.name)
+    assert (result.exit_code, result.stdout, executed.exists()) == (1, "", False)
+    assert result.stderr == (
+        "error: code_pipeline.py is a Python program that would be executed; add --allow-code if you trust it\n"
+    )
+    result = ottla("pipeline", verb, file.name, "--allow-code")
+    assert (result.exit_code, executed.exists()) == (0, True)
+
+
+def test_deep_executes_python_steps_only_if_that_is_allowed(
+    ottla: Any, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = type("Module", (), {"analyse": staticmethod(lambda declaration: [])})
+    monkeypatch.setattr(checks, "DEEP_CHECK", "analysis_of_the_test:analyse")
+    monkeypatch.setitem(__import__("sys").modules, "analysis_of_the_test", module)
+    flow = "  cleaned: {zone: trusted, from: orders_staged, python: 'shop_steps:clean', to: {table: cleaned}}\n"
+    shop.write_text(shop.read_text() + flow)
+    line = shop.read_text().count("\n")
+    result = ottla("pipeline", "validate", shop.name, "--deep")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: shop.yaml:{line}:")
+    assert "--deep would execute the Python step shop_steps:clean; add --allow-code" in result.stderr
+    assert ottla("pipeline", "validate", shop.name).exit_code == 0
+    assert ottla("pipeline", "validate", shop.name, "--deep", "--allow-code").exit_code == 0
+
+
 def test_explain_draws_flows_by_zone(ottla: Any, shop: Path) -> None:
     text = ottla("pipeline", "explain", shop.name).output
     zones = [text.index(f" {zone}\n") for zone in ("sources", "raw", "staging", "trusted", "refined")]
