@@ -92,7 +92,8 @@ def status(file: str, output: str) -> None:
     word = found.state if alive or found.state == "ended" else silence
     began = datetime.fromtimestamp(found.started_ms / 1000, UTC).isoformat(timespec="seconds")
     click.echo(f"{found.pipeline}: {word}, process {found.pid} on {found.host}, on {found.master}, since {began}")
-    click.echo(format_table(_COLUMNS, found.as_json()["flows"]))
+    rows = [{**row, "late": flow.late_text} for row, flow in zip(found.as_json()["flows"], found.flows, strict=True)]
+    click.echo(format_table(_COLUMNS, rows))
 
 
 @click.command("stop")

@@ -33,7 +33,7 @@ from ottla.pipeline.inputs import Inputs
 from ottla.pipeline.lag import EndOffsets
 from ottla.pipeline.layout import LATE, QUARANTINE, Layout, partition_name
 from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP
-from ottla.pipeline.ownership import Ownership
+from ottla.pipeline.ownership import Ownership, TakenOver
 from ottla.pipeline.plan import Planner, quoted
 from ottla.pipeline.run import Session, Supervisor, refresh_view, ship_code, trigger_options
 from ottla.pipeline.status import RunStatus
@@ -131,6 +131,8 @@ class Backfill:
         done: list[Replaced] = []
         try:
             for name in self._graph.order:
+                if self._ownership is not None and self._ownership.was_replaced:
+                    raise TakenOver(self._declaration.name, self._ownership.other)
                 flow = self._declaration.flows[name]
                 if name not in self._chosen - self.left_out or flow.append_to is not None or flow.table is None:
                     continue

@@ -12,7 +12,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import Any
 
@@ -25,6 +25,8 @@ _DELAY = "spark.watermarkDelayMs"
 AT = "at"
 ROW = "row"
 _TIME = "__at"
+#: what Spark calls aggregations in the progress of a query
+_AGGREGATIONS = frozenset({"stateStoreSave", "sessionWindowStateStoreSaveExec"})
 
 
 def entering(rows: DataFrame) -> DataFrame | None:
@@ -46,6 +48,21 @@ def entering(rows: DataFrame) -> DataFrame | None:
     every = reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), parts)
     columns = [f"`{name}`" for name in every.columns if name != _TIME]
     return every.select(F.col(_TIME).alias(AT), F.struct(*columns).alias(ROW))
+
+
+def count_late(operators: Iterable[Any]) -> tuple[int, int]:
+    """Return how many late rows, and how many late groups, the stateful operators of a batch have dropped.
+
+    Joins and operators that drop duplicates compare each row with the watermark. Aggregations compare groups: the rows
+    of a task that belong to one group have been added up before.
+    """
+    rows = groups = 0
+    for one in operators:
+        if one.operatorName in _AGGREGATIONS:
+            groups += one.numRowsDroppedByWatermark
+        else:
+            rows += one.numRowsDroppedByWatermark
+    return rows, groups
 
 
 def inputs_read(rows: DataFrame) -> int:

@@ -39,6 +39,7 @@ from ottla.pipeline.declaration import Declaration, Flow, Trigger
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import Inputs
 from ottla.pipeline.lag import EndOffsets, merge_offsets
+from ottla.pipeline.late import count_late
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.ownership import Ownership, TakenOver
 from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
@@ -341,12 +342,18 @@ class _Supervised:
         mark = (progress.eventTime or {}).get("watermark", "")
         status.watermark = mark if mark not in ("", _NO_WATERMARK) else status.watermark
         if self.flow.late_rows is None:
-            status.late += sum(one.numRowsDroppedByWatermark for one in progress.stateOperators)
-        for source in progress.sources:
-            self._session.ends.note(offsets_of(source.description, source.latestOffset))
+            rows, groups = count_late(progress.stateOperators)
+            status.late += rows
+            status.late_groups += groups
         # One assignment each, because `refresh` reads them in another thread.
         self._read_offsets = merge_offsets(offsets_of(one.description, one.endOffset) for one in progress.sources)
         self._read_versions = dict(_table_versions(progress.sources))
+        ends = self._session.ends
+        ends.note(self._read_offsets)
+        for source in progress.sources:
+            ends.note(offsets_of(source.description, source.latestOffset))
+        if self._read_offsets:
+            status.lag = ends.lag(self._read_offsets)
 
     def refresh(self) -> None:
         """Renew the lag: records of topics and commits of tables that the flow has not read yet."""

@@ -40,8 +40,12 @@ class FlowStatus:
     rows: int = 0
     quarantined: int = 0
     dropped: int = 0
-    #: rows behind the watermark, put aside or dropped by an operator
+    #: rows behind the watermark: put aside (`late_rows`), or dropped by an operator that counts rows
     late: int = 0
+    #: groups dropped by aggregations that late rows had been added to, counted once per batch and task. Spark adds up
+    #: the rows of a task before it compares them with the watermark, so that the number of rows is not known: it is at
+    #: least this
+    late_groups: int = 0
     violations: dict[str, int] = field(default_factory=dict)
     rows_per_second: float = 0.0
     #: records of topics plus commits of tables that were not read yet; renewed between batches, None before the first
@@ -49,6 +53,12 @@ class FlowStatus:
     watermark: str | None = None
     restarts: int = 0
     error: str | None = None
+
+    @property
+    def late_text(self) -> str:
+        """Return late rows and groups for people, such as `12`, `98 groups` or `12 + 98 groups`."""
+        groups = f"{self.late_groups:,} group{'s' if self.late_groups > 1 else ''}" if self.late_groups else ""
+        return " + ".join(filter(None, (f"{self.late:,}" if self.late or not groups else "", groups)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,7 +170,18 @@ _METRICS: tuple[tuple[str, str, str, Callable[[FlowStatus], float | None]], ...]
     ("rows_total", "counter", "Rows of a flow's result in this run", lambda flow: flow.rows),
     ("rows_quarantined_total", "counter", "Rows put in quarantine", lambda flow: flow.quarantined),
     ("rows_dropped_total", "counter", "Rows dropped by expectations", lambda flow: flow.dropped),
-    ("rows_late_total", "counter", "Rows that came behind the watermark", lambda flow: flow.late),
+    (
+        "rows_late_total",
+        "counter",
+        "Rows behind the watermark, without those of aggregations that have no late_rows",
+        lambda flow: flow.late,
+    ),
+    (
+        "groups_late_total",
+        "counter",
+        "Groups of rows behind the watermark that aggregations without late_rows dropped",
+        lambda flow: flow.late_groups,
+    ),
     ("restarts_total", "counter", "How often a flow was started again", lambda flow: flow.restarts),
     ("lag", "gauge", "Records of topics plus commits of tables not read yet", lambda flow: flow.lag),
     ("up", "gauge", "1 while a flow runs or has done its work", lambda flow: float(flow.state in ("running", "done"))),

@@ -64,7 +64,7 @@ def cells_of(flow: FlowStatus) -> tuple[str, ...]:
     return (
         flow.name, flow.state, f"{flow.rows:,}", f"{flow.rows_per_second:,.0f}",
         "-" if flow.lag is None else f"{flow.lag:,}", "-" if watermark[:4] in ("", "1970") else watermark,
-        f"{flow.quarantined:,}", f"{flow.dropped:,}", f"{flow.late:,}", str(flow.restarts),
+        f"{flow.quarantined:,}", f"{flow.dropped:,}", flow.late_text, str(flow.restarts),
     )  # fmt: skip
 
 
@@ -77,8 +77,8 @@ class PlainView:
 
     def show(self, status: RunStatus) -> None:
         for flow in status.flows:
-            now = (flow.state, flow.rows, flow.quarantined, flow.late, flow.restarts, flow.error)
-            if self._told.get(flow.name, ("waiting", 0, 0, 0, 0, None)) != now:
+            now = (flow.state, flow.rows, flow.quarantined, flow.late_text, flow.restarts, flow.error)
+            if self._told.get(flow.name, ("waiting", 0, 0, "0", 0, None)) != now:
                 self._told[flow.name] = now
                 self._echo(line_of(flow))
 
@@ -86,8 +86,8 @@ class PlainView:
 def line_of(flow: FlowStatus) -> str:
     """One flow in one line."""
     counts = {
-        "quarantine": flow.quarantined, "dropped": flow.dropped, "late": flow.late, "restarts": flow.restarts,
-        "lag": flow.lag,
+        "quarantine": flow.quarantined, "dropped": flow.dropped, "late": flow.late, "late_groups": flow.late_groups,
+        "restarts": flow.restarts, "lag": flow.lag,
     }  # fmt: skip
     told = "".join(f" {name}={count}" for name, count in counts.items() if count)
     trouble = f" error: {flow.error}" if flow.error and flow.state in ("failed", "restarting") else ""

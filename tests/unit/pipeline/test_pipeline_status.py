@@ -116,6 +116,19 @@ def test_lines_tell_changes_and_nothing_twice(status: RunStatus) -> None:
     assert lines[2:] == ["raw/orders_raw: running rows=13 lag=3"]
 
 
+def test_late_groups_are_not_called_rows(status: RunStatus) -> None:
+    flow = status.flows[0]
+    assert flow.late_text == "0"
+    texts = []
+    for flow.late, flow.late_groups in ((12, 0), (0, 98), (12, 1), (1000, 9999)):
+        texts.append(flow.late_text)
+    assert texts == ["12", "98 groups", "12 + 1 group", "1,000 + 9,999 groups"]
+    lines = format_metrics(status).splitlines()
+    assert 'ottla_pipeline_rows_late_total{pipeline="shop",flow="orders_raw",zone="raw"} 1000' in lines
+    assert 'ottla_pipeline_groups_late_total{pipeline="shop",flow="orders_raw",zone="raw"} 9999' in lines
+    assert "9,999 groups" in cells_of(flow)[8]
+
+
 def test_table_has_flows_by_zone_and_their_errors(status: RunStatus) -> None:
     from rich.console import Console
 
