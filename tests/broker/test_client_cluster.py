@@ -46,6 +46,7 @@ def test_a_topic_is_made_once(cluster: Cluster, topic: str) -> None:
     assert set(info) == {topic}
     assert (info[topic].partitions, info[topic].internal, info[topic].topic_id == bytes(16)) == (3, False, False)
     assert topic in cluster.topics()
+    assert cluster.topic_config(topic, ["retention.ms"]) == {"retention.ms": "1000000"}
 
 
 def test_a_topic_with_a_wrong_setting_is_refused_with_the_brokers_words(cluster: Cluster, topic: str) -> None:

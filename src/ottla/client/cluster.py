@@ -32,6 +32,7 @@ from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
 from ottla.wire import Message
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -68,6 +69,8 @@ _ISOLATION_FROM: Final = 2
 _TIME_FROM: Final = {-3: 7, -4: 8, -5: 9, -6: 11}
 #: the broker's own defaults for replicas, since this version
 _CREATE_TOPICS_MIN: Final = 4
+#: DescribeConfigs' resource type of topics
+_TOPIC_RESOURCE: Final = 2
 
 _COORDINATOR_CODES: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
@@ -138,6 +141,8 @@ class Cluster:
         self._topics: dict[str, TopicInfo] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
         self._coordinators: dict[tuple[CoordinatorType, str], Node] = {}
+        #: the address of a leader that may be deposed: the last one that is asked for metadata
+        self._distrusted: tuple[str, int] | None = None
 
     def close(self) -> None:
         """End every connection, also of readers and producers that were left as they were."""
@@ -173,10 +178,14 @@ class Cluster:
 
         return self.retry("topics", attempt)
 
-    def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> bool:
-        """Make a topic with as many replicas as the brokers do by themselves; False: it was there."""
+    def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, replication_factor: int = -1
+    ) -> bool:
+        """Create a topic and return True, or return False if it exists. -1 stands for the default of the brokers."""
         configs = [CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
-        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1, configs=configs)
+        topic = CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=replication_factor, configs=configs
+        )
 
         def attempt(deadline: float) -> bool:
             timeout_ms = max(int((deadline - time.monotonic()) * 1000), 1)
@@ -198,6 +207,21 @@ class Cluster:
 
         self.retry(f"topic {name}", attempt_leaders)
         return made
+
+    def topic_config(self, name: str, keys: Iterable[str]) -> dict[str, str | None]:
+        """Return the effective values of these settings of a topic; a setting unknown to the broker is absent."""
+        resource = DescribeConfigsResource(
+            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=list(keys)
+        )
+
+        def attempt(deadline: float) -> dict[str, str | None]:
+            answer = self.ask_any(DescribeConfigsRequest(resources=[resource]), deadline=deadline)
+            (row,) = answer.results
+            if row.error_code:
+                raise BrokerError(row.error_code, f"settings of topic {name}", row.error_message)
+            return {config.name: config.value for config in row.configs}
+
+        return self.retry(f"settings of topic {name}", attempt)
 
     def _controller(self, deadline: float) -> Node:
         if self._controller_id not in self._nodes:
@@ -376,6 +400,16 @@ class Cluster:
         for number in range(known.partitions if known is not None else 0):
             self._leaders.pop(TopicPartition(topic, number), None)
 
+    def distrust_leader(self, tp: TopicPartition) -> None:
+        """Forget the leader of a partition, and ask other brokers first who leads.
+
+        A leader that was deposed while it had no contact with the cluster would name itself.
+        """
+        leader = self._leaders.get(tp)
+        if leader is not None:
+            self._distrusted = (leader.node.host, leader.node.port)
+        self.forget(tp.topic)
+
     def _by_leader(self, partitions: Iterable[TopicPartition], deadline: float) -> dict[Node, list[TopicPartition]]:
         wanted = list(partitions)
         unknown = {tp.topic for tp in wanted if tp not in self._leaders}
@@ -502,12 +536,15 @@ class Cluster:
             idle.append(connection)
 
     def _any_node(self, deadline: float) -> Node:
-        """A broker that answers: one that is connected already, one that is known, one of the bootstrap addresses."""
-        for connection in itertools.chain(*self._idle.values()):
-            return connection.node
+        """Return a broker that accepts connections; prefer one with an idle connection, then one of the metadata."""
+        for address, connections in self._idle.items():
+            if connections and address != self._distrusted:
+                return connections[0].node
         candidates = {(node.host, node.port): node for node in self._nodes.values()}
         for host, port in self._addresses:
             candidates.setdefault((host, port), Node(-1, host, port))
+        if self._distrusted in candidates:
+            candidates[self._distrusted] = candidates.pop(self._distrusted)
         reasons = set()
         failure: ClientError | None = None
         for node in candidates.values():

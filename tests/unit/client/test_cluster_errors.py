@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from fake_cluster import Cut, FakeCluster, Silence
 
@@ -15,6 +19,11 @@ from ottla.client.errors import (
 )
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
+from ottla.wire.messages.describe_configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -131,6 +140,41 @@ def test_a_commit_into_a_group_with_members_says_so(fake: FakeCluster, cluster: 
     fake.plan("OffsetCommit", 25)
     with pytest.raises(BrokerError, match="the group has active members"):
         cluster.commit("g", {P0: 4})
+
+
+def test_distrusted_leader_is_the_last_one_that_is_asked_who_leads(fake: FakeCluster, cluster: Cluster) -> None:
+    latest(cluster)
+
+    def name_itself(broker_id: int, request: Any) -> Any:
+        fake.leaders = {("t", 0): broker_id, ("t", 1): broker_id}
+        return fake._Metadata(broker_id, request, 0)
+
+    fake.plan("Metadata", name_itself, name_itself)
+    cluster.distrust_leader(P0)
+    assert cluster.leader(P0, time.monotonic() + 30).node.broker_id == 2
+
+
+def test_distrusted_leader_is_asked_when_no_other_broker_answers(fake: FakeCluster, cluster: Cluster) -> None:
+    latest(cluster)
+    fake.down = {2}
+    cluster.distrust_leader(P0)
+    assert cluster.leader(P0, time.monotonic() + 30).node.broker_id == 1
+
+
+def test_settings_of_a_topic_are_read_again_while_the_topic_is_unknown(fake: FakeCluster, cluster: Cluster) -> None:
+    def settings(code: int) -> Callable[[int, Any], Any]:
+        def answer(broker_id: int, request: Any) -> Any:
+            (resource,) = request.resources
+            assert (resource.resource_type, resource.resource_name) == (2, "t")
+            configs = [
+                DescribeConfigsResourceResult(name=name, value="7") for name in resource.configuration_keys if not code
+            ]
+            return DescribeConfigsResponse(results=[DescribeConfigsResult(error_code=code, configs=configs)])
+
+        return answer
+
+    fake.plan("DescribeConfigs", settings(3), settings(0))
+    assert cluster.topic_config("t", ["retention.ms"]) == {"retention.ms": "7"}
 
 
 def test_coordinators_are_asked_one_by_one_where_the_broker_is_old(fake: FakeCluster, cluster: Cluster) -> None:
