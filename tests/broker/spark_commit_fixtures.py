@@ -2,7 +2,7 @@
 
 Run as a script it is a driver that dies, or freezes, at a step of the protocol:
 
-    python spark_commit_room.py BOOTSTRAP TOPIC NAME BATCH_ID STEP SIGNAL
+    python spark_commit_fixtures.py BOOTSTRAP TOPIC NAME BATCH_ID STEP SIGNAL
 
 It prints one line: ``committed``, ``again``, or the name of what was raised and its text.
 """

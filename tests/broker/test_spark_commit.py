@@ -21,28 +21,25 @@ from spark_commit_fixtures import PARTITIONS, TIMEOUT_S, Driver, connect_to, row
 from ottla.client.cluster import LATEST, Cluster, Isolation
 from ottla.client.fetching import PartitionReader
 from ottla.client.transactions import TransactionalProducer
-from ottla.model.batch import CONTROL, read_header
+from ottla.model.batch import CODEC_MASK, CODECS, CONTROL, read_header
 from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
-from ottla.spark.commit import (
-    TOKEN_PARTITIONS,
-    TOKEN_TOPIC,
+from ottla.spark.commit import CommitProtocol, CommitSettings, commit_once
+from ottla.spark.commit_errors import (
     BatchTooLarge,
     CheckpointMismatch,
     CommitError,
-    CommitProtocol,
-    CommitSettings,
     DriverFenced,
     TransactionTimedOut,
-    commit_once,
 )
 from ottla.spark.staging import StagingError, staging_file
+from ottla.spark.tokens import TOKEN_PARTITIONS, TOKEN_TOPIC
 from ottla.testing import BrokerProcess
 from ottla.testing.proxy import END_TXN, INIT_PRODUCER_ID, PRODUCE, Fault, FaultProxy, Faults
 
 pytestmark = [pytest.mark.broker, pytest.mark.client]
 
-STEPS = ("start", "fenced others", "read token", "sending", "sent", "sent token", "decided", "end")
+STEPS = ("start", "fenced others", "claimed", "read token", "sending", "sent", "sent token", "decided", "end")
 #: from here on the batch is committed, whatever becomes of its driver
 DECIDED = ("decided", "end")
 
@@ -232,8 +229,9 @@ def test_broker_killed_between_two_steps_costs_nothing_but_time(step: str, slow_
 
 @pytest.fixture(scope="module")
 def own_broker() -> Iterator[BrokerProcess]:
-    """A broker that tests may kill, and that looks at its transactions and logs often."""
+    """A broker that tests may kill, that checks its transactions and logs often, and compresses all topics."""
     settings = {
+        "compression.type": "zstd",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
         "log.cleaner.backoff.ms": "100",
         "log.dir.free.bytes.min": "0",
@@ -263,7 +261,7 @@ class OneFault(FaultProxy):
 @pytest.fixture(scope="module")
 def bad_network() -> Iterator[tuple[OneFault, BrokerProcess]]:
     with OneFault(seed=1) as proxy:
-        settings = {"advertised.listeners": f"PLAINTEXT://{proxy.address}"}
+        settings = {"advertised.listeners": f"PLAINTEXT://{proxy.address}", "compression.type": "gzip"}
         with BrokerProcess.start(settings=settings) as broker:
             proxy.target = broker.bootstrap
             yield proxy, broker
@@ -448,6 +446,64 @@ def _data_batches(cluster: Cluster, partition: TopicPartition) -> int:
                 position += header.size_bytes
                 found += bool(header.record_count and not header.attributes & CONTROL)
     return found
+
+
+def _codecs_of(cluster: Cluster, topic: str) -> set[str]:
+    """Return the codecs of all batches of the token topic, except markers."""
+    found = set()
+    for partition in (TopicPartition(topic, number) for number in range(TOKEN_PARTITIONS)):
+        end = cluster.list_offsets({partition: LATEST}, isolation=Isolation.READ_UNCOMMITTED)[partition].offset
+        for fetched in PartitionReader(cluster, partition, 0, end, isolation=Isolation.READ_UNCOMMITTED):
+            position = 0
+            while position < len(fetched.data):
+                header = read_header(fetched.data, position)
+                position += header.size_bytes
+                if not header.attributes & CONTROL:
+                    found.add(CODECS[header.attributes & CODEC_MASK])
+    return found
+
+
+def _replay_last_batch(query: Query, settings: CommitSettings | None = None) -> None:
+    """Commit batches until tokens have their full size; then three new drivers replay the last one."""
+    with query.protocol(settings) as protocol:
+        for batch_id in range(20):
+            protocol.commit(batch_id, [stage(query.topic, rows_of(batch_id))], source_offsets=f"at {batch_id}")
+    for _ in range(3):
+        with query.protocol(settings) as protocol:
+            assert protocol.commit(19, [stage(query.topic, rows_of(19))], source_offsets="at 19").again
+    query.assert_holds(*range(20))
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_replay_is_found_in_a_token_topic_with_any_codec(query: Query, codec: str) -> None:
+    settings = CommitSettings(token_topic=f"tokens-{uuid.uuid4()}")
+    with Cluster(query.broker.bootstrap) as cluster:
+        config = {"cleanup.policy": "compact", "compression.type": codec}
+        cluster.create_topic(settings.token_topic, TOKEN_PARTITIONS, config)
+        _replay_last_batch(query, settings)
+        assert _codecs_of(cluster, settings.token_topic) == {codec}
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip"])
+def test_replay_is_found_on_brokers_that_compress_all_topics(
+    own_broker: BrokerProcess, bad_network: tuple[OneFault, BrokerProcess], codec: str
+) -> None:
+    broker = {"zstd": own_broker, "gzip": bad_network[1]}[codec]
+    _replay_last_batch(Query(broker))
+    with Cluster(broker.bootstrap) as cluster:
+        expected = {"cleanup.policy": "compact", "compression.type": "uncompressed", "min.insync.replicas": "1"}
+        assert cluster.topic_config(TOKEN_TOPIC, expected) == expected
+        assert _codecs_of(cluster, TOKEN_TOPIC) == {"none"}
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_token_topic_that_would_lose_tokens_is_rejected(query: Query, policy: str) -> None:
+    settings = CommitSettings(token_topic=f"tokens-{uuid.uuid4()}")
+    with Cluster(query.broker.bootstrap) as cluster:
+        cluster.create_topic(settings.token_topic, TOKEN_PARTITIONS, {"cleanup.policy": policy})
+    with query.protocol(settings) as protocol, pytest.raises(CommitError, match=rf"cleanup\.policy={policy}\. It must"):
+        protocol.commit(0, [stage(query.topic, rows_of(0))])
+    query.assert_holds()
 
 
 def test_token_topic_with_too_few_partitions_is_refused(query: Query) -> None:

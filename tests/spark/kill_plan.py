@@ -9,7 +9,7 @@ from enum import Enum
 from kill_driver import TABLE, TOPIC
 
 #: a process comes to these once, with its first batch
-FIRST_PLACES = (f"{TOPIC} fenced others", f"{TOPIC} read token")
+FIRST_PLACES = tuple(f"{TOPIC} {step}" for step in ("fenced others", "claimed", "read token"))
 TOPIC_PLACES = tuple(f"{TOPIC} {step}" for step in ("start", "sending", "sent", "sent token", "decided", "end"))
 TABLE_PLACES = tuple(f"{TABLE} {step}" for step in ("start", "prepared", "committed", "end"))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from fake_cluster import FakeCluster
+from token_cluster import TokenCluster
 
 from ottla.client.cluster import Cluster
 
@@ -43,5 +44,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def cluster(fake: FakeCluster, clock: list[float]) -> Iterator[Cluster]:
+    with Cluster("fake:9001,fake:9002", timeout_s=30.0) as opened:
+        yield opened
+
+
+@pytest.fixture
+def fake_tokens(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> TokenCluster:
+    cluster = TokenCluster()
+    monkeypatch.setattr(socket, "create_connection", cluster.connect)
+    return cluster
+
+
+@pytest.fixture
+def token_client(fake_tokens: TokenCluster) -> Iterator[Cluster]:
     with Cluster("fake:9001,fake:9002", timeout_s=30.0) as opened:
         yield opened
