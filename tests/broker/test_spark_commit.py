@@ -520,7 +520,7 @@ def test_token_topic_with_too_few_partitions_is_refused(query: Query) -> None:
 def test_batch_beyond_the_limit_is_refused_before_anything_is_sent(query: Query) -> None:
     with (
         query.protocol(CommitSettings(transaction_bytes_max=100)) as protocol,
-        pytest.raises(BatchTooLarge, match="maxOffsetsPerTrigger"),
+        pytest.raises(BatchTooLarge, match="maxOffsetsPerTrigger makes only later batches smaller"),
     ):
         protocol.commit(0, [stage(query.topic, rows_of(0))])
     query.assert_holds()

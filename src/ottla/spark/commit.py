@@ -58,6 +58,10 @@ TRANSACTIONAL_ID_PREFIX = "spark."
 
 #: how many batches before the last one a token contains
 _EARLIER_MAX = 15
+_ADVICE_FOR_LATER_BATCHES = (
+    "The checkpoint fixes the source offsets of this batch, so maxOffsetsPerTrigger makes only later batches smaller: "
+    "set it in addition. To give this batch up, start with a new checkpointLocation and with startingOffsets after it"
+)
 
 Checkpoint = Callable[[str], None]
 
@@ -81,7 +85,7 @@ class CommitSettings:
 
 
 class CommitProtocol:
-    """The only committing party of one name, as long as nobody else claims it. Keeps its connection between batches."""
+    """Commits the batches of one name until another driver takes over. Keeps its connection between batches."""
 
     def __init__(
         self,
@@ -99,14 +103,14 @@ class CommitProtocol:
         self._token_partition = TopicPartition(self._settings.token_topic, token_partition(name))
         self._cluster: Cluster | None = None
         self._producer: TransactionalProducer | None = None
-        #: the last batch that this process saw through
+        #: the last batch that this process has committed or found committed
         self._last_batch_id: int | None = None
         #: the last token that this process has read or written, and the offset up to which it has read the log
         self._token: Token | None = None
         self._scanned_offset = 0
 
     def close(self) -> None:
-        """Let go of the producer; the next commit becomes it again."""
+        """Close the connections. The next commit starts again at step 2."""
         producer, self._producer = self._producer, None
         cluster, self._cluster = self._cluster, None
         if producer is not None:
@@ -135,7 +139,6 @@ class CommitProtocol:
             if self._follows(batch_id):
                 self._last_batch_id = batch_id
             return Committed(batch_id, 0, 0)
-        self._guard_size(batch_id, size_bytes)
         try:
             # Later batches of a process know the token, because the process wrote it. If a driver has several
             # processes, any of them may get the next batch: one that missed a batch starts again at step 2.
@@ -149,6 +152,7 @@ class CommitProtocol:
                 self._last_batch_id = batch_id
                 delete_staged(staged)
                 return Committed(batch_id, rows, size_bytes, again=True)
+            self._check_size(batch_id, size_bytes)
         except BaseException:
             self.close()
             raise
@@ -181,12 +185,14 @@ class CommitProtocol:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _guard_size(self, batch_id: int, size_bytes: int) -> None:
+    def _check_size(self, batch_id: int, size_bytes: int) -> None:
+        """Raise BatchTooLarge if the batch does not fit into one transaction."""
         if size_bytes > self._settings.transaction_bytes_max:
             raise BatchTooLarge(
                 f"batch {batch_id} of {self.name} has {size_bytes:,} bytes, one transaction may have "
-                f"{self._settings.transaction_bytes_max:,}: read less per batch (maxOffsetsPerTrigger), raise "
-                "ottla.transaction.bytes.max, or write with ottla.delivery=at-least-once"
+                f"{self._settings.transaction_bytes_max:,}. Nothing was written. Set option "
+                f"ottla.transaction.bytes.max to at least {size_bytes}, or ottla.delivery=at-least-once, and start "
+                f"again. {_ADVICE_FOR_LATER_BATCHES}"
             )
 
     def _follows(self, batch_id: int) -> bool:
@@ -244,7 +250,7 @@ def commit_once(
     *,
     checkpoint: Checkpoint = lambda step: None,
 ) -> Committed:
-    """All rows of a job that nobody will replay, or none: a transaction without a token."""
+    """Write all rows of a job that is never replayed, or none: a transaction without a token."""
     settings = settings or CommitSettings()
     rows, size_bytes = sum(task.rows for task in staged), sum(task.size_bytes for task in staged)
     if not rows:
@@ -312,12 +318,14 @@ def _transact(
                 producer.abort()
         failed()
         if isinstance(error, BrokerError) and (isinstance(error, Fenced) or error.code == ErrorCode.INVALID_TXN_STATE):
-            raise _explain_taken(error, what, time.monotonic() - began, settings.transaction_timeout_ms) from error
+            advice = _ADVICE_FOR_LATER_BATCHES if token is not None else "Or write the job in several parts"
+            elapsed_s = time.monotonic() - began
+            raise _explain_taken(error, what, elapsed_s, settings.transaction_timeout_ms, advice) from error
         raise
 
 
-def _explain_taken(error: BrokerError, what: str, elapsed_s: float, timeout_ms: int) -> CommitError:
-    """The transaction is no longer ours: another driver began, or the broker ended it."""
+def _explain_taken(error: BrokerError, what: str, elapsed_s: float, timeout_ms: int, advice: str) -> CommitError:
+    """Return the error for a transaction that another driver has fenced, or that the broker has ended."""
     if isinstance(error, Fenced) and error.outcome_unknown:
         return DriverFenced(
             f"another driver has taken over while {what} was being committed. Whether it is in the topic is known to "
@@ -325,9 +333,9 @@ def _explain_taken(error: BrokerError, what: str, elapsed_s: float, timeout_ms: 
         )
     if elapsed_s * 1000 >= timeout_ms:
         return TransactionTimedOut(
-            f"{what} took {elapsed_s:.1f} s to send, and the broker ends transactions after {timeout_ms / 1000:g} s. "
-            "Nothing of it is visible. Raise option kafka.transaction.timeout.ms, or read less per batch "
-            "(maxOffsetsPerTrigger), and start again"
+            f"{what} took {elapsed_s:.1f} s to send, and the broker aborts a transaction after {timeout_ms / 1000:g} "
+            "s. Nothing of it is visible. Raise option kafka.transaction.timeout.ms, at most to the broker's "
+            f"transaction.max.timeout.ms, and start again. {advice}"
         )
     return DriverFenced(
         f"another driver has taken over while {what} was being written; this one wrote nothing. Two runs share one "

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from ottla.client.cluster import Cluster
 from ottla.spark.columns import RowsRefused, check_written_columns
 from ottla.spark.commit import Checkpoint, CommitProtocol, CommitSettings, commit_once
+from ottla.spark.options import Connection
 from ottla.spark.source_offsets import read_source_offsets
 from ottla.spark.staging import (
     JOBS,
@@ -52,7 +53,8 @@ _SWEEP_BATCHES = 64
 
 _partition_counts: dict[tuple[str, str], tuple[int, float]] = {}
 _sweep_again_at: dict[str, int] = {}
-_protocols: dict[tuple[str, str], CommitProtocol] = {}
+#: by bootstrap servers and name, with the options that the protocol was made from
+_protocols: dict[tuple[str, str], tuple[tuple[Connection, CommitSettings], CommitProtocol]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,10 +236,20 @@ def connect(options: WriteOptions) -> Cluster:
 
 
 def _protocol(options: WriteOptions, name: str, checkpoint: Checkpoint) -> CommitProtocol:
-    key = (options.connection.bootstrap, name)
-    if key not in _protocols:
-        _protocols[key] = CommitProtocol(lambda: connect(options), name, _settings(options), checkpoint=checkpoint)
-    return _protocols[key]
+    """Return the protocol of a name, a new one if the options differ from those of its last batch.
+
+    The committing process outlives a query. A query that is started again with a longer timeout, for example, must not
+    get the protocol with the old one.
+    """
+    key, used = (options.connection.bootstrap, name), (options.connection, _settings(options))
+    known = _protocols.get(key)
+    if known is not None and known[0] == used:
+        return known[1]
+    if known is not None:
+        known[1].close()
+    protocol = CommitProtocol(lambda: connect(options), name, used[1], checkpoint=checkpoint)
+    _protocols[key] = (used, protocol)
+    return protocol
 
 
 def _maybe_sweep(options: WriteOptions, name: str, batch_id: int) -> None:
