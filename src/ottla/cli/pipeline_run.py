@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 import uuid
@@ -251,7 +252,9 @@ def _waiting_line() -> Iterator[Callable[[str], None]]:
     def show(line: str) -> None:
         nonlocal shown
         if sys.stderr.isatty():
-            click.echo(f"\r{escape_controls(line, keep='')}", nl=False, err=True)
+            # A line that is wider than the terminal would wrap, and the next one would not replace it.
+            width = shutil.get_terminal_size().columns - 1
+            click.echo(f"\r\x1b[K{escape_controls(line, keep='')[:width]}", nl=False, err=True)
         elif not shown:
             click.echo(escape_controls(line, keep=""), err=True)
         shown += 1

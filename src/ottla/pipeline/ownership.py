@@ -239,10 +239,8 @@ class Ownership:
         self.close()
 
     def _waiting_line(self, holder: RunIdentity | None, waited_s: float) -> str:
-        return (
-            f"waiting for {holder or 'another run'}: it has not answered for {waited_s:.0f} s; this run starts when "
-            f"the session of that run has expired, {self._session_timeout_s:.0f} s after its last heartbeat"
-        )
+        who = holder or "another run"
+        return f"waiting for {who}: it has not answered for {waited_s:.0f} of {self._session_timeout_s:.0f} s"
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
