@@ -50,6 +50,7 @@ from ottla.spark.listening import QueryListener
 from ottla.spark.progress import ProgressPublisher, offsets_of
 from ottla.spark.session import is_local
 from ottla.spark.staging import open_filesystem
+from ottla.spark.wire_format import SchemaRefused
 
 log = logging.getLogger("ottla.pipeline")
 
@@ -546,7 +547,7 @@ def trigger_options(trigger: Trigger) -> dict[str, Any]:
 
 def is_final(error: BaseException) -> bool:
     """Whether another attempt can only fail the same way."""
-    if isinstance(error, QueryRefused | FunctionRefused | QueryNeverGrows):
+    if isinstance(error, QueryRefused | FunctionRefused | QueryNeverGrows | SchemaRefused):
         return True
     return EXPECTATION_FAILED in str(error)
 
