@@ -65,7 +65,8 @@ def fresh_process() -> Iterator[None]:
 
 def forget_process() -> None:
     while sink._protocols:
-        sink._protocols.popitem()[1].close()
+        _, (_, protocol) = sink._protocols.popitem()
+        protocol.close()
     sink._sweep_again_at.clear()
 
 

@@ -28,7 +28,6 @@ _NOUNS = (
     "perf",
     "pipeline",
     "produce",
-    "spark",
     "topic",
     "txn",
 )

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from datetime import datetime
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,6 +22,13 @@ _RENAMED = {
     "key": "key", "value": "value", "headers": "headers", "topic": TOPIC, "partition": PARTITION, "offset": OFFSET,
     "timestamp": TIMESTAMP, "timestampType": "_timestamp_type",
 }  # fmt: skip
+
+
+class Pins(NamedTuple):
+    """The checkpoint of a flow's query, and the tables whose version it decides for each batch."""
+
+    checkpoint: str
+    tables: tuple[TableLocation, ...]
 
 
 class Inputs:
@@ -39,15 +47,18 @@ class Inputs:
         assert flow.table is not None, "checks refuse to read what has no table"
         return TableLocation.at(self._layout.table(flow.zone, flow.table.name))
 
-    def stream(self, name: str) -> DataFrame:
-        """All there is, then what comes. A materialized view is read as it is when a batch begins."""
+    def stream(self, name: str, pins: Pins | None = None) -> DataFrame:
+        """Return all rows that there are, then those that are added.
+
+        A materialized view is read as it is when a batch is planned for the first time; ``pins`` fix this version.
+        """
         source = self._declaration.sources.get(name)
         if source is not None:
             reader = self._spark.readStream.format(TOPIC_FORMAT).options(**self._source_options(source, stream=True))
             return _raw(reader.load())
         flow = self._declaration.flows[name]
         if flow.kind == "materialized_view":
-            return self.batch(name)
+            return self.batch(name, pins)
         assert flow.table is not None
         uri, schema = self.location(flow).uri, self._schemas[name]
         if flow.table.format == "parquet":
@@ -59,8 +70,8 @@ class Inputs:
         changes = "ignoreChanges" if flow.table.keys else "skipChangeCommits"
         return self._spark.readStream.format(TABLE_FORMAT).schema(schema).option(changes, "true").load(uri)
 
-    def batch(self, name: str) -> DataFrame:
-        """All there is now."""
+    def batch(self, name: str, pins: Pins | None = None) -> DataFrame:
+        """Return all rows that there are now, or at the version that ``pins`` decide for each batch."""
         source = self._declaration.sources.get(name)
         if source is not None:
             reader = self._spark.read.format(TOPIC_FORMAT).options(**self._source_options(source, stream=False))
@@ -71,7 +82,11 @@ class Inputs:
             return self._spark.read.schema(schema).parquet(location.uri)
         if not location.exists():
             return self._spark.createDataFrame([], schema)
-        return self._spark.read.format(TABLE_FORMAT).schema(schema).load(location.uri)
+        reader = self._spark.read.format(TABLE_FORMAT).schema(schema)
+        if pins is not None:
+            tables = json.dumps([each.uri for each in pins.tables])
+            reader = reader.option("pinnedByCheckpoint", pins.checkpoint).option("pinnedTables", tables)
+        return reader.load(location.uri)
 
     def _source_options(self, source: Source, *, stream: bool) -> dict[str, str]:
         options = {

@@ -37,9 +37,10 @@ from ottla.pipeline.document import Text
 from ottla.pipeline.expectations import Expectation
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.late import ROW, entering, inputs_read
+from ottla.pipeline.layout import resolve
 from ottla.pipeline.lineage import DECODED_COLUMNS, RECORD_COLUMNS, Expanded, expand
-from ottla.pipeline.values import source_format
 from ottla.spark import formats
+from ottla.spark.wire_format import read_schema
 
 CAUSE = "__cause"
 VIOLATED = "__violated"
@@ -131,7 +132,7 @@ class Planner:
         inputs = {name: self.input(name) for name in flow.input_names}
         if source is not None and not flow.steps:
             (name,) = inputs
-            return self._finish(flow, decode(inputs[name], source, source_format(source, self._graph.declaration)))
+            return self._finish(flow, decode(inputs[name], source, self._format(source)))
         if source is not None:
             return self._work_on_records(flow, inputs)
         rows = self._run_steps(flow, inputs) if flow.steps else inputs[flow.input_names[0]]
@@ -144,7 +145,7 @@ class Planner:
             source = self._graph.source_of(name)
             if source is None:
                 continue
-            decoded = decode(inputs[name], source, source_format(source, self._graph.declaration))
+            decoded = decode(inputs[name], source, self._format(source))
             good = decoded.where(F.col(CAUSE).isNull()).drop(CAUSE, RECORD)
             known[name] = _with_watermark(good, source.watermark)
             undecoded.append(decoded.where(F.col(CAUSE).isNotNull()))
@@ -249,6 +250,17 @@ class Planner:
         if not isinstance(result, DataFrame):
             raise FunctionRefused(flow, step, f"returned {type(result).__name__}; return a DataFrame")
         return result
+
+    def _format(self, source: Source) -> formats.Format | None:
+        framed = source.framing == "confluent"
+        if source.format == "json":
+            return formats.Json(", ".join(str(column) for column in source.columns), framed=framed)
+        if source.format in ("bytes", "string"):
+            return None
+        schemas = read_schema(resolve(self._graph.declaration, source.schema_file or ""))
+        if source.format == "avro":
+            return formats.Avro(schemas, framed=framed)
+        return formats.Protobuf(schemas, message=source.message, framed=framed)
 
 
 def find_function(graph: Graph, flow: Flow, step: PythonStep) -> Callable[..., Any]:

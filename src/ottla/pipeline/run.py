@@ -36,8 +36,9 @@ from ottla.model.types import TopicPartition
 from ottla.pipeline.analysis import schemas_of
 from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, Flow, Trigger
+from ottla.pipeline.flow_digest import flow_digest
 from ottla.pipeline.graph import Graph
-from ottla.pipeline.inputs import Inputs
+from ottla.pipeline.inputs import Inputs, Pins
 from ottla.pipeline.lag import EndOffsets, merge_offsets
 from ottla.pipeline.late import count_late
 from ottla.pipeline.layout import Layout
@@ -46,11 +47,17 @@ from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, Qu
 from ottla.pipeline.preflight import topics_written
 from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
 from ottla.pipeline.zones import Batch, Counts, FlowWriter, broker_options, watermark_of_batch
+from ottla.spark.batch_manifest import ManifestFiles, TableWasReplaced, batch_digest
+from ottla.spark.checkpoint_files import CheckpointFiles
+from ottla.spark.commit_errors import CheckpointMismatch
 from ottla.spark.listening import QueryListener
 from ottla.spark.progress import ProgressPublisher, offsets_of
 from ottla.spark.session import is_local
+from ottla.spark.source_offsets import read_source_offsets
+from ottla.spark.spark_internals import planned_batch
 from ottla.spark.staging import open_filesystem
-from ottla.spark.wire_format import SchemaRefused
+from ottla.spark.table_commit import BatchMismatch
+from ottla.spark.table_location import TableLocation
 
 log = logging.getLogger("ottla.pipeline")
 
@@ -405,19 +412,32 @@ class _Stream:
     def _start(session: Session, supervised: _Supervised) -> StreamingQuery:
         session.enter_thread()
         flow = supervised.flow
-        work = Planner(session.spark, session.graph, session.inputs.stream).work(flow)
+        checkpoint = session.layout.checkpoint(flow)
+        pins = Pins(checkpoint, joined_tables(session, flow))
+        work = Planner(session.spark, session.graph, lambda name: session.inputs.stream(name, pins)).work(flow)
         if not work.rows.isStreaming:
             raise QueryNeverGrows(flow)
         supervised.scans = work.scans
         writer = FlowWriter(session.declaration, session.layout, flow, work)
-        checkpoint = session.layout.checkpoint(flow)
+        manifests, computation = ManifestFiles(checkpoint), flow_digest(session.graph, flow)
+        stored = (session.declaration.flows[name].table for name in _stored_inputs(session.graph, flow))
+        parquet = any(table is not None and table.format == "parquet" for table in stored)
+        files = CheckpointFiles(checkpoint)
+        files.repair()
         context = session.spark.sparkContext
 
         def write(rows: DataFrame, number: int) -> None:
-            query = context.getLocalProperty("sql.streaming.queryId")
+            query = str(context.getLocalProperty("sql.streaming.queryId"))
             # Operators inside of steps know the watermark of the batch before.
             mark = read_watermark(checkpoint, number - 1 if flow.steps else number) if flow.late_rows else None
-            supervised.count(number, writer.write(rows, Batch(f"{query}.{flow.name}", number, mark)))
+            reads = manifests.decide(number, pins.tables) if pins.tables else None
+            planned = planned_batch(session.spark, query)
+            if parquet:
+                planned.append(read_source_offsets(checkpoint, number))
+            digest = batch_digest(planned, reads, computation)
+            files.sync_plan(number)
+            supervised.count(number, writer.write(rows, Batch(f"{query}.{flow.name}", number, mark, digest)))
+            files.sync()
 
         stream = work.rows.writeStream.foreachBatch(write).queryName(flow.name).option("checkpointLocation", checkpoint)
         stream = stream.outputMode("update" if flow.emit == "changes" else "append")
@@ -547,9 +567,11 @@ def trigger_options(trigger: Trigger) -> dict[str, Any]:
 
 def is_final(error: BaseException) -> bool:
     """Whether another attempt can only fail the same way."""
-    if isinstance(error, QueryRefused | FunctionRefused | QueryNeverGrows | SchemaRefused):
+    if isinstance(error, QueryRefused | FunctionRefused | QueryNeverGrows):
         return True
-    return EXPECTATION_FAILED in str(error)
+    # Spark gives the text of an exception that was raised in a batch, not the exception.
+    marks = (EXPECTATION_FAILED, BatchMismatch.__name__, CheckpointMismatch.__name__, TableWasReplaced.__name__)
+    return any(mark in str(error) for mark in marks)
 
 
 def describe_failure(error: BaseException) -> str:
@@ -557,7 +579,9 @@ def describe_failure(error: BaseException) -> str:
     text = str(error)
     if EXPECTATION_FAILED in text:
         return text[text.index(EXPECTATION_FAILED) :].splitlines()[0].partition(" SQLSTATE")[0].strip("'\" .")
-    raised = re.findall(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Refused|Lost|Gone|Changed|Replaced): .+)$", text, re.M)
+    raised = re.findall(
+        r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Refused|Lost|Gone|Changed|Replaced|Mismatch): .+)$", text, re.M
+    )
     # Of Java's exceptions the first line says who was called, the second what happened.
     java = re.findall(r"^: (.+)$", text, re.M)
     line: str = [*raised[-1:], *java, *text.splitlines(), type(error).__name__][0]
@@ -594,6 +618,17 @@ def _stored_inputs(graph: Graph, flow: Flow) -> Iterator[str]:
             yield from _stored_inputs(graph, reads)
         else:
             yield name
+
+
+def joined_tables(session: Session, flow: Flow) -> tuple[TableLocation, ...]:
+    """Return the tables of materialized views that a stream joins and that have versions, unlike parquet files."""
+    views = (session.declaration.flows[name] for name in _stored_inputs(session.graph, flow))
+    tables = {
+        session.inputs.location(view).uri: session.inputs.location(view)
+        for view in views
+        if view.kind == "materialized_view" and view.table is not None and view.table.format == "delta"
+    }
+    return tuple(tables[uri] for uri in sorted(tables))
 
 
 def _numbers() -> Iterator[int]:

@@ -1,18 +1,22 @@
-"""What becomes of one batch of a flow: rows to its table and topics, rejected ones to quarantine, late ones aside.
+"""Write one batch of a flow: accepted rows to its table and topics, rejected rows to quarantine, late rows aside.
 
-Each output is written once per batch, however often the batch is repeated: its name and the number of the batch go
-into the commit. The name begins with the query's id, which belongs to the checkpoint, so that a flow that begins anew
-is not taken for its predecessor.
+Each output is written once per batch, however often the batch is repeated: its name, the number of the batch and its
+digest go into the commit. The name begins with the query's id, which belongs to the checkpoint, so that a flow with a
+new checkpoint is not taken for its predecessor. The digest covers everything that the batch was made of: the planned
+offsets, the versions of the tables that it joins, and the flow itself. All outputs of a batch therefore come from the
+same input and the same computation: an output that has the batch with another digest refuses it, and before the first
+batch of a run is written, all outputs are asked.
 
-Order matters to readers only: the table first, then topics, then what was rejected. Counts come along with the first
-write, so that a batch without rejects costs one job.
+Order matters to readers only: the table first, then topics, then rejected rows. Counts come along with the first
+write, so that a batch without rejected rows costs one job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -20,17 +24,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 from pyspark.sql.window import Window
 
+from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, Flow, PartitionColumn, SideOutput, Sink, TableSink, TopicSink
 from ottla.pipeline.late import AT, ROW
 from ottla.pipeline.layout import LATE as LATE_ROOM
-from ottla.pipeline.layout import QUARANTINE, Layout, partition_name
+from ottla.pipeline.layout import QUARANTINE, Layout, partition_name, resolve
 from ottla.pipeline.lineage import LINEAGE, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC
 from ottla.pipeline.merging import merge_rows
 from ottla.pipeline.plan import ASIDE, CAUSE, LATE, RECORD, VIOLATED, Work, accepted, quoted
-from ottla.pipeline.values import sink_format
 from ottla.spark import formats
-from ottla.spark.table_commit import TableBatch
+from ottla.spark.commit import CommitProtocol
+from ottla.spark.table_commit import TableBatch, has_batch
 from ottla.spark.table_location import TableLocation
+from ottla.spark.wire_format import read_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.readwriter import DataFrameWriter
@@ -75,11 +81,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Which batch it is: who writes, its number, and the watermark it began with."""
+    """The writer's name, the number of the batch, the watermark that it began with, and a digest of its input."""
 
     writer: str
     number: int
     watermark: datetime | None = None
+    #: None in a backfill, which nobody continues
+    digest: str | None = None
 
 
 def broker_options(declaration: Declaration) -> dict[str, str]:
@@ -113,10 +121,16 @@ class FlowWriter:
         self._with_topics = with_topics
         self._replace = replace
         self._sinks = self._find_sinks()
+        #: whether no output can have the next batch from an earlier run
+        self._outputs_checked = replace
         #: rows are needed more than once, or must not be computed twice
         self._keep = work.stateful or len(self._sinks) > 1 or flow.quarantine is not None or bool(work.late_time)
 
     def write(self, rows: DataFrame, batch: Batch) -> Counts:
+        """Write a batch to all outputs. Raise BatchMismatch or CheckpointMismatch if one has it from other input."""
+        if not self._outputs_checked:
+            self.check_outputs(batch)
+            self._outputs_checked = True
         if self._keep:
             rows = rows.persist()
         try:
@@ -124,6 +138,38 @@ class FlowWriter:
         finally:
             if self._keep:
                 rows.unpersist()
+
+    def check_outputs(self, batch: Batch) -> None:
+        """Raise BatchMismatch or CheckpointMismatch if an output has this batch from other input, or a later batch.
+
+        An output without rows has no commit, so it would not notice. Without this check a row could be in quarantine,
+        written before a crash, and in the table, written after an edit of the flow.
+        """
+        for table, name in self._tables(batch):
+            location = TableLocation.at(table)
+            if location.exists():
+                has_batch(location.table(), TableBatch(name, batch.number, batch.digest))
+        for name in self._topic_writers(batch) if self._with_topics else ():
+            protocol = CommitProtocol(partial(open_cluster, self._declaration), name)
+            protocol.check(batch.number, batch.digest)
+
+    def _tables(self, batch: Batch) -> Iterator[tuple[str, str]]:
+        """Yield the path of every output that is a Delta table, and the name of its writer."""
+        for sink in self._sinks:
+            if isinstance(sink, TableSink) and sink.format == "delta":
+                yield self._layout.table(self._flow.zone, sink.name), f"{batch.writer}.table"
+        for side, zone in ((self._flow.quarantine, QUARANTINE), (self._flow.late_rows, LATE_ROOM)):
+            if side is not None and side.table:
+                yield self._layout.table(zone, side.table), f"{batch.writer}.{zone}"
+
+    def _topic_writers(self, batch: Batch) -> Iterator[str]:
+        """Yield the name of the writer of every output that is a topic written exactly once."""
+        for sink in self._sinks:
+            if isinstance(sink, TopicSink) and sink.delivery == "exactly-once":
+                yield f"{batch.writer}.topic-{sink.topic}"
+        for side, zone in ((self._flow.quarantine, QUARANTINE), (self._flow.late_rows, LATE_ROOM)):
+            if side is not None and not side.table:
+                yield f"{batch.writer}.{zone}"
 
     def _find_sinks(self) -> tuple[Sink, ...]:
         flow = self._flow
@@ -240,7 +286,7 @@ class FlowWriter:
                 newest,
                 sink.keys,
                 partition_by,
-                TableBatch(f"{batch.writer}.table", batch.number),
+                TableBatch(f"{batch.writer}.table", batch.number, batch.digest),
             )
             return
         writer = parted.write.format(TABLE_FORMAT).option("partitionBy", ",".join(partition_by))
@@ -283,7 +329,8 @@ def _is_behind(time: Column, batch: Batch) -> Column:
 
 
 def _once(writer: DataFrameWriter, name: str, batch: Batch) -> DataFrameWriter:
-    return writer.option("ottla.sink.name", name).option("ottla.batch.id", str(batch.number))
+    writer = writer.option("ottla.sink.name", name).option("ottla.batch.id", str(batch.number))
+    return writer if batch.digest is None else writer.option("ottla.batch.digest", batch.digest)
 
 
 def with_partitions(rows: DataFrame, partition_by: tuple[PartitionColumn, ...]) -> DataFrame:
@@ -327,10 +374,14 @@ def topic_rows(rows: DataFrame, sink: TopicSink, declaration: Declaration) -> Da
     deleted = F.lit(False)
     if sink.tombstone_when is not None:
         deleted = F.coalesce(F.expr(sink.tombstone_when.text), F.lit(False))
-    format = sink_format(sink, declaration)
-    if format is None:
+    if sink.format in ("bytes", "string"):
         value = F.when(~deleted, F.col(quoted(names[0])).cast("binary"))
         return rows.select(key.alias("key"), value.alias("value"), headers.alias("headers"))
+    if sink.format == "json":
+        format: formats.Format = formats.Json("")
+    else:
+        schemas = read_schema(resolve(declaration, sink.schema_file or ""))
+        format = formats.Avro(schemas) if sink.format == "avro" else formats.Protobuf(schemas, message=sink.message)
     with_key = rows.select("*", key.alias("__key"), headers.alias("__headers"), deleted.alias("__deleted"))
     encoded = formats.encode(with_key, format, columns=names, into="__value")
     value = F.when(~F.col("__deleted"), F.col("__value"))

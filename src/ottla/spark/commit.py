@@ -173,6 +173,14 @@ class CommitProtocol:
         self._checkpoint("end")
         return Committed(batch_id, rows, size_bytes)
 
+    def check(self, batch_id: int, source_offsets: str | None) -> None:
+        """Fence older drivers. Raise CheckpointMismatch if this batch is committed with other input, or a later one."""
+        try:
+            self._become_producer()
+            self._is_committed(batch_id, offsets_digest(source_offsets) if source_offsets is not None else None)
+        finally:
+            self.close()
+
     @staticmethod
     def abort(staged: Sequence[Staged]) -> None:
         """Remove the files. Never ends a transaction: one that looks failed from here may have been committed."""

@@ -183,17 +183,14 @@ class DataLoss:
 
 
 class DataLost(OttlaError):
-    """Records that were to be read are missing, and ``failOnDataLoss`` is true."""
+    """Records that were to be read are gone, and ``failOnDataLoss`` is true."""
 
     def __init__(self, losses: Iterable[DataLoss]) -> None:
         self.losses = list(losses)
-        # The first loss is in the first line, which is all that a view of a pipeline shows.
         lines = "\n  ".join(str(loss) for loss in self.losses)
         super().__init__(
-            f"records that were to be read are missing: {lines}\n"
-            "To go on without them set the option failOnDataLoss to false; to begin anew take a new checkpoint; "
-            "to see what can be skipped or read again, and to choose, stop the query and run "
-            "'ottla spark repair CHECKPOINT'."
+            f"records that were to be read are gone:\n  {lines}\n"
+            "To go on without them set the option failOnDataLoss to false; to begin anew take a new checkpoint."
         )
 
 

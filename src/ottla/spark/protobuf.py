@@ -14,9 +14,7 @@
 | google.protobuf.Struct, Value, ListValue | string, as JSON                                                         |
 
 A schema is a .proto text (``proto_text`` says which), or the bytes of a FileDescriptorSet as protoc writes it.
-Values are read with the reader schema, by field number: fields that a writer did not know have their default. A writer
-schema whose field has another encoding under the same number is refused, because Protobuf would skip that field
-without an error.
+Values are read with the schema of the rows: Protobuf's own rules let it read what older and newer ones have written.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ from ottla.spark.wire_format import (
     build_array,
     decode_indexes,
     frame,
-    ids_to_check,
     unframe,
 )
 
@@ -76,33 +73,12 @@ _SCALARS: Final[Mapping[int, pa.DataType]] = {
     FieldDescriptor.TYPE_FIXED64: pa.decimal128(20, 0),
     FieldDescriptor.TYPE_ENUM: pa.string(),
 }
-#: types that Protobuf can read for each other; a type that is not here has an encoding of its own
-_ENCODINGS: Final[Mapping[int, str]] = {
-    **dict.fromkeys(
-        (
-            FieldDescriptor.TYPE_BOOL,
-            FieldDescriptor.TYPE_INT32,
-            FieldDescriptor.TYPE_INT64,
-            FieldDescriptor.TYPE_UINT32,
-            FieldDescriptor.TYPE_UINT64,
-            FieldDescriptor.TYPE_ENUM,
-        ),
-        "varint",
-    ),
-    **dict.fromkeys((FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64), "zigzag"),
-    **dict.fromkeys((FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), "fixed 32 bits"),
-    **dict.fromkeys((FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), "fixed 64 bits"),
-    **dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES), "bytes"),
-}
 _MICROS: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ProtobufDecoder:
-    """Decodes the values of one topic to rows of one type, that of the reader schema.
-
-    Raises SchemaRefused if the reader schema, or the writer schema of an id that is known in advance, cannot be used.
-    """
+    """Values of one topic as rows of one type."""
 
     def __init__(self, source: SchemaSource, message: str | None, *, framed: bool) -> None:
         self._source = source
@@ -110,15 +86,11 @@ class ProtobufDecoder:
         self._descriptor = find_message(source.latest(), message)
         self._class = message_factory.GetMessageClass(self._descriptor)
         self.type = message_type(self._descriptor)
-        #: by schema id, the path to the message in the writer schema
+        #: by schema id, the way to the message
         self._indexes: dict[int, tuple[int, ...]] = {}
-        for schema_id in ids_to_check(source) if framed else ():
-            found = source.find(schema_id)
-            assert found is not None, f"the source does not find its schema id {schema_id}"
-            self._indexes[schema_id] = self._resolvable(schema_id, found)
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, list[str | None]]:
-        """Return a column of the rows' type and the causes of rejected values, whose rows are null."""
+        """A column of the rows' type, null where there is a cause."""
         messages: list[Message | None] = []
         causes: list[str | None] = []
         for value in values.to_pylist():
@@ -134,20 +106,13 @@ class ProtobufDecoder:
     def _decode_one(self, value: bytes | None) -> Message:
         if value is None:
             raise Rejected(Cause.NULL_VALUE)
-        if not self._framed:
-            return self._parse(value)
-        schema_id, payload = unframe(value)
-        expected = self._find_indexes(schema_id)
-        try:
-            indexes, payload = decode_indexes(payload)
+        if self._framed:
+            schema_id, value = unframe(value)
+            expected = self._find_indexes(schema_id)
+            indexes, value = decode_indexes(value)
             if indexes != expected:
                 name = self._descriptor.full_name
                 raise Rejected(Cause.TYPE_MISMATCH, f"message indexes {list(indexes)} are not those of {name}")
-            return self._parse(payload)
-        except Rejected as rejected:
-            raise rejected.with_schema_id(schema_id) from None
-
-    def _parse(self, value: bytes) -> Message:
         try:
             return self._class.FromString(value)
         except DecodeError as error:
@@ -161,25 +126,14 @@ class ProtobufDecoder:
             if schema is None:
                 raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
             try:
-                self._indexes[schema_id] = self._resolvable(schema_id, schema)
+                self._indexes[schema_id] = message_indexes(find_message(schema, self._descriptor.full_name))
             except SchemaRefused as error:
                 raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
         return self._indexes[schema_id]
 
-    def _resolvable(self, schema_id: int, schema: str | bytes) -> tuple[int, ...]:
-        """Return the path to the message in a writer schema. Raise SchemaRefused if its values cannot be read."""
-        try:
-            writer = find_message(schema, self._descriptor.full_name)
-        except SchemaRefused as error:
-            raise SchemaRefused(f"schema id {schema_id}: {error}") from None
-        why = _why_unreadable(writer, self._descriptor, set())
-        if why is not None:
-            raise SchemaRefused(f"schema id {schema_id}: {why}")
-        return message_indexes(writer)
-
 
 class ProtobufEncoder:
-    """Encodes rows as Protobuf values; with a schema id, each value has Confluent's framing."""
+    """Rows as Protobuf values."""
 
     def __init__(self, schema: str | bytes, message: str | None, *, schema_id: int | None) -> None:
         self._descriptor = find_message(schema, message)
@@ -239,31 +193,8 @@ def find_message(schema: str | bytes, name: str | None) -> Descriptor:
         raise SchemaRefused(f"the schema has no message {name or ''}: it has {there or 'none'}") from None
 
 
-def _why_unreadable(writer: Descriptor, reader: Descriptor, seen: set[tuple[str, str]]) -> str | None:
-    """Return which field has different encodings in two versions of a message; None if there is no such field."""
-    if (writer.full_name, reader.full_name) in seen:
-        return None
-    seen.add((writer.full_name, reader.full_name))
-    for field in writer.fields:
-        read = reader.fields_by_number.get(field.number)
-        if read is None:
-            continue
-        if _ENCODINGS.get(field.type, field.type) != _ENCODINGS.get(read.type, read.type):
-            where = f"the field {field.number} of {writer.full_name}"
-            return f"{where} is written as {_type_name(field)} and read as {_type_name(read)}, which differ in encoding"
-        if field.message_type is not None and read.message_type is not None:
-            why = _why_unreadable(field.message_type, read.message_type, seen)
-            if why is not None:
-                return why
-    return None
-
-
-def _type_name(field: FieldDescriptor) -> str:
-    return str(descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
-
-
 def message_indexes(descriptor: Descriptor) -> tuple[int, ...]:
-    """Return the path to a message in its file, as the wire format has it."""
+    """The way to a message in its file, as the wire format names it."""
     indexes: list[int] = []
     while descriptor is not None:
         outer = descriptor.containing_type

@@ -136,7 +136,7 @@ class BatchWriter(DataSourceArrowWriter):
             return
         if self.options.sink_name is not None and self.options.batch_id is not None:
             protocol = _protocol(self.options, self.options.sink_name, self.checkpoint)
-            protocol.commit(self.options.batch_id, staged)
+            protocol.commit(self.options.batch_id, staged, source_offsets=self.options.batch_digest)
         else:
             options = self.options
             commit_once(lambda: connect(options), staged, _settings(options), checkpoint=self.checkpoint)

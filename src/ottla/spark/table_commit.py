@@ -12,8 +12,10 @@ A commit may fail after it was decided. So ``discard`` is for files of which it 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
 from ottla.model.errors import OttlaError
+from ottla.spark.checkpoint_files import sync_files
 from ottla.spark.options import OptionError
 from ottla.spark.partition_predicate import PartitionPredicate
 from ottla.spark.table_files import DataFile, delete_files
@@ -37,7 +40,7 @@ log = logging.getLogger("ottla.spark")
 
 _ATTEMPTS: Final = 10
 _BACKOFF_S: Final = 0.05
-#: how many of the last commits are searched for a batch that comes again: others may have written since
+#: how many of the last commits are searched for the digest of a batch
 _REMEMBERED: Final = 100
 #: what a commit says of itself in the table's history
 _BATCH: Final = "ottla.batch"
@@ -46,6 +49,10 @@ _OFFSETS: Final = "ottla.offsets"
 
 class CommitRefused(OttlaError):
     """The table did not take the files; the text says why and what to do."""
+
+
+class BatchMismatch(CommitRefused):
+    """The table has this batch or a later one, and this one was made of other input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +80,12 @@ class Committed:
 
 
 class TableBatch(NamedTuple):
-    """Who writes, and which of its batches."""
+    """The name of the writer, and which of its batches."""
 
     writer: str
     number: int
-    #: a digest of the source offsets that it was made of; None where they are not known
-    offsets: str | None = None
+    #: a digest of everything that the batch was made of, such as its source offsets; None if it is not known
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +260,7 @@ class TableCommit:
         properties = properties_of(batch, only_next_version=self._replace is not None)
         table.create_write_transaction(actions, mode, schema, partition_by, commit_properties=properties)
         table.update_incremental()
+        sync_commit(self._location, table.version(), [file.path for file in files])
         return Committed(version=table.version())
 
     def _write_merge(self, table: DeltaTable, merged: MergedFiles, batch: TableBatch) -> Committed:
@@ -277,6 +285,8 @@ class TableCommit:
         properties = properties_of(batch, {MERGE: changes}, only_next_version=True)
         table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=properties)
         table.update_incremental()
+        written = (*merged.kept, *merged.inserted, *merged.updated, *merged.deleted)
+        sync_commit(self._location, table.version(), [file.path for file in written])
         return Committed(version=table.version())
 
     def _removals(self, table: DeltaTable, files: Sequence[DataFile], now_ms: int) -> list[RemoveAction]:
@@ -307,38 +317,52 @@ class TableCommit:
         return columns
 
 
-def has_batch(table: DeltaTable, batch: TableBatch) -> bool:
-    """Whether the table has this batch already.
+def sync_commit(location: TableLocation, version: int, files: Sequence[str]) -> None:
+    """Sync a commit and its files, because deltalake does not. Object stores make every file durable by themselves."""
+    if location.local:
+        paths = [*files, f"_delta_log/{version:020}.json", *(["."] if version <= 1 else [])]
+        sync_files([os.path.normpath(os.path.join(location.uri, path)) for path in paths])
 
-    :raises CommitRefused: if it has one that was made of other rows, or later ones.
+
+def has_batch(table: DeltaTable, batch: TableBatch) -> bool:
+    """Return whether the table has this batch.
+
+    Raise BatchMismatch if it has another batch with this number, or a later one.
     """
     last = table.transaction_version(batch.writer)
     if last is None or last < batch.number:
         return False
-    if last == batch.number and _offsets_of(table, batch) in (None, batch.offsets):
+    if last == batch.number and _is_same(table, batch):
         return True
-    raise CommitRefused(
+    raise BatchMismatch(
         f"the table {table.table_uri} has batches up to {last} of {batch.writer}, and batch {batch.number} of the "
         "checkpoint is not the one that was committed: it covers other source offsets, or is an older one. The "
-        "checkpoint was restored from an older copy, or another run goes on from it. Nothing was written. Use the "
-        "newest checkpoint; or start with a new checkpointLocation, which writes everything that is read once more"
+        "checkpoint was restored from an older copy, another run goes on from it, or the query was changed after the "
+        "batch was written in part. Nothing was written. Use the newest checkpoint and the query that wrote the batch; "
+        "or start with a new checkpointLocation, which writes everything that is read once more"
     )
 
 
-def _offsets_of(table: DeltaTable, batch: TableBatch) -> str | None:
-    """What the committed batch of this number was made of, as far as that is still known."""
-    if batch.offsets is None:
-        return None
+def _is_same(table: DeltaTable, batch: TableBatch) -> bool:
+    """Return whether the last batch of this writer was made of the same input, as far as both are known."""
+    if batch.digest is None:
+        return True
+    committed = table.transaction_version(_digest_name(batch))
+    if committed:
+        return committed == _digest_number(batch)
+    # A table that was written before this release has the digest in its history alone.
     name = _batch_name(batch)
     found = next((entry for entry in table.history(_REMEMBERED) if entry.get(_BATCH) == name), {})
-    digest: str | None = found.get(_OFFSETS)
-    return digest
+    return found.get(_OFFSETS) in (None, batch.digest)
 
 
 def properties_of(
     batch: TableBatch | None, more: Mapping[str, Any] | None = None, *, only_next_version: bool = False
 ) -> CommitProperties:
-    """Return what a commit of this batch says of itself.
+    """Return the properties of a commit with this batch.
+
+    Delta keeps the last number of every application transaction. One holds the number of the batch, a second one its
+    digest, which a table keeps however many commits of other writers follow.
 
     With ``only_next_version`` it fails if the table has a newer version than the one that was loaded. By default
     delta-rs commits anyway unless it finds a conflict, and it compares neither added keys nor removed files.
@@ -346,13 +370,25 @@ def properties_of(
     info = dict(more or {})
     transactions = []
     if batch is not None:
-        info |= {_BATCH: _batch_name(batch)} | ({_OFFSETS: batch.offsets} if batch.offsets else {})
-        transactions = [Transaction(batch.writer, batch.number)]
+        info |= {_BATCH: _batch_name(batch)} | ({_OFFSETS: batch.digest} if batch.digest else {})
+        digest = Transaction(_digest_name(batch), _digest_number(batch))
+        transactions = [Transaction(batch.writer, batch.number), digest]
     return CommitProperties(
         custom_metadata=info or None,
         max_commit_retries=0 if only_next_version else None,
         app_transactions=transactions or None,
     )
+
+
+def _digest_name(batch: TableBatch) -> str:
+    return f"{batch.writer}.digest"
+
+
+def _digest_number(batch: TableBatch) -> int:
+    """Return the digest as a number that Delta can store; 0 if it is not known."""
+    if batch.digest is None:
+        return 0
+    return int.from_bytes(hashlib.sha256(batch.digest.encode()).digest()[:7]) + 1
 
 
 def _batch_name(batch: TableBatch) -> str:

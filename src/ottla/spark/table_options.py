@@ -14,6 +14,9 @@ ignoreChanges          stream: go on after an overwrite or a delete, read what i
 skipChangeCommits      stream: go on after an overwrite or a delete, read nothing of it
 failOnDataLoss         stream: stop (default) when commits that were not read yet are gone from the table's log
 splitBytes             about so many bytes are read by a task
+pinnedByCheckpoint     batch, joined by a stream: the checkpointLocation of the stream. All plans of a micro-batch read
+                       the version that the first plan has read, also after a crash (`batch_manifest`)
+pinnedTables           with pinnedByCheckpoint: a JSON list of the tables that the stream joins; default: this one
 
 Writing
 tableFormat            delta (default, exactly once) or parquet (files in a directory, at least once)
@@ -27,10 +30,13 @@ compactEvery           stream: small files are put together after so many batche
 vacuumHours            with compactEvery: delete files that the table has not had for so many hours
 ottla.sink.name        tells two sinks of one query apart; with ottla.batch.id it names a foreachBatch sink
 ottla.batch.id         in foreachBatch: the batch id, so that a repeated batch is written once
+ottla.batch.digest     in foreachBatch: a digest of what the batch was made of; a batch with the same id and another
+                       digest is refused
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -41,16 +47,17 @@ from ottla.spark.table_location import TableLocation
 
 _READ_NAMES = (
     "versionAsOf", "timestampAsOf", "startingVersion", "maxFilesPerTrigger", "maxRowsPerTrigger", "ignoreChanges",
-    "skipChangeCommits", "readChangeFeed", "failOnDataLoss", "splitBytes",
+    "skipChangeCommits", "readChangeFeed", "failOnDataLoss", "splitBytes", "pinnedByCheckpoint",
+    "pinnedTables",
 )  # fmt: skip
 _STREAM_ONLY = (
     "startingVersion", "maxFilesPerTrigger", "maxRowsPerTrigger", "ignoreChanges", "skipChangeCommits",
     "readChangeFeed",
 )  # fmt: skip
-_BATCH_ONLY = ("versionAsOf", "timestampAsOf")
+_BATCH_ONLY = ("versionAsOf", "timestampAsOf", "pinnedByCheckpoint", "pinnedTables")
 _WRITE_NAMES = (
     "tableFormat", "partitionBy", "mergeSchema", "overwriteSchema", "replaceWhere", "targetFileSize", "compression",
-    "compactEvery", "vacuumHours", "ottla.sink.name", "ottla.batch.id",
+    "compactEvery", "vacuumHours", "ottla.sink.name", "ottla.batch.id", "ottla.batch.digest",
 )  # fmt: skip
 _STORAGE = "storage."
 _SPLIT_BYTES = 64 << 20
@@ -82,6 +89,9 @@ class TableReadOptions:
     change_feed: bool
     fail_on_data_loss: bool
     split_bytes: int
+    #: the checkpoint whose manifests decide the version, and the tables that they name
+    pinned_by: str | None
+    pinned_tables: tuple[str, ...]
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool) -> Self:
@@ -93,6 +103,9 @@ class TableReadOptions:
         version, timestamp = given.text("versionAsOf"), given.text("timestampAsOf")
         if version is not None and timestamp is not None:
             raise OptionError("versionAsOf and timestampAsOf are both set: choose one")
+        pinned_by = given.text("pinnedByCheckpoint") or None
+        if pinned_by is not None and (version is not None or timestamp is not None):
+            raise OptionError("pinnedByCheckpoint chooses the version: leave versionAsOf and timestampAsOf out")
         return cls(
             location=location,
             version=None if version is None else _whole_number("versionAsOf", version),
@@ -105,6 +118,8 @@ class TableReadOptions:
             change_feed=given.flag("readChangeFeed", False),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
             split_bytes=given.positive("splitBytes") or _SPLIT_BYTES,
+            pinned_by=pinned_by,
+            pinned_tables=_pinned_tables(given.text("pinnedTables"), location),
         )
 
 
@@ -124,6 +139,7 @@ class TableWriteOptions:
     vacuum_hours: int | None
     sink_name: str | None
     batch_id: int | None
+    batch_digest: str | None
     #: where the stream that writes has its checkpoint
     checkpoint_location: str | None
 
@@ -147,6 +163,7 @@ class TableWriteOptions:
             sink_name=sink_name,
             checkpoint_location=given.text("checkpointLocation") or None,
             batch_id=None if batch_id is None else _whole_number("ottla.batch.id", batch_id),
+            batch_digest=given.text("ottla.batch.digest") or None,
         )
         parsed._check(stream=stream, overwrite=overwrite)
         return parsed
@@ -175,6 +192,18 @@ def _parse(options: Mapping[str, str], names: tuple[str, ...]) -> tuple[TableLoc
     if given.properties:
         raise OptionError(f"unknown option 'kafka.{next(iter(given.properties))}': a table has no brokers")
     return TableLocation.at(path, {name[len(_STORAGE) :]: value for name, value in storage.items()}), given
+
+
+def _pinned_tables(text: str | None, location: TableLocation) -> tuple[str, ...]:
+    if text is None:
+        return (location.uri,)
+    try:
+        paths = json.loads(text)
+    except ValueError:
+        paths = None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise OptionError(f"the option pinnedTables is a JSON list of paths, not {text!r}")
+    return tuple(sorted({location.uri, *(TableLocation.at(path).uri for path in paths)}))
 
 
 def _starting_version(text: str | None) -> int | str | None:

@@ -127,7 +127,7 @@ class TableBatchWriter(TableWriting, DataSourceArrowWriter):
             return
         batch = None
         if options.sink_name is not None and options.batch_id is not None:
-            batch = TableBatch(options.sink_name, options.batch_id)
+            batch = TableBatch(options.sink_name, options.batch_id, options.batch_digest)
         committed = self._commit_of_table().commit(files, batch)
         if batch is not None and not committed.skipped:
             maybe_maintain(

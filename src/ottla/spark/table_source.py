@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ottla.spark.batch_manifest import pinned_version
 from ottla.spark.options import OptionError
 from ottla.spark.table_commit import schema_of
 from ottla.spark.table_files import read_slices, split_files
@@ -61,14 +62,20 @@ _IDLE_GAP_S: Final = 0.06
 
 
 def read_schema(options: TableReadOptions) -> StructType:
-    """Return the columns of a table, and that of its change feed if it is read."""
-    table = load(options)
+    """Return the columns of a table, and that of its change feed if it is read.
+
+    A pinned table is read when a batch is planned, not before.
+    """
+    table = load(replace(options, pinned_by=None))
     schema = StructType.fromJson(dict(schema_of(table)))
     return schema.add(CHANGE_TYPE, "string") if options.change_feed else schema
 
 
 def load(options: TableReadOptions) -> DeltaTable:
-    table = options.location.table(options.version)
+    version = options.version
+    if options.pinned_by is not None:
+        version = pinned_version(options.pinned_by, options.pinned_tables, options.location)
+    table = options.location.table(version)
     if options.timestamp is not None:
         try:
             table.load_as_version(datetime.fromisoformat(options.timestamp).astimezone())

@@ -4,6 +4,8 @@ topic                        where all rows go; without it every row has a colum
 ottla.delivery               exactly-once (default) or at-least-once, which is faster
 ottla.sink.name              tells two sinks of one query apart; with ottla.batch.id it names a foreachBatch sink
 ottla.batch.id               in foreachBatch: the batch id, so that a repeated batch is written once
+ottla.batch.digest           in foreachBatch: a digest of what the batch was made of; a batch with the same id and
+                             another digest is refused
 stagingDir                   where tasks keep rows until the driver commits them; tasks and driver must both see it
 ottla.inline.bytes.max       up to so many bytes a task sends to the driver without a file
 ottla.transaction.bytes.max  the most that one transaction may have
@@ -24,7 +26,7 @@ from ottla.spark.options import Connection, OptionError, Options
 
 _NAMES = (
     "topic", "includeHeaders", "stagingDir", "ottla.delivery", "ottla.sink.name", "ottla.batch.id",
-    "ottla.inline.bytes.max", "ottla.transaction.bytes.max",
+    "ottla.batch.digest", "ottla.inline.bytes.max", "ottla.transaction.bytes.max",
 )  # fmt: skip
 _TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 _INLINE_BYTES_MAX = 4 << 20
@@ -57,6 +59,7 @@ class WriteOptions:
     checkpoint_location: str | None
     sink_name: str | None
     batch_id: int | None
+    batch_digest: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool) -> Self:
@@ -82,6 +85,7 @@ class WriteOptions:
             checkpoint_location=given.text("checkpointLocation") or None,
             sink_name=sink_name,
             batch_id=int(batch_id) if batch_id is not None else None,
+            batch_digest=given.text("ottla.batch.digest") or None,
         )
 
 

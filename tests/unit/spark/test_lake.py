@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from ottla.spark import maintenance, table_commit
 from ottla.spark.options import OptionError
 from ottla.spark.parquet_directory import STAGING, publish
-from ottla.spark.table_commit import CommitRefused, Replace, TableBatch, TableCommit
+from ottla.spark.table_commit import BatchMismatch, CommitRefused, Replace, TableBatch, TableCommit
 from ottla.spark.table_files import (
     DataFile,
     DataFileWriter,
@@ -114,6 +115,40 @@ def test_batch_that_comes_again_of_other_offsets_is_refused(fixture: Fixture) ->
     with pytest.raises(CommitRefused, match="covers other source offsets"):
         fixture.append(5, batch=("query", 4, "those"))
     assert fixture.values() == [1, 2, 3]
+
+
+def test_digest_of_a_batch_is_known_however_much_others_write(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixture.append(1, batch=("query", 4, "these"))
+    monkeypatch.setattr(table_commit, "_REMEMBERED", 1)
+    fixture.append(2)
+    fixture.append(3, batch=("other", 0, "those"))
+    assert fixture.append(1, batch=("query", 4, "these")).skipped
+    with pytest.raises(BatchMismatch, match="Nothing was written"):
+        fixture.append(1, batch=("query", 4, "those"))
+
+
+def test_batch_of_which_one_digest_is_unknown_is_compared_by_its_number(fixture: Fixture) -> None:
+    fixture.append(1, batch=("query", 4, "these"))
+    assert fixture.append(1, batch=("query", 4)).skipped
+    fixture.append(2, batch=("query", 5))
+    assert fixture.append(2, batch=("query", 5, "these")).skipped
+
+
+def test_commit_is_synced_with_its_files_before_it_is_reported(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.readlink(f"/proc/self/fd/{descriptor}")))
+    columns = {"v": "long", "p": "string"}
+    files = fixture.files([{"v": 1, "p": "a b/c"}, {"v": 2, "p": "x%y=z"}], ("p",), **columns)
+    TableCommit(fixture.location, schema(**columns), partition_by=("p",)).commit(files, TableBatch("query", 0))
+    table = Path(fixture.location.uri)
+    written = {str(path) for path in table.rglob("*.parquet")}
+    assert len(written) == 2
+    assert synced >= written | {str(Path(path).parent) for path in written}
+    assert synced >= {str(table / "_delta_log"), str(max(table.glob("_delta_log/*.json")))}
 
 
 def test_two_drivers_with_one_batch_commit_it_once(fixture: Fixture) -> None:

@@ -1,0 +1,180 @@
+"""The manifest of a micro-batch: the versions of the tables that it reads beside its streams.
+
+A stream can join a table. Spark plans a batch once for each output, and again after a crash; by then the table may have
+a newer version, and a row of the batch could end up in two outputs or in none. Therefore the first process that plans
+a batch decides the versions for all of its plans:
+
+    CHECKPOINT/ottla-manifests/BATCH.json   {"batch": 7, "reads": {"/lake/refined/rates": {"table": ID, "version": 41}}}
+
+The file is synced, and created only if no other process has created it. Every later plan of the batch reads it. On a
+local disk exactly one process wins. Object stores cannot create a file exclusively through pyarrow: of two drivers that
+run at the same time, the manifest of one may replace the other's. Their batches then have different digests, so that an
+output which has the batch of one refuses the batch of the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+from uuid import uuid4
+
+from pyarrow import fs
+
+from ottla.model.errors import OttlaError
+from ottla.spark.staging import open_filesystem
+from ottla.spark.table_location import TableLocation
+
+DIRECTORY = "ottla-manifests"
+#: like Spark's minBatchesToRetain
+_KEPT = 100
+_DELETE_EVERY = 20
+
+
+class TableWasReplaced(OttlaError):
+    """The table that a batch has begun to read was deleted and created again."""
+
+
+class TableRead(NamedTuple):
+    """A version of a table."""
+
+    table_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The versions that one batch reads, by the table's address."""
+
+    batch_id: int
+    reads: Mapping[str, TableRead] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        reads = {uri: {"table": read.table_id, "version": read.version} for uri, read in sorted(self.reads.items())}
+        return json.dumps({"batch": self.batch_id, "reads": reads}, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        document = json.loads(data)
+        reads = {uri: TableRead(read["table"], read["version"]) for uri, read in document["reads"].items()}
+        return cls(batch_id=document["batch"], reads=reads)
+
+
+class ManifestFiles:
+    """The manifests in the checkpoint of one query."""
+
+    def __init__(self, checkpoint_location: str) -> None:
+        self._checkpoint = checkpoint_location.rstrip("/")
+
+    def decide(self, batch_id: int, tables: Sequence[TableLocation]) -> Manifest:
+        """Return the batch's manifest. Create it from the current versions of ``tables`` if there is none."""
+        found = self._read(batch_id)
+        if found is None:
+            reads = {location.uri: _current(location) for location in tables}
+            self._create(Manifest(batch_id=batch_id, reads=reads))
+            found = self._read(batch_id)
+            assert found is not None, "the manifest was just created, by this process or by another"
+            if batch_id % _DELETE_EVERY == 0:
+                self._delete_before(batch_id - _KEPT)
+        missing = [location.uri for location in tables if location.uri not in found.reads]
+        if missing:
+            # The flow reads a table that it did not read when the batch was first planned. The manifest stays as it is:
+            # the digest of the flow has changed too, so an output that has the batch refuses it.
+            reads = {uri: _current(TableLocation.at(uri)) for uri in missing}
+            return Manifest(batch_id=batch_id, reads={**found.reads, **reads})
+        return found
+
+    def decide_for_planned_batch(self, tables: Sequence[TableLocation]) -> Manifest:
+        """Return the manifest of the batch that Spark is planning: the last one in its offset log."""
+        return self.decide(last_planned_batch(self._checkpoint), tables)
+
+    def _path(self, batch_id: int) -> str:
+        return f"{self._checkpoint}/{DIRECTORY}/{batch_id}.json"
+
+    def _read(self, batch_id: int) -> Manifest | None:
+        filesystem, path = open_filesystem(self._path(batch_id))
+        try:
+            with filesystem.open_input_stream(path, compression=None) as stream:
+                return Manifest.from_json(bytes(stream.read()))
+        except FileNotFoundError:
+            return None
+
+    def _create(self, manifest: Manifest) -> None:
+        filesystem, path = open_filesystem(self._path(manifest.batch_id))
+        if isinstance(filesystem, fs.LocalFileSystem):
+            create_exclusively(path, manifest.to_json())
+            return
+        with filesystem.open_output_stream(path) as stream:
+            stream.write(manifest.to_json())
+
+    def _delete_before(self, batch_id: int) -> None:
+        filesystem, path = open_filesystem(f"{self._checkpoint}/{DIRECTORY}")
+        with suppress(OSError):
+            for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+                number = info.base_name.removesuffix(".json")
+                if number.isdecimal() and int(number) < batch_id:
+                    filesystem.delete_file(info.path)
+
+
+def create_exclusively(path: str, data: bytes) -> bool:
+    """Create a file with this content, complete and synced. Return False if it exists; it is then unchanged."""
+    directory = os.path.dirname(path)
+    os.makedirs(directory, exist_ok=True)
+    draft = os.path.join(directory, f".{os.path.basename(path)}.{uuid4().hex}")
+    with open(draft, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(draft, path)  # unlike rename, link does not replace a file
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(draft)
+    for each in (directory, os.path.dirname(directory)):
+        descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    return True
+
+
+def last_planned_batch(checkpoint_location: str) -> int:
+    """Return the number of the last batch in Spark's offset log, which Spark writes before it plans the batch."""
+    filesystem, path = open_filesystem(f"{checkpoint_location.rstrip('/')}/offsets")
+    names = [info.base_name for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))]
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def pinned_version(checkpoint_location: str, tables: Sequence[str], location: TableLocation) -> int:
+    """Return the version of ``location`` for the batch that Spark is planning. Raise TableWasReplaced."""
+    manifest = ManifestFiles(checkpoint_location).decide_for_planned_batch([TableLocation.at(uri) for uri in tables])
+    read = manifest.reads[location.uri]
+    if _current(location).table_id != read.table_id:
+        raise TableWasReplaced(
+            f"batch {manifest.batch_id} has begun to read version {read.version} of the table {location.uri}, and the "
+            "table was deleted and created again since. Restore the table, or start with a new checkpoint"
+        )
+    return read.version
+
+
+def batch_digest(*parts: object) -> str:
+    """Return a short digest of everything that a batch was made of: equal for equal parts, in any process."""
+    text = json.dumps(parts, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Manifest):
+        return json.loads(value.to_json())
+    raise TypeError(f"{type(value).__name__} has no canonical form")
+
+
+def _current(location: TableLocation) -> TableRead:
+    table = location.table()
+    return TableRead(str(table.metadata().id), table.version())

@@ -1,0 +1,162 @@
+"""Spark's checkpoint on a local disk: survive a power failure.
+
+Spark writes its checkpoint without syncing it. After a power failure the last files can be missing, empty or cut off.
+What an output has committed must not be forgotten by the checkpoint, or the next run would read and write it again:
+
+- before the first output of a batch is written, the offsets of the batch are synced, and for the first batch also the
+  file `metadata`, which holds the id of the query (``sync_plan``);
+- before Spark records that a batch is complete, everything else is synced, such as the state of its operators
+  (``sync``).
+
+Files that were not synced can then be incomplete only at the end of a log. ``repair`` deletes them before a query
+starts, because Spark would refuse to start. A batch whose offsets are deleted has not been written to any output. A
+batch whose completion is deleted is repeated, and its outputs skip it.
+
+Other file systems, such as HDFS and object stores, make complete files durable when they are closed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+
+from pyarrow import fs
+
+from ottla.spark.staging import open_filesystem
+
+log = logging.getLogger("ottla.spark")
+
+_LOGS = ("offsets", "commits")
+#: the last files of a log that may be incomplete
+_CHECKED = 3
+_OWN = ("ottla-staging", "ottla-manifests")
+
+
+class CheckpointFiles:
+    """The checkpoint of one query. Does nothing if it is not on a local disk."""
+
+    def __init__(self, checkpoint_location: str) -> None:
+        filesystem, path = open_filesystem(checkpoint_location)
+        self._path = path if isinstance(filesystem, fs.LocalFileSystem) else None
+        self._synced_ns = 0
+
+    def sync_plan(self, batch_id: int) -> None:
+        """Sync the planned offsets of a batch, which Spark has just written."""
+        if self._path is None:
+            return
+        if not self._synced_ns:
+            self.sync()
+            return
+        sync_files([os.path.join(self._path, "offsets", str(batch_id))])
+
+    def sync(self) -> None:
+        """Sync all files that were created or changed since the last call."""
+        if self._path is None:
+            return
+        since_ns = self._synced_ns
+        newest_ns = since_ns
+        changed = []
+        for directory, files in _walk(self._path, since_ns):
+            newest_ns = max(newest_ns, os.stat(directory).st_mtime_ns)
+            changed += files
+        sync_files(changed)
+        # Files of the same clock tick as the newest one may follow: they are synced again the next time.
+        self._synced_ns = max(newest_ns - 1, 1)
+
+    def repair(self) -> list[str]:
+        """Delete incomplete files at the end of the logs, so that Spark can start. Return their paths."""
+        if self._path is None:
+            return []
+        deleted = [path for name in _LOGS for path in _incomplete_entries(os.path.join(self._path, name))]
+        metadata = os.path.join(self._path, "metadata")
+        if not _is_json(metadata) and not _numbers(os.path.join(self._path, "offsets")):
+            deleted.append(metadata)
+        for directory, _, files in os.walk(os.path.join(self._path, "state")):
+            snapshots = (os.path.join(directory, name) for name in files if name.endswith(".zip"))
+            deleted += [path for path in snapshots if not zipfile.is_zipfile(path)]
+        deleted = [path for path in deleted if os.path.exists(path)]
+        for path in deleted:
+            log.warning("deleting a file of the checkpoint that a power failure left incomplete path=%s", path)
+            os.unlink(path)
+        for path in (*deleted, *self._checked_entries()):
+            # A checksum file can be older or newer than its file. Spark reads a file without one.
+            with suppress(FileNotFoundError):
+                os.unlink(checksum_file(path))
+        return deleted
+
+    def _checked_entries(self) -> Iterator[str]:
+        assert self._path is not None
+        for name in _LOGS:
+            directory = os.path.join(self._path, name)
+            yield from (os.path.join(directory, str(number)) for number in _numbers(directory)[-_CHECKED:])
+        yield os.path.join(self._path, "metadata")
+
+
+def sync_files(paths: list[str]) -> None:
+    """Sync files and the folders that they are in. Files that were deleted meanwhile are left out."""
+    for path in (*paths, *sorted({os.path.dirname(path) for path in paths})):
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def checksum_file(path: str) -> str:
+    """Return the path of the checksum that Hadoop's local file system keeps beside a file."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}.crc")
+
+
+def _walk(path: str, since_ns: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield every directory that was changed since ``since_ns``, with its files that were changed since then."""
+    with suppress(FileNotFoundError), os.scandir(path) as entries:
+        files = []
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in _OWN:
+                    yield from _walk(entry.path, since_ns)
+            elif entry.stat(follow_symlinks=False).st_mtime_ns >= since_ns:
+                files.append(entry.path)
+        if files or os.stat(path).st_mtime_ns >= since_ns:
+            yield path, files
+
+
+def _incomplete_entries(directory: str) -> list[str]:
+    numbers = _numbers(directory)[-_CHECKED:]
+    return [path for number in numbers if not _is_entry(path := os.path.join(directory, str(number)))]
+
+
+def _numbers(directory: str) -> list[int]:
+    with suppress(FileNotFoundError):
+        return sorted(int(name) for name in os.listdir(directory) if name.isdecimal())
+    return []
+
+
+def _is_entry(path: str) -> bool:
+    """Return whether a file of a log is complete: a version, then lines that are JSON or ``-`` for no offset."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            version, *lines = file.read().split("\n")
+        if not version.startswith("v") or not version[1:].isdecimal() or not lines:
+            return False
+        for line in lines:
+            if line != "-":
+                json.loads(line)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def _is_json(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            json.load(file)
+    except (ValueError, OSError):
+        return False
+    return True

@@ -1,0 +1,101 @@
+"""A checkpoint on a local disk is synced before it is relied on, and what a power failure cut off is removed."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ottla.spark import checkpoint_files
+from ottla.spark.checkpoint_files import CheckpointFiles
+
+_OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"orders":{"0":5}}\n-'
+_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files and folders that were synced."""
+    names: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: names.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    return names
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_first_plan_syncs_everything_and_later_plans_their_offsets(tmp_path: Path, synced: list[str]) -> None:
+    files = CheckpointFiles(str(tmp_path))
+    metadata, first = write(tmp_path / "metadata", "{}"), write(tmp_path / "offsets" / "0", _OFFSETS)
+    files.sync_plan(0)
+    assert {str(metadata), str(first), str(tmp_path), str(tmp_path / "offsets")} <= set(synced)
+    second = write(tmp_path / "offsets" / "1", _OFFSETS)
+    synced.clear()
+    files.sync_plan(1)
+    assert synced == [str(second), str(second.parent)]
+
+
+def test_sync_finds_new_files_at_any_depth_and_leaves_old_ones_alone(tmp_path: Path, synced: list[str]) -> None:
+    files = CheckpointFiles(str(tmp_path))
+    old = write(tmp_path / "state" / "0" / "1" / "1.changelog", "old")
+    os.utime(old, ns=(1, 1))
+    files.sync()
+    write(tmp_path / "ottla-staging" / "q" / "1.batches", "staged rows need no sync")
+    new = write(tmp_path / "state" / "0" / "1" / "2.changelog", "new")
+    synced.clear()
+    files.sync()
+    assert str(new) in synced and str(new.parent) in synced
+    assert str(old) not in synced
+    assert not [name for name in synced if "ottla-staging" in name]
+
+
+@pytest.mark.parametrize("content", ["", "v1", "v1\n", _OFFSETS[:-20], "\0" * 40, "not a log"])
+def test_incomplete_end_of_a_log_is_deleted_with_its_checksum(tmp_path: Path, content: str) -> None:
+    write(tmp_path / "metadata", '{"id":"q"}')
+    kept = [write(tmp_path / "offsets" / str(n), _OFFSETS) for n in (8, 9)] + [
+        write(tmp_path / "commits" / "8", _COMMIT)
+    ]
+    cut = write(tmp_path / "offsets" / "10", content)
+    checksum = write(tmp_path / "offsets" / ".10.crc", "")
+    assert CheckpointFiles(str(tmp_path)).repair() == [str(cut)]
+    assert not cut.exists() and not checksum.exists()
+    assert all(path.exists() for path in kept)
+
+
+def test_complete_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    write(tmp_path / "metadata", '{"id":"q"}')
+    for log, text in (("offsets", _OFFSETS), ("commits", _COMMIT)):
+        write(tmp_path / log / "0", text)
+    snapshot = tmp_path / "state" / "0" / "0" / "1.zip"
+    snapshot.parent.mkdir(parents=True)
+    with zipfile.ZipFile(snapshot, "w") as archive:
+        archive.writestr("file", "content")
+    assert CheckpointFiles(str(tmp_path)).repair() == []
+    assert CheckpointFiles(str(tmp_path / "none")).repair() == []
+
+
+def test_id_of_a_query_is_deleted_only_if_no_batch_was_planned_with_it(tmp_path: Path) -> None:
+    metadata = write(tmp_path / "metadata", "")
+    write(tmp_path / "offsets" / "0", _OFFSETS)
+    assert CheckpointFiles(str(tmp_path)).repair() == []
+    (tmp_path / "offsets" / "0").unlink()
+    assert CheckpointFiles(str(tmp_path)).repair() == [str(metadata)]
+
+
+def test_cut_snapshot_of_the_state_is_deleted(tmp_path: Path) -> None:
+    snapshot = write(tmp_path / "state" / "0" / "0" / "7.zip", "PK cut")
+    write(tmp_path / "state" / "0" / "0" / "8.changelog", "")
+    assert CheckpointFiles(str(tmp_path)).repair() == [str(snapshot)]
+
+
+def test_checkpoint_elsewhere_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_files, "open_filesystem", lambda uri: (object(), "bucket/checkpoint"))
+    files = CheckpointFiles("s3://bucket/checkpoint")
+    files.sync_plan(0)
+    files.sync()
+    assert files.repair() == []
