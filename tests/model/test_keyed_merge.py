@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from ottla.spark.keyed_merge import (
     DELETE,
-    HISTORY_COLUMNS,
     ORIGIN,
     ROW,
     TABLE,
@@ -23,6 +22,7 @@ from ottla.spark.keyed_merge import (
     decide,
     decide_stream,
 )
+from ottla.spark.table_schema import HISTORY_COLUMNS
 
 _COLUMNS = [("k", pa.string()), ("s", pa.int64()), ("o", pa.int64()), ("v", pa.int64())]
 _SCHEMA = pa.schema([*_COLUMNS, (ORIGIN, pa.int32())])

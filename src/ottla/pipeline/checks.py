@@ -16,6 +16,7 @@ from ottla.pipeline.graph import Graph, check_graph
 from ottla.pipeline.lineage import lineage_flaws
 from ottla.pipeline.problems import Place, Problem, Problems, suggestion
 from ottla.pipeline.sql import Query, read_query
+from ottla.spark.table_schema import HISTORY_COLUMNS
 
 #: module and function; a module of that name makes `validate --deep` work
 DEEP_CHECK = "ottla.pipeline.analysis:analyse"
@@ -175,6 +176,9 @@ class _Rules:
                 self._refuse("merges rows into Parquet, which cannot", "write format: delta", table.place)
             elif flow.emit == "changes" and not table.keys:
                 self._refuse("emits changes to a table without keys", "add keys: to the table", table.place)
+            elif flow.emit == "changes" and table.history and not table.sequence_by:
+                what = "keeps the history of changes, whose rows have no position of a record"
+                self._refuse(what, "add sequence_by: COLUMN to the table", table.place)
         topics = [sink for sink in flow.sinks if isinstance(sink, TopicSink)]
         for number, topic in enumerate(topics):
             if any(topic.topic == other.topic for other in topics[:number]):
@@ -264,16 +268,27 @@ def _check_columns(graph: Graph, flow: Flow, problems: Problems) -> None:
     for expectation in flow.expectations:
         check_predicate(expectation.predicate, f"the expectation {expectation.name!r}", columns, problems)
     for sink in flow.sinks:
-        if isinstance(sink, TopicSink) and sink.tombstone_when is not None:
-            check_predicate(sink.tombstone_when, f"flow {flow.name!r}: tombstone_when", columns, problems)
+        key, predicate = (
+            ("delete_when", sink.delete_when)
+            if isinstance(sink, TableSink)
+            else ("tombstone_when", sink.tombstone_when)
+        )
+        if predicate is not None:
+            check_predicate(predicate, f"flow {flow.name!r}: {key}", columns, problems)
     if columns is None:
         return
     known = {column.lower() for column in columns}
+    for sink in flow.sinks:
+        taken = known.intersection(HISTORY_COLUMNS) if isinstance(sink, TableSink) and sink.history else ()
+        for column in sorted(taken):
+            what = f"flow {flow.name!r}: the rows have the column {column!r}, which a table with history adds"
+            problems.add(sink.place, what, "rename it")
     asked = [("deduplicate", column, flow.place) for column in flow.deduplicate]
     for sink in flow.sinks:
         if isinstance(sink, TableSink):
             asked += [("partition_by", one.column, sink.place) for one in sink.partition_by]
             asked += [("keys", column, sink.place) for column in sink.keys]
+            asked += [("sequence_by", column, sink.place) for column in sink.sequence_by]
         else:
             asked += [("key", sink.key, sink.place)] if sink.key is not None else []
             asked += [("value", column, sink.place) for column in sink.value]

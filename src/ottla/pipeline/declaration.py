@@ -21,6 +21,7 @@ from ottla.pipeline.schema import Column
 Zone = Literal["raw", "staging", "trusted", "refined"]
 Format = Literal["json", "avro", "protobuf", "bytes", "string"]
 
+TOMBSTONE_RETENTION_MS = 7 * 24 * 3600 * 1000
 #: what a step calls the result of the step before
 PREVIOUS = "previous"
 
@@ -134,14 +135,27 @@ class PartitionColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSink:
-    """A table of the lake, at storage/zone/name. With keys, rows replace each other."""
+    """A table of the lake, at storage/zone/name. With keys, rows replace each other; the last four belong to that."""
 
     name: str
     format: Literal["delta", "parquet"] = "delta"
     partition_by: tuple[PartitionColumn, ...] = ()
     merge_schema: bool = False
     keys: tuple[str, ...] = ()
+    #: the row with the largest values in these columns stays; empty: the position of its record decides
+    sequence_by: tuple[str, ...] = ()
+    #: rows for which it is true delete the row with their key
+    delete_when: Text | None = None
+    #: whether all versions of a key are kept, with the times of their validity
+    history: bool = False
+    #: how long a deleted key is remembered
+    tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS
     place: Place = field(compare=False)
+
+    @property
+    def feeds_deletes(self) -> bool:
+        """Whether streams that read the table receive deleted rows, and a column that says so."""
+        return self.delete_when is not None and not self.history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from ottla.pipeline.declaration import Declaration, Flow, Input, Source, TableSink, TopicSink, Watermark
 from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS, TIMESTAMP
 from ottla.pipeline.problems import Place, Problems, suggestion
+from ottla.spark.table_schema import CHANGE_TYPE, HISTORY_COLUMNS
 
 _SOURCE = "source"
 #: what a zone may read
@@ -116,7 +117,22 @@ class Graph:
         source = self.decodes(flow)
         if source is not None:
             return (*(column.name for column in source.columns), *DECODED_COLUMNS) if source.columns else None
-        return self._columns.get(flow.input_names[0]) if len(flow.input_names) == 1 else None
+        return self._columns_read(flow.input_names[0]) if len(flow.input_names) == 1 else None
+
+    def _columns_read(self, name: str) -> tuple[str, ...] | None:
+        """Return the columns that readers of a flow get: a keyed table has some that its rows have not."""
+        columns, flow = self._columns.get(name), self.declaration.flows.get(name)
+        return columns if columns is None or flow is None else stored_columns(flow, columns)
+
+
+def stored_columns(flow: Flow, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns that readers of a flow get, from the columns of its result."""
+    if flow.table is None or not flow.table.keys:
+        return columns
+    # What happened to a row of the input says nothing about the row of the keyed table.
+    own = tuple(name for name in columns if name != CHANGE_TYPE)
+    history = HISTORY_COLUMNS if flow.table.history else ()
+    return (*own, *history, *((CHANGE_TYPE,) if flow.table.feeds_deletes else ()))
 
 
 def check_graph(graph: Graph, problems: Problems) -> None:

@@ -274,7 +274,35 @@ TABLE_SINK = _section(
     Key(
         "keys",
         "column or list of columns",
-        "A row replaces the row with the same values in these columns. Required with `emit: changes`.",
+        "A row replaces the row with the same values in these columns (a keyed table). Required with `emit: changes`. "
+        "See [keyed tables](#keyed-tables).",
+    ),
+    Key(
+        "sequence_by",
+        "column or list of columns",
+        "Keyed tables: of rows with one key the one with the largest values in these columns stays, in whichever order "
+        "and batches they arrive.",
+        default="the position of the record (`_timestamp`, `_offset`); the later batch for rows without one and with "
+        "`emit: changes`",
+    ),
+    Key(
+        "delete_when",
+        "SQL predicate",
+        "Keyed tables: a row for which it is true deletes the row with its key.",
+    ),
+    Key(
+        "history",
+        "`true` or `false`",
+        "Keyed tables: keep all versions of a key (SCD type 2), with the columns `valid_from`, `valid_to` and "
+        "`is_current`.",
+        default="`false`",
+    ),
+    Key(
+        "tombstone_retention",
+        "duration",
+        "Keyed tables: how long a delete is remembered, so that an older record does not bring the key back. Tables "
+        "with `history` remember deletes forever.",
+        default="`7d`",
     ),
 )
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from ottla.pipeline import keys
 from ottla.pipeline.declaration import (
     PREVIOUS,
+    TOMBSTONE_RETENTION_MS,
     Declaration,
     Flow,
     Input,
@@ -346,12 +347,21 @@ class DeclarationReader:
             self._problems.add(node.place, what, "add table: NAME or topic: NAME")
             return TableSink(name="", place=node.place)
         inner = Fields(node, keys.TABLE_SINK, f"{fields.called}: table sink", self._problems)
+        if not inner.has("keys"):
+            for key in ("sequence_by", "delete_when", "history", "tombstone_retention"):
+                inner.refuse(key, f"{key} belongs to a table with keys", "add keys: COLUMN, or remove it")
+        elif not inner.has("delete_when"):
+            inner.refuse("tombstone_retention", "without delete_when no row is deleted", "add delete_when:")
         return TableSink(
             name=inner.name("table") or "",
             format=cast(Any, inner.choice("format", keys.TABLE_FORMATS)),
             partition_by=tuple(self._partition_column(inner, word) for word in inner.words("partition_by")),
             merge_schema=inner.flag("merge_schema", False),
             keys=inner.columns("keys"),
+            sequence_by=inner.columns("sequence_by"),
+            delete_when=inner.written("delete_when"),
+            history=inner.flag("history", False),
+            tombstone_retention_ms=inner.duration_ms("tombstone_retention") or TOMBSTONE_RETENTION_MS,
             place=node.place,
         )
 

@@ -27,14 +27,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ottla.spark.table_schema import IS_CURRENT, VALID_FROM, VALID_TO
+
 ORIGIN: Final = "__origin"
 TOMBSTONE, TABLE, ROW, DELETE = range(4)
-
-VALID_FROM: Final = "valid_from"
-VALID_TO: Final = "valid_to"
-IS_CURRENT: Final = "is_current"
-#: the columns that a table with history has besides those of its rows
-HISTORY_COLUMNS: Final = (VALID_FROM, VALID_TO, IS_CURRENT)
 
 _Indices = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]

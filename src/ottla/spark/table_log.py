@@ -19,11 +19,11 @@ from deltalake import DeltaTable
 from ottla.model.errors import OttlaError
 from ottla.spark.table_files import PartitionValues, partition_texts
 from ottla.spark.table_location import TableLocation
+from ottla.spark.table_schema import CHANGE_TYPE
 
 #: in the information of a commit: which files of a merge have updated rows, and where its deleted rows are
 MERGE: Final = "ottla.merge"
-#: the column of the change feed, with Delta's words for its values
-CHANGE_TYPE: Final = "_change_type"
+#: Delta's words for the values of `_change_type`
 INSERT: Final = "insert"
 UPDATE: Final = "update_postimage"
 DELETE: Final = "delete"

@@ -17,6 +17,13 @@ Field = Mapping[str, Any]
 #: {"type": "struct", "fields": [...]}
 Schema = Mapping[str, Any]
 
+#: columns that a keyed table with history has besides those of its rows
+VALID_FROM: Final = "valid_from"
+VALID_TO: Final = "valid_to"
+IS_CURRENT: Final = "is_current"
+HISTORY_COLUMNS: Final = (VALID_FROM, VALID_TO, IS_CURRENT)
+#: the column that the change feed of a keyed table adds, as Delta calls it
+CHANGE_TYPE: Final = "_change_type"
 #: a column of the first type takes values of the others without loss
 _WIDENS: Final[Mapping[str, tuple[str, ...]]] = {
     "short": ("byte",),

@@ -29,7 +29,6 @@ from ottla.spark.options import OptionError
 from ottla.spark.table_commit import schema_of
 from ottla.spark.table_files import read_slices, split_files
 from ottla.spark.table_log import (
-    CHANGE_TYPE,
     DELETE,
     INSERT,
     AddedFile,
@@ -46,7 +45,7 @@ from ottla.spark.table_log import (
     with_offsets,
 )
 from ottla.spark.table_options import LATEST, TableReadOptions
-from ottla.spark.table_schema import SchemaMismatch
+from ottla.spark.table_schema import CHANGE_TYPE, SchemaMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -157,6 +157,51 @@ def test_where_something_was_written_makes_no_difference(read: Read) -> None:
     assert read(HEAD) == read("# a comment\n" + HEAD)
 
 
+def test_keyed_table_has_an_order_deletes_and_history(read: Read) -> None:
+    declared = """\
+        x:
+          zone: trusted
+          from: staged
+          to:
+            table: t
+            keys: order_id
+            sequence_by: [ordered_at, amount]
+            delete_when: amount < 0
+            history: true
+            tombstone_retention: 30d
+        """
+    table = flow_of(read, declared).table
+    assert table is not None and str(table.delete_when and table.delete_when.text) == "amount < 0"
+    assert (table.sequence_by, table.history) == (("ordered_at", "amount"), True)
+    assert table.tombstone_retention_ms == 30 * 24 * 3600 * 1000
+    default = flow_of(read, "x: {zone: trusted, from: staged, to: {table: t, keys: order_id}}\n").table
+    assert default is not None
+    assert (default.sequence_by, default.delete_when, default.history) == ((), None, False)
+    assert default.tombstone_retention_ms == 7 * 24 * 3600 * 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "added"),
+    [
+        ("", ()),
+        (", history: true", ("valid_from", "valid_to", "is_current")),
+        (", delete_when: amount < 0", ("_change_type",)),
+        (", delete_when: amount < 0, history: true", ("valid_from", "valid_to", "is_current")),
+    ],
+)
+def test_readers_of_a_keyed_table_get_its_own_columns(read: Read, options: str, added: tuple[str, ...]) -> None:
+    flows = f"""\
+        x: {{zone: trusted, from: staged, to: {{table: t, keys: order_id{options}}}}}
+        y: {{zone: trusted, from: x, to: {{table: u, keys: order_id}}}}
+        z: {{zone: trusted, from: y}}
+        """
+    graph = Graph(read(HEAD + textwrap.indent(textwrap.dedent(flows), "  ")))
+    rows = graph.result_columns("x")
+    assert rows is not None and graph.result_columns("y") == (*rows, *added)
+    # A change of x is none of y, whose readers get no column that says so.
+    assert graph.result_columns("z") == (*rows, *(name for name in added if name != "_change_type"))
+
+
 def test_everything_a_sink_can_have(read: Read) -> None:
     flow = flow_of(
         read,
