@@ -18,7 +18,7 @@ from shop_pipeline import NOON, order, produce, rows, write_shop
 
 from ottla.client.cluster import Cluster
 from ottla.model.types import TopicPartition
-from ottla.pipeline import Pipeline, load
+from ottla.pipeline import Pipeline, load, merging
 from ottla.pipeline.analysis import analyse
 from ottla.pipeline.backfill import Backfill, Range
 from ottla.pipeline.layout import Layout
@@ -235,6 +235,65 @@ def test_flow_that_fails_is_started_again_and_a_run_goes_on_until_it_is_asked_to
     assert [(row["value"], row["n"]) for row in counted] == [("one", 2), ("two", 1)]
     assert [(row["value"], row["_lineage"][0]["last"]) for row in rows(tmp_path, "refined/often")] == [("one", 2)]
     assert not spark.streams.active
+
+
+KEYED = """
+name: keyed
+brokers: {brokers}
+storage: ./lake
+sources:
+  records:
+    topic: {topic}
+    format: json
+    schema: {{id: string, version: int, tags: [string], gone: boolean}}
+    max_offsets_per_trigger: 4
+flows:
+  accounts:
+    zone: staging
+    from: records
+    to: {{table: accounts, keys: id, sequence_by: version, delete_when: gone}}
+  versions:
+    zone: staging
+    from: records
+    to: {{table: versions, keys: id, sequence_by: version, delete_when: gone, history: true}}
+  changes: {{zone: trusted, from: accounts}}
+"""
+
+
+def test_keyed_tables_keep_the_newest_row_and_their_readers_get_changes_only(
+    spark: SparkSession, topic: str, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(*records: tuple[str, int, bool]) -> None:
+        values = [{"id": key, "version": version, "tags": [key], "gone": gone} for key, version, gone in records]
+        produce(broker.bootstrap, topic, *(json.dumps(value).encode() for value in values))
+
+    file = tmp_path / "keyed.yaml"
+    file.write_text(KEYED.format(brokers=broker.bootstrap, topic=topic))
+    declaration = load(str(file))
+    send(("a", 1, False), ("b", 5, False), ("c", 1, False))
+    assert {one.state for one in Supervisor(declaration, spark).run().flows} == {"done"}
+    # The driver has died after the commit of the table: Spark repeats the batch.
+    (tmp_path / "lake/_checkpoints/keyed/accounts-v1/commits/0").unlink()
+    # The next batches search for the files that have their keys, as they do in large tables.
+    monkeypatch.setattr(merging, "SMALL_BYTES", 0)
+    send(("a", 2, False), ("b", 4, False), ("c", 3, True), ("d", 1, False))
+    # Another batch: a record that is older than the delete of its key.
+    send(("c", 2, False))
+    assert {one.state for one in Supervisor(declaration, spark).run().flows} == {"done"}
+    accounts = DeltaTable(str(tmp_path / "lake/staging/accounts")).to_pyarrow_table().to_pylist()
+    assert sorted((row["id"], row["version"], row["tags"]) for row in accounts) == [
+        ("a", 2, ["a"]), ("b", 5, ["b"]), ("d", 1, ["d"]),
+    ]  # fmt: skip
+    changes = DeltaTable(str(tmp_path / "lake/trusted/changes")).to_pyarrow_table().to_pylist()
+    assert sorted((row["id"], row["version"], row["_change_type"]) for row in changes) == [
+        ("a", 1, "insert"), ("a", 2, "update_postimage"), ("b", 5, "insert"), ("c", 1, "delete"), ("c", 1, "insert"),
+        ("d", 1, "insert"),
+    ]  # fmt: skip
+    versions = DeltaTable(str(tmp_path / "lake/staging/versions")).to_pyarrow_table().to_pylist()
+    assert sorted((row["id"], row["valid_from"], row["valid_to"] or 0, row["is_current"]) for row in versions) == [
+        ("a", 1, 2, False), ("a", 2, 0, True), ("b", 4, 5, False), ("b", 5, 0, True), ("c", 1, 2, False),
+        ("c", 2, 3, False), ("d", 1, 0, True),
+    ]  # fmt: skip
 
 
 def test_spark_finds_what_is_wrong_with_queries_and_says_where(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 from ottla.model.errors import OttlaError
 from ottla.pipeline.declaration import Declaration, Flow, PythonStep, TableSink
 from ottla.pipeline.graph import Graph
+from ottla.pipeline.inputs import stored_schema
 from ottla.pipeline.lineage import LINEAGE, RAW_COLUMNS, RECORD_COLUMNS
 from ottla.pipeline.plan import FunctionRefused, NothingIsLate, Planner, QueryRefused, Work
 from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems, suggestion
@@ -79,7 +80,7 @@ class _Analysis:
             read = self._empty_stream if flow.kind == "table" else self._empty
             work = Planner(self._spark, self._graph, read).work(flow)
             self._check_result(flow, work)
-            self.schemas[flow.name] = work.schema
+            self.schemas[flow.name] = stored_schema(flow, work.schema)
             self._check_stream(flow, work)
         except QueryRefused as refused:
             self._problems.add(*_where_and_why(flow, refused))
@@ -131,6 +132,7 @@ class _Analysis:
             if isinstance(sink, TableSink):
                 asked += [("partition_by", one.column, sink.place) for one in sink.partition_by]
                 asked += [("keys", name, sink.place) for name in sink.keys]
+                asked += [("sequence_by", name, sink.place) for name in sink.sequence_by]
             else:
                 asked += [("value", name, sink.place) for name in sink.value]
                 asked += [("key", sink.key, sink.place)] if sink.key is not None else []

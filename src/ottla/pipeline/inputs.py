@@ -10,13 +10,17 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from ottla.pipeline.declaration import Declaration, Flow, Source
+from ottla.pipeline.graph import stored_columns
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP, TOPIC
+from ottla.pipeline.merging import MergeRefused, sequence_of
 from ottla.pipeline.zones import TABLE_FORMAT, TOPIC_FORMAT, broker_options
 from ottla.spark.table_location import TableLocation
+from ottla.spark.table_log import INSERT
+from ottla.spark.table_schema import CHANGE_TYPE, IS_CURRENT, VALID_FROM, VALID_TO
 
 _RENAMED = {
     "key": "key", "value": "value", "headers": "headers", "topic": TOPIC, "partition": PARTITION, "offset": OFFSET,
@@ -65,10 +69,11 @@ class Inputs:
             if self.location(flow).local:
                 os.makedirs(uri, exist_ok=True)
             return self._spark.readStream.schema(schema).parquet(uri)
-        # A backfill replaces rows that were read before, and makes everything behind them anew itself. A table with
-        # keys replaces rows all the time, and what it has added since is what its readers want.
-        changes = "ignoreChanges" if flow.table.keys else "skipChangeCommits"
-        return self._spark.readStream.format(TABLE_FORMAT).schema(schema).option(changes, "true").load(uri)
+        # A backfill replaces rows that were read before, and computes all flows behind them again itself.
+        reader = self._spark.readStream.format(TABLE_FORMAT).schema(schema).option("skipChangeCommits", "true")
+        if flow.table.keys:
+            reader = reader.option("readChangeFeed", "true")
+        return reader.load(uri)
 
     def batch(self, name: str, pins: Pins | None = None) -> DataFrame:
         """Return all rows that there are now, or at the version that ``pins`` decide for each batch."""
@@ -82,11 +87,14 @@ class Inputs:
             return self._spark.read.schema(schema).parquet(location.uri)
         if not location.exists():
             return self._spark.createDataFrame([], schema)
-        reader = self._spark.read.format(TABLE_FORMAT).schema(schema)
+        feeds_deletes = flow.table is not None and flow.table.feeds_deletes
+        columns = StructType([field for field in schema if not feeds_deletes or field.name != CHANGE_TYPE])
+        reader = self._spark.read.format(TABLE_FORMAT).schema(columns)
         if pins is not None:
             tables = json.dumps([each.uri for each in pins.tables])
             reader = reader.option("pinnedByCheckpoint", pins.checkpoint).option("pinnedTables", tables)
-        return reader.load(location.uri)
+        rows = reader.load(location.uri)
+        return rows.withColumn(CHANGE_TYPE, F.lit(INSERT)) if feeds_deletes else rows
 
     def _source_options(self, source: Source, *, stream: bool) -> dict[str, str]:
         options = {
@@ -110,6 +118,24 @@ class Inputs:
         if source.max_offsets_per_trigger is not None:
             options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
         return options
+
+
+def stored_schema(flow: Flow, result: StructType) -> StructType:
+    """Return the columns that readers of a flow get, from those of its result.
+
+    Raise MergeRefused if the table keeps history and its rows have no sequence.
+    """
+    if flow.table is None or not flow.table.keys:
+        return result
+    types = {field.name: field.dataType for field in result}
+    if flow.table.history:
+        sequence = sequence_of(flow.table, result.names, emits_changes=flow.emit == "changes")
+        if not sequence:
+            raise MergeRefused(f"flow {flow.name}: versions of a key need an order: add sequence_by to the table")
+        time = types[next(name for name in result.names if name.lower() == sequence[0].lower())]
+        types |= {VALID_FROM: time, VALID_TO: time, IS_CURRENT: BooleanType()}
+    types[CHANGE_TYPE] = StringType()
+    return StructType([StructField(name, types[name]) for name in stored_columns(flow, tuple(result.names))])
 
 
 def _raw(records: DataFrame) -> DataFrame:

@@ -207,8 +207,8 @@ class Planner:
         return replace(work, rows=rows, late_columns=names, scans=scans)
 
     def _expect(self, flow: Flow, rows: DataFrame) -> DataFrame:
-        tombstones = (sink.tombstone_when for sink in flow.sinks if isinstance(sink, TopicSink))
-        for predicate in (*(one.predicate for one in flow.expectations), *filter(None, tombstones)):
+        deletes = (sink.tombstone_when if isinstance(sink, TopicSink) else sink.delete_when for sink in flow.sinks)
+        for predicate in (*(one.predicate for one in flow.expectations), *filter(None, deletes)):
             try:
                 rows.where(F.expr(predicate.text))
             except AnalysisException as error:

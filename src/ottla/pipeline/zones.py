@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
-from pyspark.sql.window import Window
 
 from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, Flow, PartitionColumn, SideOutput, Sink, TableSink, TopicSink
@@ -30,7 +29,7 @@ from ottla.pipeline.late import AT, ROW
 from ottla.pipeline.layout import LATE as LATE_ROOM
 from ottla.pipeline.layout import QUARANTINE, Layout, partition_name, resolve
 from ottla.pipeline.lineage import LINEAGE, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC
-from ottla.pipeline.merging import merge_rows
+from ottla.pipeline.merging import KeyedTable, merge_rows, sequence_of
 from ottla.pipeline.plan import ASIDE, CAUSE, LATE, RECORD, VIOLATED, Work, accepted, quoted
 from ottla.spark import formats
 from ottla.spark.commit import CommitProtocol
@@ -124,7 +123,9 @@ class FlowWriter:
         #: whether no output can have the next batch from an earlier run
         self._outputs_checked = replace
         #: rows are needed more than once, or must not be computed twice
-        self._keep = work.stateful or len(self._sinks) > 1 or flow.quarantine is not None or bool(work.late_time)
+        keyed = any(isinstance(sink, TableSink) and sink.keys for sink in self._sinks)
+        several = len(self._sinks) > 1 or flow.quarantine is not None or bool(work.late_time)
+        self._keep = work.stateful or keyed or several
 
     def write(self, rows: DataFrame, batch: Batch) -> Counts:
         """Write a batch to all outputs. Raise BatchMismatch or CheckpointMismatch if one has it from other input."""
@@ -280,14 +281,9 @@ class FlowWriter:
         parted = with_partitions(rows, sink.partition_by)
         partition_by = [partition_name(one) for one in sink.partition_by]
         if sink.keys:
-            newest = newest_by_key(parted, sink.keys)
-            merge_rows(
-                TableLocation.at(path),
-                newest,
-                sink.keys,
-                partition_by,
-                TableBatch(f"{batch.writer}.table", batch.number, batch.digest),
-            )
+            sequence = sequence_of(sink, parted.columns, emits_changes=self._flow.emit == "changes")
+            table = KeyedTable(location=TableLocation.at(path), sink=sink, sequence=sequence)
+            merge_rows(parted, table, TableBatch(f"{batch.writer}.table", batch.number, batch.digest))
             return
         writer = parted.write.format(TABLE_FORMAT).option("partitionBy", ",".join(partition_by))
         writer = writer.option("tableFormat", sink.format)
@@ -351,15 +347,6 @@ def partition_value(partition: PartitionColumn) -> Column:
     if partition.part == "day":
         return F.to_date(time)
     return F.date_format(time, {"month": "yyyy-MM", "hour": "yyyy-MM-dd-HH"}[partition.part])
-
-
-def newest_by_key(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Of rows that replace each other, the last that came."""
-    order = [F.col(name).desc() for name in (TIMESTAMP, OFFSET) if name in rows.columns]
-    if not order:
-        return rows.dropDuplicates(list(keys))
-    rank = F.row_number().over(Window.partitionBy(*map(quoted, keys)).orderBy(*order))
-    return rows.withColumn("__rank", rank).where("__rank = 1").drop("__rank")
 
 
 def topic_rows(rows: DataFrame, sink: TopicSink, declaration: Declaration) -> DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, timedelta
 
 from deltalake.exceptions import DeltaError
 
@@ -81,3 +81,11 @@ def maybe_maintain(location: TableLocation, batch_id: int, *, every: int, vacuum
         log.warning("the table %s was not maintained after batch %d: %s", location.uri, batch_id, error)
         return False
     return True
+
+
+def delete_partitions_before(location: TableLocation, column: str, oldest: date) -> None:
+    """Delete the partitions of a table whose day is before ``oldest``. A failure is logged: the next call retries."""
+    try:
+        location.table().delete(f"{column} < '{oldest.isoformat()}'")
+    except (DeltaError, OSError) as error:
+        log.warning("old partitions of the table %s were not deleted: %s", location.uri, error)
