@@ -1,14 +1,18 @@
 """The manifest of a micro-batch: the versions of the tables that it reads beside its streams.
 
-A stream can join a table. Spark plans a batch once for each output, and again after a crash; by then the table may have
-a newer version, and a row of the batch could end up in two outputs or in none. Therefore the first process that plans
-a batch decides the versions for all of its plans:
+A stream can join a table. Spark computes a batch once for each output, and again after a crash; by then the table may
+have a newer version, and a row of the batch could end up in two outputs or in none. Therefore the first task that reads
+such a table in a batch decides the versions for the whole batch:
 
     CHECKPOINT/ottla-manifests/BATCH.json   {"batch": 7, "reads": {"/lake/refined/rates": {"table": ID, "version": 41}}}
 
-The file is synced, and created only if no other process has created it. Every later plan of the batch reads it. On a
-local disk exactly one process wins. Object stores cannot create a file exclusively through pyarrow: of two drivers that
-run at the same time, the manifest of one may replace the other's. Their batches then have different digests, so that an
+The file is synced, and created only if no other process has created it. Every later read of the batch uses it. Tasks
+decide, because they know the number of their batch. Spark asks a Python source for its partitions only once in the life
+of a query: a version that is chosen there would be used for all batches of a run.
+
+On a local disk exactly one process wins. Object stores cannot create a file exclusively through pyarrow. There, only
+the task that reads the first part of a table decides, and the others wait for the file. Of two drivers that run at the
+same time, the manifest of one may still replace the other's. Their batches then have different digests, so that an
 output which has the batch of one refuses the batch of the other.
 """
 
@@ -17,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,10 +38,17 @@ DIRECTORY = "ottla-manifests"
 #: like Spark's minBatchesToRetain
 _KEPT = 100
 _DELETE_EVERY = 20
+#: a task waits so long for the decision of another task
+_WAIT_S_MAX = 120.0
+_WAIT_STEP_S = 0.1
 
 
 class TableWasReplaced(OttlaError):
     """The table that a batch has begun to read was deleted and created again."""
+
+
+class NoDecision(OttlaError):
+    """The task that decides the versions of a batch has not done so in time."""
 
 
 class TableRead(NamedTuple):
@@ -88,9 +100,15 @@ class ManifestFiles:
             return Manifest(batch_id=batch_id, reads={**found.reads, **reads})
         return found
 
-    def decide_for_planned_batch(self, tables: Sequence[TableLocation]) -> Manifest:
-        """Return the manifest of the batch that Spark is planning: the last one in its offset log."""
-        return self.decide(last_planned_batch(self._checkpoint), tables)
+    def await_decision(self, batch_id: int, tables: Sequence[TableLocation]) -> Manifest:
+        """Return the batch's manifest when it exists. Raise NoDecision if it does not within two minutes."""
+        filesystem, _ = open_filesystem(self._checkpoint)
+        deadline = time.monotonic() + _WAIT_S_MAX
+        while not isinstance(filesystem, fs.LocalFileSystem) and self._read(batch_id) is None:
+            if time.monotonic() > deadline:
+                raise NoDecision(f"no task has created {self._path(batch_id)} within {_WAIT_S_MAX:.0f} s")
+            time.sleep(_WAIT_STEP_S)
+        return self.decide(batch_id, tables)
 
     def _path(self, batch_id: int) -> str:
         return f"{self._checkpoint}/{DIRECTORY}/{batch_id}.json"
@@ -151,9 +169,23 @@ def last_planned_batch(checkpoint_location: str) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
-def pinned_version(checkpoint_location: str, tables: Sequence[str], location: TableLocation) -> int:
-    """Return the version of ``location`` for the batch that Spark is planning. Raise TableWasReplaced."""
-    manifest = ManifestFiles(checkpoint_location).decide_for_planned_batch([TableLocation.at(uri) for uri in tables])
+def pinned_version(
+    checkpoint_location: str,
+    tables: Sequence[str],
+    location: TableLocation,
+    batch_id: int | None = None,
+    *,
+    decides: bool = True,
+) -> int:
+    """Return the version of ``location`` for a batch. Raise TableWasReplaced.
+
+    Without ``batch_id`` it is the last batch in the offset log. A reader that does not decide waits for one that does,
+    if the checkpoint is on a file system that cannot create files exclusively.
+    """
+    if batch_id is None:
+        batch_id = last_planned_batch(checkpoint_location)
+    files = ManifestFiles(checkpoint_location)
+    manifest = (files.decide if decides else files.await_decision)(batch_id, [TableLocation.at(uri) for uri in tables])
     read = manifest.reads[location.uri]
     if _current(location).table_id != read.table_id:
         raise TableWasReplaced(

@@ -14,8 +14,8 @@ ignoreChanges          stream: go on after an overwrite or a delete, read what i
 skipChangeCommits      stream: go on after an overwrite or a delete, read nothing of it
 failOnDataLoss         stream: stop (default) when commits that were not read yet are gone from the table's log
 splitBytes             about so many bytes are read by a task
-pinnedByCheckpoint     batch, joined by a stream: the checkpointLocation of the stream. All plans of a micro-batch read
-                       the version that the first plan has read, also after a crash (`batch_manifest`)
+pinnedByCheckpoint     batch, joined by a stream: the checkpointLocation of the stream. All attempts of a micro-batch
+                       read the version that the first one has read, also after a crash (`batch_manifest`)
 pinnedTables           with pinnedByCheckpoint: a JSON list of the tables that the stream joins; default: this one
 
 Writing

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -58,23 +59,19 @@ _IDLE_WAIT_S: Final = 0.2
 _LOOK_S: Final = 0.05
 #: a question that comes sooner than this after the last means that Spark has nothing else to do
 _IDLE_GAP_S: Final = 0.06
+#: the local property with the number of the micro-batch, which Spark passes on to tasks
+_BATCH_ID: Final = "streaming.sql.batchId"
 
 
 def read_schema(options: TableReadOptions) -> StructType:
-    """Return the columns of a table, and that of its change feed if it is read.
-
-    A pinned table is read when a batch is planned, not before.
-    """
-    table = load(replace(options, pinned_by=None))
+    """Return the columns of a table, and that of its change feed if it is read."""
+    table = load(options)
     schema = StructType.fromJson(dict(schema_of(table)))
     return schema.add(CHANGE_TYPE, "string") if options.change_feed else schema
 
 
 def load(options: TableReadOptions) -> DeltaTable:
-    version = options.version
-    if options.pinned_by is not None:
-        version = pinned_version(options.pinned_by, options.pinned_tables, options.location)
-    table = options.location.table(version)
+    table = options.location.table(options.version)
     if options.timestamp is not None:
         try:
             table.load_as_version(datetime.fromisoformat(options.timestamp).astimezone())
@@ -114,13 +111,42 @@ class TableReading:
         return read_slices(self.options.location, partition.value or (), self.columns)
 
 
+class PinnedPart(NamedTuple):
+    """A part of a table whose version the batch decides: every ``parts``-th slice, beginning with ``number``."""
+
+    number: int
+    parts: int
+
+
 class TableReader(TableReading, DataSourceReader):
-    """One batch read of one version."""
+    """One batch read of one version.
+
+    If a stream joins the table and its version is pinned, the tasks choose the files: Spark asks for the partitions
+    only once in the life of a query, and each micro-batch has its own version.
+    """
 
     def partitions(self) -> list[InputPartition]:
         table = load(self.options)
         self.check_columns(table)
-        return self.slices(snapshot_files(table))
+        slices = self.slices(snapshot_files(table))
+        if self.options.pinned_by is None:
+            return slices
+        parts = max(len(slices), 1)
+        return [InputPartition(PinnedPart(number, parts)) for number in range(parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        part = partition.value
+        if not isinstance(part, PinnedPart):
+            yield from super().read(partition)
+            return
+        options = self.options
+        assert options.pinned_by is not None
+        version = pinned_version(
+            options.pinned_by, options.pinned_tables, options.location, _running_batch(), decides=part.number == 0
+        )
+        table = load(replace(options, version=version))
+        for slices in self.slices(snapshot_files(table))[part.number :: part.parts]:
+            yield from super().read(slices)
 
 
 class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -282,3 +308,10 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
     def _is_idle(self) -> bool:
         idle = self._idle_since is not None and time.monotonic() - self._idle_since < _IDLE_GAP_S
         return idle and not self._available_now
+
+
+def _running_batch() -> int | None:
+    """Return the number of the micro-batch whose task this is; None outside of a streaming query."""
+    context = TaskContext.get()
+    number = context.getLocalProperty(_BATCH_ID) if context is not None else None
+    return int(number) if number is not None else None

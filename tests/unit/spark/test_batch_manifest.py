@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyarrow import fs
+from pyspark.sql.types import StructType
 
+from ottla.spark import batch_manifest
 from ottla.spark.batch_manifest import (
     DIRECTORY,
     ManifestFiles,
@@ -20,6 +24,8 @@ from ottla.spark.batch_manifest import (
     pinned_version,
 )
 from ottla.spark.table_location import TableLocation
+from ottla.spark.table_options import TableReadOptions
+from ottla.spark.table_source import PinnedPart, TableReader
 
 
 def add_version(path: Path) -> TableLocation:
@@ -63,6 +69,38 @@ def test_a_table_that_was_created_again_is_not_read_at_the_old_version(tmp_path:
     add_version(tmp_path / "rates")
     with pytest.raises(TableWasReplaced, match="created again"):
         pinned_version(str(checkpoint), [rates.uri], rates)
+
+
+def test_tasks_of_one_plan_read_the_version_of_their_batch(tmp_path: Path) -> None:
+    checkpoint, rates = tmp_path / "checkpoint", add_version(tmp_path / "rates")
+    add_version(tmp_path / "rates")
+    given = {"path": rates.uri, "pinnedByCheckpoint": str(checkpoint), "splitBytes": "100"}
+    reader = TableReader(TableReadOptions.parse(given, stream=False), StructType().add("n", "long"))
+    partitions = reader.partitions()
+    parts = len(partitions)
+    assert parts > 1 and [each.value for each in partitions] == [PinnedPart(number, parts) for number in range(parts)]
+
+    def rows() -> int:
+        return sum(batch.num_rows for partition in partitions for batch in reader.read(partition))
+
+    for number in range(3):
+        plan_batch(checkpoint, number)
+        assert rows() == number + 2
+        add_version(tmp_path / "rates")
+        assert rows() == number + 2
+
+
+def test_where_files_cannot_be_created_exclusively_one_reader_decides_and_the_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = fs.SubTreeFileSystem("/", fs.LocalFileSystem())
+    monkeypatch.setattr(batch_manifest, "open_filesystem", lambda path: (store, path))
+    (tmp_path / "checkpoint" / DIRECTORY).mkdir(parents=True)
+    files, rates = ManifestFiles(str(tmp_path / "checkpoint")), add_version(tmp_path / "rates")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(files.await_decision, 3, [rates])
+        decided = files.decide(3, [rates])
+        assert waiting.result(60) == decided
 
 
 def test_of_many_processes_that_create_a_file_one_wins(tmp_path: Path) -> None:
