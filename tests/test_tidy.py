@@ -42,12 +42,19 @@ def test_functions_stay_short(path: Path) -> None:
             assert lines <= allowed, f"{node.name} has {lines} lines"
 
 
+def test_modules_of_tests_have_different_names() -> None:
+    """pytest imports them by name alone: of two with the same name in one run it refuses the second."""
+    directories = [path for path in (ROOT / "tests").rglob("*") if path.is_dir() and "__pycache__" not in path.parts]
+    modules = [path.name for each in directories for path in each.glob("*.py") if not (each / "__init__.py").exists()]
+    assert sorted({name for name in modules if modules.count(name) > 1} - {"conftest.py"}) == []
+
+
 @pytest.mark.parametrize(
     "package",
     sorted({path.parent for path in FILES if path.parent != SOURCE}),
     ids=lambda p: str(p.relative_to(SOURCE)),
 )
-def test_room_says_what_it_is(package: Path) -> None:
+def test_package_says_what_it_is(package: Path) -> None:
     assert ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
 
 
