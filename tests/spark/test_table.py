@@ -60,10 +60,26 @@ def test_stream_begins_with_the_rows_of_today_and_goes_on_with_what_is_added(tmp
     reader = stream_reader(tmp_path)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert end == {**start, "version": 2, "index": 0, "snapshot": False}
+    table_id = str(DeltaTable(str(tmp_path)).metadata().id)
+    assert end == {"table": table_id, "version": 2, "index": 0, "snapshot": False}
     append(tmp_path, 3)
     assert read_batches(reader, start) == [[1, 2, 3]]
     assert read_batches(stream_reader(tmp_path), end) == [[3]]
+
+
+@pytest.mark.parametrize("files_max", [1, 2, 9])
+def test_first_batch_that_is_repeated_by_another_run_has_the_same_rows(tmp_path: Path, files_max: int) -> None:
+    started_before = stream_reader(tmp_path / "t").initialOffset()
+    append(tmp_path / "t", 1)
+    append(tmp_path / "t", 2)
+    reader = stream_reader(tmp_path / "t")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxFiles(files_max))
+    planned = [partition.value for partition in reader.partitions(start, end)]
+    append(tmp_path / "t", 3)
+    repeated = stream_reader(tmp_path / "t")
+    assert repeated.initialOffset() == start == started_before
+    assert planned and [partition.value for partition in repeated.partitions(start, end)] == planned
 
 
 def test_compaction_is_passed_over(tmp_path: Path) -> None:

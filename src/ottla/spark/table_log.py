@@ -3,6 +3,10 @@
 Position: a stream has read all files before ``index`` of the commit ``version``, and of all commits before it. A
 stream that began with the rows the table had then first reads the files of that version (``snapshot``), in an order
 that is the same every time. Within a commit, files have the order of the log, which never changes.
+
+Every stream that begins with the rows of the table begins at the same offset (``BEGINNING``), whatever version the
+table has. Spark asks for the first offset again when it repeats the first batch, and by then the table can have more
+rows. The first batch ends within the snapshot or right behind it, so that its end says which version the snapshot has.
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ class TableUnreadable(OttlaError):
 class TableOffset:
     """Where a stream is in a table. Spark compares the text of it: fields and their order are fixed."""
 
-    #: "" as long as the table is not there yet
+    #: "" in ``BEGINNING``, and of a table that did not exist yet
     table_id: str
     version: int
     index: int
@@ -88,6 +92,14 @@ class TableOffset:
 
     def next_version(self) -> Self:
         return replace(self, version=self.version + 1, index=0, snapshot=False)
+
+    def snapshot_before(self) -> Self:
+        """Return the start of the snapshot that a batch from ``BEGINNING`` to this offset has read."""
+        return replace(self, version=self.version - (0 if self.snapshot else 1), index=0, snapshot=True)
+
+
+#: the first offset of a stream that begins with the rows that the table has when the first batch is planned
+BEGINNING: Final = TableOffset("", 0, 0, True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from ottla.spark.options import OptionError
 from ottla.spark.table_commit import schema_of
 from ottla.spark.table_files import read_slices, split_files
 from ottla.spark.table_log import (
+    BEGINNING,
     DELETE,
     INSERT,
     AddedFile,
@@ -165,7 +166,7 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
         self._idle_since: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Spark asks twice and expects the same."""
+        """Return the first offset. Spark asks twice, and again in the next run if that repeats the first batch."""
         if self._initial is None:
             self._initial = self._find_initial()
         return self._initial.as_json()
@@ -208,6 +209,8 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
         before, until = TableOffset.from_json(start), TableOffset.from_json(end)
         self._start(before)
         files = []
+        if before == BEGINNING and until != BEGINNING:
+            before = until.snapshot_before()
         for file, behind in self._pending(before):
             # Snapshot and log of one version are never both between two offsets, so that this order is total.
             if (behind.version, behind.index) > (until.version, until.index):
@@ -225,13 +228,17 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
     def _find_initial(self) -> TableOffset:
         starting = self.options.starting_version
         if not self.options.location.exists():
-            # Whoever gives a schema may start before the table's first rows.
-            return TableOffset("", 0 if not isinstance(starting, int) else starting, 0, False)
+            # A stream with a given schema may start before its table exists.
+            return (
+                BEGINNING
+                if starting is None
+                else TableOffset("", starting if isinstance(starting, int) else 0, 0, False)
+            )
         table = load(self.options)
         self.check_columns(table)
         table_id = str(table.metadata().id)
         if starting is None:
-            return TableOffset(table_id, table.version(), 0, True)
+            return BEGINNING
         version = table.version() + 1 if starting == LATEST else int(starting)
         return TableOffset(table_id, version, 0, False)
 
@@ -257,7 +264,10 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
         log.warning("failOnDataLoss is false, so reading goes on without lost commits: %s", gone)
 
     def _pending(self, before: TableOffset) -> Iterator[tuple[AddedFile, TableOffset]]:
-        """Files that were not read yet, each with the offset behind it."""
+        """Yield the files that were not read yet, each with the offset behind it."""
+        if before == BEGINNING:
+            yield from self._snapshot_now()
+            return
         if before.snapshot:
             yield from with_offsets(before, self._snapshot_files(before.version))
             before = before.next_version()
@@ -272,6 +282,14 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
                 continue
             yield from with_offsets(before, self._files_of(commit))
             before = before.next_version()
+
+    def _snapshot_now(self) -> Iterator[tuple[AddedFile, TableOffset]]:
+        """Yield the files of the version that the table has now, or when a run with AvailableNow started."""
+        if not self.options.location.exists():
+            return
+        table = self.options.location.table(self._target - 1 if self._target is not None else None)
+        start = TableOffset(str(table.metadata().id), table.version(), 0, True)
+        yield from with_offsets(start, self._snapshot_files(start.version))
 
     def _lost(self, version: int) -> bool:
         """Only a stream that may pass over lost commits looks behind a gap."""
