@@ -17,10 +17,10 @@ import pytest
 from campaign import Campaign, refusal_to_start, wait_until
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from faults import Ext4, FailingDisk, ext4, freeze, thread_states
 from history import History, Place, check
 from storm import Storm, create_topics, places, read_all, value_of
 
+from faults import Ext4, FailingDisk, ext4, freeze, thread_states
 from ottla.model.errors import ErrorCode
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient, batch_of, fetch_from, fetch_request, produce_request

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from campaign import Campaign, launch_and_kill, wait_until
-from faults import traced
 from storm import Storm
 
+from faults import traced
 from ottla.testing import BrokerProcess
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.client]

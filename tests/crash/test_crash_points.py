@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from campaign import Campaign, refusal_to_start
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from faults import traced
 from history import History, Send, check
 from storm import GIVE_UP_MS, create_topics, places, read_all, value_of
 
+from faults import traced
 from ottla.testing import BrokerProcess
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.client]

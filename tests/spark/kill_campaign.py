@@ -12,15 +12,11 @@ is frozen, and comes back to life when its successor has committed. When all is 
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -28,22 +24,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-import pyspark
-from kill_driver import DIE, REACHED, TABLE, TOPIC, WAIT, Copy, checkpoint_of
+from campaign_command import run_campaign
+from campaign_input import PARTITIONS, produce
+from driver_processes import DriverProcesses, wait_until
+from kill_driver import DIE, REACHED, TABLE, TOPIC, WAIT, checkpoint_of
 from kill_judge import assert_each_once, log_ends, rows_of_table, rows_of_topic
 from kill_plan import Blow, End, Life, Victim, draw_life
 from kill_processes import Executor, executors_of, kill_session, signal_session
 
-import ottla
 from ottla.client.cluster import Cluster
-from ottla.model.types import TopicPartition
-from ottla.spark.encode import encode
 from ottla.testing import BrokerProcess
 
-PARTITIONS = 3
-#: a driver's start, its first batch or its end, on a machine that has other things to do
-PATIENCE_S = 180.0
 SINKS = (TOPIC, TABLE)
 
 _INPUT, _OUTPUT = "in", "out"
@@ -98,13 +89,9 @@ class Campaign:
     rows: int
     seed: int
     directory: Path
-    #: instead of those that the seed gives
-    lives: Iterable[Life] = ()
-    #: copies what is left, instead of a last driver
-    finish: Callable[[Copy], None] | None = None
     say: Callable[[str], None] = lambda line: None
     broker: BrokerProcess = field(init=False)
-    drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    drivers: DriverProcesses = field(init=False)
     figures: Figures = field(init=False)
     #: the driver that lives now has lost executors
     wounded: bool = False
@@ -113,20 +100,20 @@ class Campaign:
         """Play it, and judge."""
         began = time.monotonic()
         self.figures = Figures(self.seed)
+        self.drivers = DriverProcesses(self.directory)
         settings = {"listeners": f"PLAINTEXT://127.0.0.1:{_free_port()}", "log.dir.free.bytes.min": "0"}
         self.broker = BrokerProcess.start(self.directory / "data", settings)
         try:
             with Cluster(self.broker.bootstrap) as cluster:
                 cluster.create_topic(_INPUT, PARTITIONS)
                 cluster.create_topic(_OUTPUT, PARTITIONS)
-            for life in self.lives or self._drawn_lives():
+            for life in self._drawn_lives():
                 self.say(f"{time.monotonic() - began:.0f} s, {self.figures.kills} kills: {life}")
                 self._live(life)
             self._finish()
             self._judge()
         finally:
-            for driver in self.drivers:
-                kill_session(driver)
+            self.drivers.close()
             self.broker.close()
         self.figures.seconds = time.monotonic() - began
         return self.figures
@@ -249,11 +236,8 @@ class Campaign:
         """Copy what is left. The first commit sweeps what the dead have staged."""
         self._produce(max(self.rows - self.figures.rows, PARTITIONS))
         batch_rows = max(self.rows // _LAST_BATCHES, 1)
-        if self.finish is not None:
-            self.finish(self._copy(batch_rows, once=True))
-        else:
-            driver = self._start_driver(batch_rows=batch_rows, once=True)
-            assert driver.wait(_FINISH_S_MAX) == 0, self._output()
+        driver = self._start_driver(batch_rows=batch_rows, once=True)
+        assert driver.wait(_FINISH_S_MAX) == 0, self.drivers.output()
         self.figures.batches = {sink: last + 1 for sink, last in zip(SINKS, self._last_commits(), strict=True)}
 
     def _judge(self) -> None:
@@ -269,48 +253,15 @@ class Campaign:
     def _start_driver(
         self, *, cluster: bool = False, batch_rows: int | None = None, once: bool = False
     ) -> subprocess.Popen[bytes]:
-        copy = self._copy(batch_rows or max(self._share // _BATCHES_PER_KILL, 10), once=once)
+        batch_rows = batch_rows or max(self._share // _BATCHES_PER_KILL, 10)
         command = [
-            sys.executable, str(Path(__file__).with_name("kill_driver.py")), "--bootstrap", copy.bootstrap,
-            "--input", copy.input, "--output", _OUTPUT, "--table", str(copy.table), "--directory", str(copy.directory),
-            "--batch-rows", str(copy.batch_rows), "--master", _CLUSTER if cluster else "local[2]",
+            sys.executable, str(Path(__file__).with_name("kill_driver.py")), "--bootstrap", self.broker.bootstrap,
+            "--input", _INPUT, "--output", _OUTPUT, "--table", str(self._table), "--directory", str(self.directory),
+            "--batch-rows", str(batch_rows), "--master", _CLUSTER if cluster else "local[2]",
         ]  # fmt: skip
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(Path(ottla.__file__).resolve().parents[1]),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            # What the dead leave behind goes away with the campaign.
-            "SPARK_HOME": str(self._spark_home()),
-            "SPARK_LOCAL_DIRS": str(self.directory / "spark-local"),
-        }
         if once:
             command.append("--once")
-        with (self.directory / "drivers.log").open("ab") as log:
-            driver = subprocess.Popen(
-                command, stdout=log, stderr=log, start_new_session=True, env=environment, cwd=self.directory
-            )
-        self.drivers.append(driver)
-        return driver
-
-    def _copy(self, batch_rows: int, *, once: bool) -> Copy:
-        return Copy(
-            bootstrap=self.broker.bootstrap,
-            input=_INPUT,
-            directory=self.directory,
-            output=_OUTPUT,
-            table=self._table,
-            batch_rows=batch_rows,
-            once=once,
-        )
-
-    def _spark_home(self) -> Path:
-        """Spark under another name: the workers of a local cluster keep their files in its home."""
-        home = self.directory / "spark-home"
-        if not home.exists():
-            home.mkdir()
-            for part in Path(pyspark.__file__).parent.iterdir():
-                (home / part.name).symlink_to(part)
-        return home
+        return self.drivers.start(command, self.drivers.cluster_variables())
 
     def _order(self, place: str | None, what: str) -> None:
         """What the next commit that comes to this place has to do."""
@@ -335,24 +286,23 @@ class Campaign:
         self._wait_until(driver, have_committed, "both queries commit a batch")
 
     def _await_death(self, driver: subprocess.Popen[bytes], place: str | None) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while driver.poll() is None:
-            assert time.monotonic() < deadline, f"the driver does not die at {place!r}: {self._output()}"
-            time.sleep(0.05)
-        assert self.wounded or driver.returncode == -signal.SIGKILL, f"it ended by itself: {self._output()}"
+        wait_until(lambda: driver.poll() is not None, f"the driver dies at {place!r}", self.drivers.output)
+        assert self.wounded or driver.returncode == -signal.SIGKILL, f"it ended by itself: {self.drivers.output()}"
 
     def _sleep(self, driver: subprocess.Popen[bytes], delay_s: float) -> None:
         until = time.monotonic() + delay_s
         self._wait_until(driver, lambda: time.monotonic() >= until, "time passes")
 
     def _wait_until(self, driver: subprocess.Popen[bytes], condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
+        def is_true() -> bool:
+            if condition():
+                return True
             if driver.poll() is not None:
-                assert self.wounded, f"the driver ended by itself: {self._output()}"
+                assert self.wounded, f"the driver ended by itself: {self.drivers.output()}"
                 raise _DriverEnded
-            assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}\n{self._output()}"
-            time.sleep(0.05)
+            return False
+
+        wait_until(is_true, what, self.drivers.output)
 
     @property
     def _table(self) -> Path:
@@ -365,9 +315,6 @@ class Campaign:
             names = [path.name for path in checkpoint_of(self.directory, sink).glob("commits/*")]
             found.append(max((int(name) for name in names if name.isdigit()), default=-1))
         return tuple(found)
-
-    def _output(self) -> str:
-        return (self.directory / "drivers.log").read_text(errors="replace")[-5000:]
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
@@ -383,16 +330,7 @@ class Campaign:
         numbers = range(self.figures.rows, self.figures.rows + count)
         values = [b"row %d" % number for number in numbers]
         keys = [None if number % 10 == 0 else b"key %d" % (number % 1000) for number in numbers]
-        now_ms = int(time.time() * 1000)
-        with Cluster(self.broker.bootstrap) as cluster, cluster.producer() as producer:
-            for partition in range(PARTITIONS):
-                batches = encode(
-                    pa.array(keys[partition::PARTITIONS], pa.binary()),
-                    pa.array(values[partition::PARTITIONS], pa.binary()),
-                    None, None, codec=0, batch_bytes_max=100_000, now_ms=now_ms,
-                )  # fmt: skip
-                for batch in batches:
-                    producer.send(TopicPartition(_INPUT, partition), batch.data)
+        produce(self.broker.bootstrap, _INPUT, keys, values)
         self.figures.rows += count
 
 
@@ -406,20 +344,12 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Exactly once through Spark under kill -9.")
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
-    given = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="ottla-spark-kills-"))
-    print(f"--seed {given.seed}, in {directory}", flush=True)
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-
-    print(Campaign(given.kills, given.rows, given.seed, directory, say=say).run())
-    # Only a campaign that went well leaves nothing to look at.
-    shutil.rmtree(directory)
+    run_campaign(
+        "Exactly once through Spark under kill -9.",
+        "ottla-spark-kills-",
+        100,
+        lambda kills, rows, seed, directory, say: Campaign(kills, rows, seed, directory, say=say),
+    )
 
 
 if __name__ == "__main__":

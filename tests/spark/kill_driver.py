@@ -154,7 +154,7 @@ class Copy:
     #: end when everything that is there now is copied
     once: bool = False
 
-    def start(self, spark: SparkSession, *, obeying: bool) -> list[StreamingQuery]:
+    def start(self, spark: SparkSession) -> list[StreamingQuery]:
         """The queries of both sinks, or of the one that there is."""
         reader = (
             spark.readStream.format("ottla")
@@ -169,24 +169,19 @@ class Copy:
             placed = reader.load().repartition(3).selectExpr("key", f"cast({_PLACED} as binary) as value")
             # Files, although the batches are small enough for messages.
             options = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.output, "ottla.inline.bytes.max": "999"}
-            form = ObeyingTopics.name() if obeying else "ottla"
-            queries.append(self._start(placed, TOPIC, form, options, obeying=obeying))
+            queries.append(self._start(placed, TOPIC, ObeyingTopics.name(), options))
         if self.table is not None:
             options = {"path": str(self.table), "compactEvery": "25"}
-            form = ObeyingTables.name() if obeying else "ottla-table"
             # Read by tasks; the small batches of the other one are read by the driver.
             rows = reader.option("minPartitions", 3).load().repartition(3)
             whole = rows.select("key", "value", "partition", "offset")
-            queries.append(self._start(whole, TABLE, form, options, obeying=obeying))
+            queries.append(self._start(whole, TABLE, ObeyingTables.name(), options))
         return queries
 
-    def _start(
-        self, rows: DataFrame, sink: str, form: str, options: Mapping[str, str], *, obeying: bool
-    ) -> StreamingQuery:
+    def _start(self, rows: DataFrame, sink: str, form: str, options: Mapping[str, str]) -> StreamingQuery:
         writer: DataStreamWriter = rows.writeStream.format(form).options(**options)
         writer = writer.option("checkpointLocation", str(checkpoint_of(self.directory, sink)))
-        if obeying:
-            writer = writer.option(_ORDERS, str(self.directory))
+        writer = writer.option(_ORDERS, str(self.directory))
         return (writer.trigger(availableNow=True) if self.once else writer.trigger(processingTime="0 seconds")).start()
 
 
@@ -196,7 +191,7 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(ObeyingTopics)
     spark.dataSource.register(ObeyingTables)
-    queries = Copy(**given).start(spark, obeying=True)
+    queries = Copy(**given).start(spark)
     while any(query.isActive for query in queries):
         # Raises what a query has failed of. The driver ends with it, in the middle of whatever the other one does.
         spark.streams.awaitAnyTermination()

@@ -1,4 +1,4 @@
-"""The processes of a driver: everything of its session, and the executors among it."""
+"""The processes of a driver: everything of its session, and the executors and Python workers among it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 
 _EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _EXECUTOR_ID = b"--executor-id"
+#: Spark starts its Python processes as ``python -m pyspark.daemon`` and similar
+_PYTHON_MODULE = b"pyspark."
 _END_S_MAX = 60.0
 
 
@@ -49,12 +51,22 @@ class Executor:
 def executors_of(driver: subprocess.Popen[bytes]) -> list[Executor]:
     """Those that live now, the oldest first."""
     found = []
-    for pid in _session(driver):
+    for pid in session_of(driver):
         with suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            words = _command(pid)
             if _EXECUTOR in words and _EXECUTOR_ID in words:
                 found.append(Executor(int(words[words.index(_EXECUTOR_ID) + 1]), pid))
     return sorted(found, key=lambda executor: executor.number)
+
+
+def workers_of(driver: subprocess.Popen[bytes]) -> list[int]:
+    """Return the ids of the Python processes that Spark has started, the oldest first."""
+    found = []
+    for pid in session_of(driver):
+        with suppress(OSError):
+            if any(word.startswith(_PYTHON_MODULE) for word in _command(pid)):
+                found.append(pid)
+    return sorted(found)
 
 
 def kill_session(driver: subprocess.Popen[bytes]) -> None:
@@ -70,18 +82,23 @@ def kill_session(driver: subprocess.Popen[bytes]) -> None:
 def signal_session(driver: subprocess.Popen[bytes], number: signal.Signals) -> int:
     """How many there were to signal."""
     found = 0
-    for pid in _session(driver):
+    for pid in session_of(driver):
         with suppress(ProcessLookupError):
             os.kill(pid, number)
             found += 1
     return found
 
 
-def _session(driver: subprocess.Popen[bytes]) -> Iterator[int]:
+def session_of(driver: subprocess.Popen[bytes]) -> Iterator[int]:
+    """Yield the ids of all processes of the driver's session."""
     for pid in _pids():
         with suppress(OSError):
             if os.getsid(pid) == driver.pid and _is_alive(pid):
                 yield pid
+
+
+def _command(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
 def _descendants(pid: int) -> list[int]:

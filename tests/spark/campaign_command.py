@@ -1,0 +1,48 @@
+"""The command line that the campaigns share: how many kills, how many rows, and the seed."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+
+class Campaign(Protocol):
+    """A campaign that can be run once."""
+
+    def run(self) -> object:
+        """Return the figures. Raise AssertionError if a row is lost or doubled."""
+
+
+#: kills, rows, seed, directory, and a function that prints a line
+Create = Callable[[int, int, int, Path, Callable[[str], None]], Campaign]
+
+
+def run_campaign(description: str, prefix: str, kills: int, create: Create) -> None:
+    """Run a campaign with the arguments of this process. A campaign that fails keeps its directory."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--kills", type=int, default=kills)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    given = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix=prefix))
+    where = f"--seed {given.seed}, in {directory}"
+    _say(where)
+    # The processes that a campaign has started end with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        _say(str(create(given.kills, given.rows, given.seed, directory, _say).run()))
+    except BaseException:
+        _say(f"failed: {where}")
+        raise
+    shutil.rmtree(directory)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
