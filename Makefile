@@ -11,7 +11,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench properties crash groups transactions hostile spark-kills spark-cluster clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench properties crash groups transactions hostile spark-kills pipeline-kills spark-cluster clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C.
 run: $(VENV)/.run
@@ -96,6 +96,13 @@ hostile: $(VENV)/.dev
 # ROWS=1000000 SEED=1, all of them optional.
 spark-kills: $(VENV)/.dev
 	$(BIN)/python tests/spark/kill_campaign.py --kills $(or $(KILLS),100) --rows $(or $(ROWS),1000000) \
+	  $(if $(SEED),--seed $(SEED))
+
+# Exactly once through `ottla pipeline run` with the settings that ship, while drivers, executors, workers and the broker
+# are killed or frozen and the disk of the checkpoints loses its power (needs root): KILLS=150 ROWS=1000000 SEED=1, all of
+# them optional.
+pipeline-kills: $(VENV)/.dev
+	$(BIN)/python tests/spark/pipeline_campaign.py --kills $(or $(KILLS),150) --rows $(or $(ROWS),1000000) \
 	  $(if $(SEED),--seed $(SEED))
 
 # The demonstration on a standalone cluster that loses a worker, compared with a run in one process: some minutes.
