@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.pipeline.declaration import Declaration, Flow, Sink, Source, SqlStep, TableSink
 from ottla.pipeline.graph import Graph
-from ottla.pipeline.keys import ZONES
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -27,6 +26,7 @@ def describe(declaration: Declaration) -> dict[str, Any]:
         "storage": declaration.storage,
         "checkpoints": declaration.checkpoints,
         "trigger": str(declaration.trigger),
+        "zones": list(declaration.zones),
         "sources": [_describe_source(source) for source in declaration.sources.values()],
         "flows": [_describe_flow(graph, declaration.flows[name]) for name in graph.order],
     }
@@ -43,7 +43,7 @@ def draw(picture: Mapping[str, Any]) -> None:
     sources = tree.add(Text("sources", style="bold cyan"))
     for source in picture["sources"]:
         sources.add(_source_line(source))
-    for zone in ZONES:
+    for zone in picture["zones"]:
         flows = [flow for flow in picture["flows"] if flow["zone"] == zone]
         branch = tree.add(Text(zone, style="bold cyan")) if flows else tree
         for flow in flows:

@@ -195,7 +195,7 @@ class Backfill:
 
     def _read(self, session: Session, flow: Flow, name: str) -> DataFrame:
         reads = self._declaration.flows.get(name)
-        if reads is not None and reads.zone == "raw" and self._origin == "log":
+        if reads is not None and self._graph.stores_bytes(reads) and self._origin == "log":
             rows = self._read_log(session, reads, reads.input_names[0])
         elif reads is None:
             rows = self._read_log(session, flow, name)
@@ -270,7 +270,7 @@ def choose(graph: Graph, names: Collection[str]) -> set[str]:
     for name in names:
         if name not in flows:
             raise BackfillRefused(f"there is no flow {name!r}: name one of {', '.join(flows)}")
-    chosen = set(names) or {name for name in graph.order if flows[name].zone != "raw"}
+    chosen = set(names) or {name for name in graph.order if not graph.stores_bytes(flows[name])}
     for name in graph.order:
         if any(one in chosen for one in graph.inputs[name]):
             chosen.add(name)

@@ -16,6 +16,7 @@ from ottla.pipeline.graph import Graph, check_graph
 from ottla.pipeline.lineage import lineage_flaws
 from ottla.pipeline.problems import Place, Problem, Problems, suggestion
 from ottla.pipeline.sql import Query, read_query
+from ottla.pipeline.zone_rules import zones_with
 from ottla.spark.table_schema import HISTORY_COLUMNS
 
 #: module and function; a module of that name makes `validate --deep` work
@@ -57,15 +58,20 @@ class _Rules:
 
     def check(self) -> None:
         flow = self._flow
-        if flow.zone == "raw":
+        if self._graph.stores_bytes(flow):
             self._check_raw()
-        if flow.zone == "staging":
-            self._check_staging()
+        self._check_decoding()
+        self._check_zone()
         if flow.kind == "view":
             self._check_view()
         if flow.kind == "materialized_view":
             self._check_materialized_view()
-        if len(flow.inputs) > 1 and not flow.steps and flow.zone != "raw" and self._graph.decodes(flow) is None:
+        if (
+            len(flow.inputs) > 1
+            and not flow.steps
+            and not self._graph.stores_bytes(flow)
+            and self._graph.decodes(flow) is None
+        ):
             self._refuse(
                 f"reads {len(flow.inputs)} inputs and does not say what to do with them", "add sql: or python:"
             )
@@ -78,17 +84,18 @@ class _Rules:
     def _check_raw(self) -> None:
         flow = self._flow
         if len(flow.inputs) > 1:
-            self._refuse("reads several sources", "raw keeps bytes as received: write one flow per source")
+            self._refuse("reads several sources", f"{flow.zone} keeps bytes as received: write one flow per source")
         for what, given in (
             ("steps", flow.steps), ("expectations", flow.expectations), ("'deduplicate'", flow.deduplicate),
             ("a watermark", flow.watermark), ("'quarantine'", flow.quarantine), ("'late_rows'", flow.late_rows),
         ):  # fmt: skip
             if given:
-                self._refuse(f"is in zone raw and has {what}", "raw keeps bytes as received: move that to a later zone")
+                advice = f"{flow.zone} keeps bytes as received: move that to a later zone"
+                self._refuse(f"is in zone {flow.zone} and has {what}", advice)
         if flow.kind != "table":
-            self._refuse(f"is in zone raw and of kind {flow.kind}", "remove 'kind': raw is a table")
+            self._refuse(f"is in zone {flow.zone} and of kind {flow.kind}", f"remove 'kind': {flow.zone} is a table")
 
-    def _check_staging(self) -> None:
+    def _check_decoding(self) -> None:
         flow = self._flow
         source = self._graph.decodes(flow)
         if source is None:
@@ -102,6 +109,25 @@ class _Rules:
             self._refuse(
                 f"decodes {source.name!r} and is of kind {flow.kind}", "remove 'kind': what is rejected must be stored"
             )
+
+    def _check_zone(self) -> None:
+        """Check the rules of the flow's zone, for zones without bytes."""
+        flow, zones = self._flow, self._graph.declaration.zones
+        zone = zones[flow.zone]
+        if zone.content == "fields" and flow.kind not in zone.kinds:
+            others = [one.name for one in zones.values() if flow.kind in one.kinds and one.content == "fields"]
+            moved = f", or move it to {' or '.join(others)}" if others else ""
+            kind = flow.kind.replace("_", " ")
+            self._refuse(f"is a {kind} in {zone.name}", f"write kind: {' or '.join(zone.kinds)}{moved}")
+        has = _keys_of(flow)
+        for key in zone.forbids:
+            if has[key]:
+                others = zones_with(zones, key)
+                advice = f"move it to a flow of zone {' or '.join(others)}" if others else "remove it"
+                self._refuse(f"is in zone {zone.name} and has {key!r}", advice)
+        for key in zone.requires:
+            if not has[key]:
+                self._refuse(f"is in zone {zone.name} and has no {key!r}, which the zone requires", f"add {key}:")
 
     def _check_view(self) -> None:
         flow = self._flow
@@ -119,8 +145,6 @@ class _Rules:
 
     def _check_materialized_view(self) -> None:
         flow = self._flow
-        if flow.zone == "staging":
-            self._refuse("is a materialized view in staging", "write kind: table, or move it to trusted or refined")
         for what, given in (
             ("'deduplicate'", flow.deduplicate), ("'late_rows'", flow.late_rows), ("'append_to'", flow.append_to),
             ("a watermark", flow.watermark), ("'emit: changes'", flow.emit == "changes"),
@@ -144,9 +168,7 @@ class _Rules:
         marked = flow.name not in self._graph.order or self._graph.watermark_of(flow.name) is not None
         words = {word for step in flow.steps if isinstance(step, SqlStep) for word in read_query(step.sql.text).words}
         advice = "add watermark: to the source, with a column and a delay"
-        if flow.deduplicate and flow.zone != "trusted":
-            self._refuse(f"is in zone {flow.zone} and has 'deduplicate'", "move it to a flow of zone trusted")
-        elif flow.deduplicate and not marked:
+        if flow.deduplicate and not marked:
             self._refuse("drops duplicates and has no watermark, so it would remember every row for ever", advice)
         if flow.late_rows is not None and not marked:
             self._refuse("has 'late_rows' and no watermark, so nothing is ever late", advice, flow.late_rows.place)
@@ -204,6 +226,23 @@ class _Rules:
 
     def _refuse(self, what: str, instead: str, place: Place | None = None) -> None:
         self._problems.add(place or self._flow.place, f"flow {self._flow.name!r} {what}", instead)
+
+
+def _keys_of(flow: Flow) -> dict[str, bool]:
+    """Return which of `ZONE_FLOW_KEYS` a flow has."""
+    has = {
+        "description": flow.description,
+        "sql": any(isinstance(step, SqlStep) for step in flow.steps),
+        "python": any(isinstance(step, PythonStep) for step in flow.steps),
+        "expect": flow.expectations,
+        "deduplicate": flow.deduplicate,
+        "watermark": flow.watermark,
+        "late_rows": flow.late_rows,
+        "append_to": flow.append_to,
+        "trigger": flow.trigger,
+        "topic": any(isinstance(sink, TopicSink) for sink in flow.sinks),
+    }
+    return {key: bool(given) for key, given in has.items()}
 
 
 def _check_steps(graph: Graph, flow: Flow, problems: Problems) -> None:

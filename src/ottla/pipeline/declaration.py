@@ -17,8 +17,8 @@ from ottla.pipeline.expectations import Expectation
 from ottla.pipeline.keys import REFUSED_TRIGGERS, TRIGGERS
 from ottla.pipeline.problems import Place
 from ottla.pipeline.schema import Column
+from ottla.pipeline.zone_rules import DEFAULT_ZONES, Zones
 
-Zone = Literal["raw", "staging", "trusted", "refined"]
 Format = Literal["json", "avro", "protobuf", "bytes", "string"]
 
 TOMBSTONE_RETENTION_MS = 7 * 24 * 3600 * 1000
@@ -211,7 +211,8 @@ class Flow:
     """One table or view, and how its rows are made."""
 
     name: str
-    zone: Zone
+    #: one of `Declaration.zones`
+    zone: str
     inputs: tuple[Input, ...]
     description: str = ""
     kind: Literal["table", "view", "materialized_view"] = "table"
@@ -253,6 +254,8 @@ class Declaration:
     checkpoints: str
     trigger: Trigger
     spark: Mapping[str, str] = field(default_factory=dict)
+    #: in the order of rows
+    zones: Zones = field(default_factory=lambda: DEFAULT_ZONES)
     sources: Mapping[str, Source]
     flows: Mapping[str, Flow]
 

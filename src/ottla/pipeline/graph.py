@@ -1,12 +1,7 @@
 """Sources and flows as a graph: who reads whom, in which order, and which columns and watermarks go along.
 
-Rows go from sources through the zones, and only forward. A flow reads its own zone or the one before:
-
-    source -> raw -> staging -> trusted -> refined
-         `----------->'
-
-Staging may read a source itself, because the topic holds the same bytes as raw for as long as its retention lasts.
-Whoever reads a source or a raw flow in staging decodes it.
+Rows go from sources through the zones, and only forward; `zone_rules` says which zones a zone may read. Staging may
+read a source itself, because the topic has the same bytes as raw for as long as its retention lasts.
 """
 
 from __future__ import annotations
@@ -17,16 +12,8 @@ from dataclasses import dataclass, field
 from ottla.pipeline.declaration import Declaration, Flow, Input, Source, TableSink, TopicSink, Watermark
 from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS, TIMESTAMP
 from ottla.pipeline.problems import Place, Problems, suggestion
+from ottla.pipeline.zone_rules import SOURCES, Zones, may_decode, may_read
 from ottla.spark.table_schema import CHANGE_TYPE, HISTORY_COLUMNS
-
-_SOURCE = "source"
-#: what a zone may read
-READS = {
-    "raw": (_SOURCE,),
-    "staging": (_SOURCE, "raw", "staging"),
-    "trusted": ("staging", "trusted"),
-    "refined": ("trusted", "refined"),
-}
 
 
 @dataclass(slots=True)
@@ -65,9 +52,13 @@ class Graph:
             self._columns[name] = self._find_columns(flows[name])
 
     def zone_of(self, name: str) -> str:
-        """The zone of a flow, or `source`."""
+        """Return the zone of a flow, or `sources` for a source."""
         flow = self.declaration.flows.get(name)
-        return flow.zone if flow is not None else _SOURCE
+        return flow.zone if flow is not None else SOURCES
+
+    def stores_bytes(self, flow: Flow) -> bool:
+        """Return whether a flow stores records as they were received."""
+        return self.declaration.zones[flow.zone].content == "bytes"
 
     def readers_of(self, name: str) -> tuple[str, ...]:
         return tuple(flow for flow, inputs in self.inputs.items() if name in inputs)
@@ -90,14 +81,14 @@ class Graph:
 
     def decodes(self, flow: Flow) -> Source | None:
         """The source whose values this flow decodes, the first if there are several; None if it decodes nothing."""
-        if flow.zone != "staging":
+        if not may_decode(self.declaration.zones, flow.zone):
             return None
         return next((source for source in map(self.source_of, flow.input_names) if source is not None), None)
 
     def source_of(self, name: str) -> Source | None:
         """The source whose records an input has as they were received: itself, or that of a raw flow."""
         reads = self.declaration.flows.get(name)
-        if reads is not None and reads.zone == "raw":
+        if reads is not None and self.stores_bytes(reads):
             name = next((one for one in reads.input_names if one in self.declaration.sources), "")
         return self.declaration.sources.get(name)
 
@@ -112,7 +103,7 @@ class Graph:
     def _find_columns(self, flow: Flow) -> tuple[str, ...] | None:
         if flow.steps or flow.name in self.unzoned:
             return None
-        if flow.zone == "raw":
+        if self.stores_bytes(flow):
             return tuple(RAW_COLUMNS)
         source = self.decodes(flow)
         if source is not None:
@@ -212,8 +203,8 @@ def _check_input(graph: Graph, flow: Flow, one: Input, problems: Problems, *, zo
         problems.add(one.place, what, f"that is a topic; write its source, {topic}" if topic else instead)
         return
     zone = graph.zone_of(one.name)
-    if zoned and zone not in READS[flow.zone]:
-        problems.add(one.place, *_zone_violation(flow, one.name, zone))
+    if zoned and not may_read(declaration.zones, flow.zone, zone):
+        problems.add(one.place, *_zone_violation(declaration.zones, flow, one.name, zone))
     reads = declaration.flows.get(one.name)
     if reads is not None and reads.kind != "view" and reads.table is None and reads.append_to is None:
         what = f"flow {flow.name!r} reads {one.name!r}, which is written to a topic only"
@@ -226,20 +217,29 @@ def _check_input(graph: Graph, flow: Flow, one: Input, problems: Problems, *, zo
 def _readable(graph: Graph, flow: Flow) -> list[str]:
     """What this flow may read, for suggestions; everything if nothing fits."""
     names = [*graph.declaration.sources, *(name for name in graph.declaration.flows if name != flow.name)]
-    return [name for name in names if graph.zone_of(name) in READS[flow.zone]] or names
+    zones = graph.declaration.zones
+    return [name for name in names if may_read(zones, flow.zone, graph.zone_of(name))] or names
 
 
-def _zone_violation(flow: Flow, name: str, zone: str) -> tuple[str, str]:
+def _zone_violation(zones: Zones, flow: Flow, name: str, zone: str) -> tuple[str, str]:
     what = f"flow {flow.name!r} is in zone {flow.zone} and reads {name!r} of zone {zone}"
-    if zone == _SOURCE:
+    decoding = next((one for one in zones if may_decode(zones, one)), None)
+    if zone == SOURCES:
         what = f"flow {flow.name!r} is in zone {flow.zone} and reads the source {name!r}"
-        return what, "decode it in a flow of zone staging, and read that"
-    if flow.zone == "raw":
-        return what, "raw keeps what a source gave: read a source, or move the flow to staging"
-    order = list(READS)
+        if decoding is None:
+            return what, f"add {SOURCES} to reads_from of a zone"
+        return what, f"decode it in a flow of zone {decoding}, and read that"
+    if zones[flow.zone].content == "bytes":
+        moved = f", or move the flow to {decoding}" if decoding is not None else ""
+        return what, f"{flow.zone} keeps what a source gave: read a source{moved}"
+    order = list(zones)
     if order.index(zone) > order.index(flow.zone):
         return what, f"rows go forward only: move {flow.name!r} to zone {zone}, or read an earlier flow"
-    between = order[order.index(flow.zone) - 1]
+    # The zone of an intermediate flow: one that this zone may read, and that may read the other.
+    chain = (one for one in zones[flow.zone].reads_from if one != SOURCES and may_read(zones, one, zone))
+    between = next(chain, order[order.index(flow.zone) - 1])
+    if between in (zone, flow.zone):
+        return what, f"read a flow of zone {' or '.join(zones[flow.zone].reads_from)}"
     return what, f"put a flow of zone {between} in between, and read that"
 
 

@@ -9,6 +9,11 @@ ZONES = ("raw", "staging", "trusted", "refined")
 FORMATS = ("json", "avro", "protobuf", "bytes", "string")
 TABLE_FORMATS = ("delta", "parquet")
 FLOW_KINDS = ("table", "view", "materialized_view")
+ZONE_CONTENTS = ("fields", "bytes")
+#: keys of flows that a zone may require or forbid; `topic` is a topic in `to`
+ZONE_FLOW_KEYS = (
+    "description", "sql", "python", "expect", "deduplicate", "watermark", "late_rows", "append_to", "trigger", "topic",
+)  # fmt: skip
 ON_VIOLATION = ("warn", "drop", "quarantine", "fail")
 TRIGGERS = ("once", "available-now", "as-fast-as-possible")
 #: names of Spark's modes that pipelines do not have, and what a pipeline runs instead
@@ -92,8 +97,41 @@ PIPELINE = _section(
         default="`available-now`",
     ),
     Key("spark", "mapping", "Spark settings, such as `spark.sql.shuffle.partitions`."),
+    Key(
+        "zones",
+        "mapping of names to zones",
+        "Own zones in place of the four, in the order of rows. See [own zones](#own-zones).",
+        default="`raw`, `staging`, `trusted`, `refined`",
+    ),
     Key("sources", "mapping of names to sources", "Topics that are read.", required=True),
     Key("flows", "mapping of names to flows", "Tables and views that are computed from them.", required=True),
+)
+
+ZONE = _section(
+    "zone",
+    "A label of flows and the rules for them. A zone without rules is written `name: {}`.",
+    Key("description", "text", "For people."),
+    Key(
+        "content",
+        _one_of(ZONE_CONTENTS),
+        "`bytes`: flows store records as received, without steps and expectations. `fields`: flows have typed columns; "
+        "a flow that reads a source, or a flow of a zone with content `bytes`, decodes the records.",
+        default="`fields`",
+    ),
+    Key(
+        "reads_from",
+        "name or list of names",
+        "Zones that flows of this zone may read, and `sources` for topics. Later zones cannot be read.",
+        default="this zone and the one before it; `sources` in the first zone",
+    ),
+    Key("kinds", "kind or list of kinds", "Kinds that flows may have.", default="all"),
+    Key(
+        "requires",
+        "key or list of keys",
+        f"Keys that every flow must have: {', '.join(f'`{key}`' for key in ZONE_FLOW_KEYS)}. `topic` is a topic in "
+        "`to`.",
+    ),
+    Key("forbids", "key or list of keys", "Keys that no flow may have, of the same list."),
 )
 
 SOURCE = _section(
@@ -164,7 +202,7 @@ FLOW = _section(
     Key(
         "zone",
         _one_of(ZONES),
-        "Zone of the result. A flow reads its own zone or the one before it.",
+        "Zone of the result, of the four or of `zones`. A flow reads its own zone or the one before it.",
         required=True,
     ),
     Key("description", "text", "For people."),
@@ -355,4 +393,4 @@ SIDE_OUTPUT = _section(
 )
 
 #: in the order of the reference page
-SECTIONS = (PIPELINE, SOURCE, WATERMARK, FLOW, STEP, EXPECTATION, TABLE_SINK, TOPIC_SINK, SIDE_OUTPUT)
+SECTIONS = (PIPELINE, ZONE, SOURCE, WATERMARK, FLOW, STEP, EXPECTATION, TABLE_SINK, TOPIC_SINK, SIDE_OUTPUT)

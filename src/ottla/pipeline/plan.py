@@ -124,7 +124,7 @@ class Planner:
         self._read = read
 
     def work(self, flow: Flow) -> Work:
-        if flow.zone == "raw":
+        if self._graph.stores_bytes(flow):
             rows = self._read(flow.input_names[0])
             judged = _judge(rows, ()).withColumn(ASIDE, F.lit(None).cast("boolean"))
             return Work(rows=judged, columns=tuple(rows.columns))
@@ -162,7 +162,7 @@ class Planner:
     def input(self, name: str) -> DataFrame:
         """The rows of a source, a stored flow, or a view, which is computed here; with their watermark."""
         flow = self._graph.declaration.flows.get(name)
-        if flow is None or flow.zone == "raw":
+        if flow is None or self._graph.stores_bytes(flow):
             return self._read(name)
         if flow.kind != "view":
             return _with_watermark(self._read(name), self._graph.watermark_of(name))

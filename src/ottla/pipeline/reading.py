@@ -33,6 +33,7 @@ from ottla.pipeline.expectations import Expectation, OnViolation
 from ottla.pipeline.fields import Fields, as_mapping
 from ottla.pipeline.problems import Problems, suggestion
 from ottla.pipeline.schema import BadType, Column, parse_ddl, parse_type
+from ottla.pipeline.zone_rules import DEFAULT_ZONES, may_decode, read_zones
 
 #: reads a file that a declaration names, by its path there; raises OSError
 ReadFile = Callable[[str], bytes]
@@ -53,12 +54,14 @@ class DeclarationReader:
         self._problems = problems
         self._read_file = read_file
         self._calls = calls or {}
+        self._zones = DEFAULT_ZONES
         #: flows whose zone could not be read; what depends on it is not worth saying
         self.unzoned: set[str] = set()
 
     def read(self, root: Node) -> Declaration:
         fields = Fields(root, keys.PIPELINE, "the pipeline", self._problems)
         storage = fields.text("storage", "lake")
+        self._zones = read_zones(fields, self._problems)
         sources = {name.text: self._source(name, node) for name, node in fields.named("sources")}
         flows = {name.text: self._flow(name, node) for name, node in fields.named("flows")}
         return Declaration(
@@ -71,6 +74,7 @@ class DeclarationReader:
             checkpoints=fields.text("checkpoints", f"{storage.rstrip('/')}/_checkpoints"),
             trigger=self._trigger(fields) or _DEFAULT_TRIGGER,
             spark=fields.properties("spark"),
+            zones=self._zones,
             sources=sources,
             flows=flows,
         )
@@ -256,11 +260,11 @@ class DeclarationReader:
         if not sinks and stored:
             sinks = (TableSink(name=name.text, place=name.place),)
         expectations = tuple(self._expectation(fields, item) for item in fields.items("expect"))
-        if fields.text("zone") not in keys.ZONES:
+        if fields.text("zone") not in self._zones:
             self.unzoned.add(name.text)
         return Flow(
             name=name.text,
-            zone=cast(Any, fields.choice("zone", keys.ZONES)),
+            zone=fields.choice("zone", tuple(self._zones)),
             inputs=inputs,
             description=fields.text("description"),
             kind=cast(Any, kind),
@@ -423,7 +427,9 @@ class DeclarationReader:
     def _default_quarantine(
         self, name: Node, fields: Fields, expectations: tuple[Expectation, ...]
     ) -> SideOutput | None:
-        rejects = fields.text("zone") == "staging" or any(one.on_violation == "quarantine" for one in expectations)
+        zone = fields.text("zone")
+        decodes = zone in self._zones and may_decode(self._zones, zone)
+        rejects = decodes or any(one.on_violation == "quarantine" for one in expectations)
         return SideOutput(table=f"{name.text}_quarantine", place=name.place) if rejects else None
 
     # -- both ---------------------------------------------------------------------------------------------------------

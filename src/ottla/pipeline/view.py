@@ -44,7 +44,7 @@ def draw(status: RunStatus) -> Table:
     table = Table(title=f"{status.pipeline} on {status.master}", caption=caption, title_justify="left")
     for at, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="left" if at < 2 or heading == "watermark" else "right")
-    for zone in ZONES:
+    for zone in dict.fromkeys((*ZONES, *(flow.zone for flow in status.flows))):
         flows = [flow for flow in status.flows if flow.zone == zone]
         if flows:
             table.add_section()
