@@ -19,6 +19,7 @@ _TEMPLATES = ("shop",)
 _INIT_DEFAULT = "shop.yaml"
 
 _FILE = click.Path(dir_okay=False)
+_PATH = click.Path()
 _allow_code = click.option(
     "--allow-code", is_flag=True, help="Execute Python files and Python steps, which can do anything that you can."
 )
@@ -53,7 +54,7 @@ def init(file: str, template: str, force: bool) -> None:
 
 
 @command.command("validate")
-@click.argument("files", metavar="FILE...", type=_FILE, nargs=-1, required=True)
+@click.argument("files", metavar="PATH...", type=_PATH, nargs=-1, required=True)
 @click.option("--deep", is_flag=True, help="Also let Spark analyse every query: takes seconds and needs Java.")
 @_allow_code
 @output_option(TEXT, JSON, YAML, default=TEXT)
@@ -62,8 +63,9 @@ def validate(files: tuple[str, ...], deep: bool, allow_code: bool, output: str) 
 
     Each problem is one line: file, line, column, problem and remedy. The exit code is 1 if there is a problem.
 
-    A FILE is YAML, which is only read, or Python that creates a Pipeline. A Python file is a program and is executed;
-    so are Python steps with --deep. Both need --allow-code.
+    A PATH is a YAML file, which is only read, a Python file that creates a Pipeline, or a project directory with a file
+    pipeline.yaml or pipeline.py. A Python file is a program and is executed; so are Python steps with --deep. Both need
+    --allow-code.
     """
     problems: list[Problem] = []
     results = []
@@ -84,13 +86,13 @@ def validate(files: tuple[str, ...], deep: bool, allow_code: bool, output: str) 
 
 
 @command.command("explain")
-@click.argument("file", metavar="FILE", type=_FILE)
+@click.argument("file", metavar="PATH", type=_PATH)
 @_allow_code
 @output_option(TEXT, JSON, YAML, default=TEXT)
 def explain(file: str, allow_code: bool, output: str) -> None:
     """Draw a pipeline: its sources, its flows by zone, what they read, expect and write.
 
-    A Python FILE is executed, which needs --allow-code. YAML is only read.
+    PATH is a file or a project directory. A Python file is executed, which needs --allow-code. YAML is only read.
     """
     declaration, problems = _check(file, deep=False, allow_code=allow_code)
     if declaration is None:
@@ -110,11 +112,13 @@ def _check(file: str, deep: bool, allow_code: bool) -> tuple[Declaration | None,
     from ottla.pipeline import BadDeclaration, load
     from ottla.pipeline.checks import DeepCheckMissing, deep_check
     from ottla.pipeline.declaration import PythonStep
+    from ottla.pipeline.load import top_file
 
-    if file.endswith(".py") and not allow_code:
-        raise Failure(f"{file} is a Python program that would be executed; add --allow-code if you trust it")
     try:
-        declaration = load(file)
+        top = top_file(file)
+        if top.endswith(".py") and not allow_code:
+            raise Failure(f"{top} is a Python program that would be executed; add --allow-code if you trust it")
+        declaration = load(top)
     except BadDeclaration as bad:
         return None, list(bad.problems)
     except FileNotFoundError as error:

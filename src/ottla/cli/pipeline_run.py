@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ottla.pipeline.ownership import Ownership
     from ottla.pipeline.status import MetricsServer, RunStatus
 
-_FILE = click.Path(dir_okay=False)
+_PATH = click.Path()
 _COLUMNS = (
     Column("FLOW", "name"), Column("ZONE", "zone"), Column("STATE", "state"), Column("ROWS", "rows"),
     Column("ROWS/S", "rows_per_second"), Column("LAG", "lag"), Column("WATERMARK", "watermark"),
@@ -38,7 +38,7 @@ _conf = click.option(
 
 
 @click.command("run")
-@click.argument("file", metavar="FILE", type=_FILE)
+@click.argument("file", metavar="PATH", type=_PATH)
 @_master
 @_conf
 @click.option("--once", is_flag=True, help="Read all existing records, then end; overrides the trigger of the file.")
@@ -79,7 +79,7 @@ def run(
 
 
 @click.command("status")
-@click.argument("file", metavar="FILE", type=_FILE)
+@click.argument("file", metavar="PATH", type=_PATH)
 @output_option(TABLE, JSON, YAML)
 def status(file: str, output: str) -> None:
     """Show the state of a running pipeline, or the result of its last run."""
@@ -98,7 +98,7 @@ def status(file: str, output: str) -> None:
 
 
 @click.command("stop")
-@click.argument("file", metavar="FILE", type=_FILE)
+@click.argument("file", metavar="PATH", type=_PATH)
 @click.option(
     "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait for the end."
 )
@@ -127,7 +127,7 @@ def stop(file: str, timeout_s: float) -> None:
 
 
 @click.command("backfill")
-@click.argument("file", metavar="FILE", type=_FILE)
+@click.argument("file", metavar="PATH", type=_PATH)
 @click.argument("flows", metavar="[FLOW]...", nargs=-1)
 @click.option("--since", help="Only rows at or after this time: 2026-01-31, or 2026-01-31T12:00:00Z.")
 @click.option("--until", help="Only rows before this time.")

@@ -24,7 +24,8 @@ from ottla.pipeline.checks import check_declaration
 from ottla.pipeline.declaration import Declaration
 from ottla.pipeline.document import Node, node_of
 from ottla.pipeline.problems import Place, Problems
-from ottla.pipeline.reading import DeclarationReader, ReadFile
+from ottla.pipeline.project import FindFiles, ProjectReader, ReadFile, find_no_files
+from ottla.pipeline.reading import DeclarationReader
 
 _Entries = list[tuple[Node, Node]]
 #: keys that are words of Python's own
@@ -72,7 +73,7 @@ class Pipeline:
         """Rows for the table of another flow."""
         return self._decorator(None, name, {"append_to": target, **keys}, _calling_place())
 
-    def declaration(self, read_file: ReadFile) -> Declaration:
+    def declaration(self, read_file: ReadFile, find_files: FindFiles = find_no_files) -> Declaration:
         """The whole, checked. Raises BadDeclaration."""
         problems = Problems()
         for problem in self._problems:
@@ -82,6 +83,7 @@ class Pipeline:
             place = declared[0][0].place if declared else self._place
             entries.append((node_of(key, place), Node("mapping", place, entries=tuple(declared))))
         root = Node("mapping", self._place, entries=tuple(entries))
+        root = ProjectReader(self._place.file, problems, read_file, find_files).complete(root)
         reader = DeclarationReader(self._place.file, problems, read_file, self._calls)
         read = reader.read(root)
         check_declaration(read, problems, reader.unzoned)
@@ -105,7 +107,9 @@ class Pipeline:
     def _add(self, entries: _Entries, name: str, keys: Mapping[str, Any], place: Place) -> None:
         taken = next((key for key, _ in entries if key.text == name), None)
         if taken is not None:
-            self._problems.add(place, f"{name!r} is declared twice, first in line {taken.place.line}", "rename one")
+            self._problems.add(
+                place, f"{name!r} is declared twice, first in {taken.place.seen_from(place)}", "rename one"
+            )
             return
         entries.append((node_of(name, place), node_of(_plain(keys), place)))
 

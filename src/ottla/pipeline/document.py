@@ -44,6 +44,26 @@ _NAMES: dict[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """A text before parameters were replaced by their values."""
+
+    text: str
+    #: start and end of each replaced part in `text`, and the length of its replacement; in order
+    replaced: tuple[tuple[int, int, int], ...]
+
+    def position_of(self, position: int) -> int:
+        """Return the position in `text` of a position in the result; that of the parameter inside a replacement."""
+        grown = 0
+        for start, end, length in self.replaced:
+            if position < start + grown:
+                break
+            if position < start + grown + length:
+                return start
+            grown += length - (end - start)
+        return position - grown
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """A piece of text, usually SQL, and where each of its characters stands in the file."""
 
@@ -51,14 +71,22 @@ class Text:
     place: Place = field(compare=False)
     #: columns that every line of a block is indented by; None: only the beginning is known
     indent: int | None = field(default=None, compare=False)
+    #: whether the text is a whole file, so that its lines are those of the file
+    is_file: bool = field(default=False, compare=False)
+    written: Written | None = field(default=None, compare=False)
 
     def place_of(self, position: int) -> Place:
         """Where the character at this position stands."""
-        before = self.text[:position]
+        text = self.text
+        if self.written is not None:
+            text, position = self.written.text, self.written.position_of(position)
+        before = text[:position]
         return self.place_at(before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1)
 
     def place_at(self, line: int, column: int) -> Place:
         """Where a line and column of the text, both from 1, stand in the file."""
+        if self.is_file:
+            return Place(self.place.file, line, column)
         if self.indent is None:
             return self.place
         if self.indent < 0:
@@ -78,13 +106,15 @@ class Node:
     entries: tuple[tuple[Node, Node], ...] = ()
     #: see Text
     indent: int | None = None
+    is_file: bool = False
+    written: Written | None = None
 
     @property
     def kind_name(self) -> str:
         return _NAMES[self.kind]
 
     def as_text(self) -> Text:
-        return Text(self.text, self.place, self.indent)
+        return Text(self.text, self.place, self.indent, self.is_file, self.written)
 
 
 def node_of(value: object, place: Place) -> Node:
@@ -120,7 +150,9 @@ def read_document(data: bytes, file: str, problems: Problems) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(file, mark.line + 1, mark.column + 1) if mark is not None else Place(file)
-        _refuse(place, f"this is no YAML: {error.problem or error.context}", _yaml_advice(str(error.problem)))
+        there = "".join(text.splitlines()[place.line - 1 : place.line])
+        advice = _yaml_advice(str(error.problem), there)
+        _refuse(place, f"this is no YAML: {error.problem or error.context}", advice)
     except yaml.YAMLError as error:
         # Characters that YAML forbids come without a line.
         _refuse(_place_in(file, text, getattr(error, "position", 0)), f"this is no YAML: {_one_line(error)}",
@@ -198,7 +230,9 @@ class _Converter:
         return None
 
 
-def _yaml_advice(problem: str) -> str:
+def _yaml_advice(problem: str, line: str) -> str:
+    if re.search(r"[{\[,:].*\$\{", line):
+        return "between braces or brackets put a value with ${...} in quotes"
     if "mapping values are not allowed" in problem:
         return "put text that contains ': ' in quotes, or check the indentation of this line"
     if "\\t" in problem or "'\t'" in problem:

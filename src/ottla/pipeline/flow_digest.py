@@ -2,7 +2,8 @@
 
 The outputs of one batch must all come from the same computation. If a flow is edited while a batch is written in part,
 the digest of the batch changes, and the outputs that have the batch refuse it. Places in files, descriptions and
-triggers do not change what a flow computes; they are left out.
+triggers do not change what a flow computes; they are left out, and so is space around a query, which may move from the
+declaration into a file of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from ottla.pipeline.declaration import Flow, PythonStep, Source
+from ottla.pipeline.declaration import Flow, PythonStep, Source, SqlStep
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.layout import resolve
 from ottla.spark.batch_manifest import batch_digest
@@ -44,6 +45,8 @@ def _parts(graph: Graph, flow: Flow) -> Iterator[Flow | Source]:
 
 def canonical(value: object) -> object:
     """Return a value of a declaration as JSON values, without the fields that take no part in comparisons."""
+    if isinstance(value, SqlStep):
+        return {"is": "SqlStep", "sql": value.sql.text.strip().rstrip(";").rstrip(), "name": value.name}
     if is_dataclass(value) and not isinstance(value, type):
         compared = {each.name: canonical(getattr(value, each.name)) for each in fields(value) if each.compare}
         return {"is": type(value).__name__, **compared}

@@ -155,7 +155,7 @@ def _check_names(graph: Graph, problems: Problems) -> None:
         first = seen.setdefault(one.name.lower(), one)
         if first is not one:
             kind = "source" if isinstance(first, Source) else "flow"
-            what = f"{one.name!r} is also the name of the {kind} in line {first.place.line}"
+            what = f"{one.name!r} is also the name of the {kind} in {first.place.seen_from(one.place)}"
             problems.add(one.place, what, f"rename one, for instance to {one.name}_{_zone_word(one)}")
         if one.name.lower() == "previous":
             problems.add(one.place, "'previous' is what steps call the step before", "choose another name")

@@ -103,6 +103,11 @@ PIPELINE = _section(
         "Own zones in place of the four, in the order of rows. See [own zones](#own-zones).",
         default="`raw`, `staging`, `trusted`, `refined`",
     ),
+    Key(
+        "include",
+        "pattern or list of patterns",
+        "Further files with `sources` and `flows`, such as `flows/*.yaml`. Relative to the file, inside its directory.",
+    ),
     Key("sources", "mapping of names to sources", "Topics that are read.", required=True),
     Key("flows", "mapping of names to flows", "Tables and views that are computed from them.", required=True),
 )
@@ -132,6 +137,13 @@ ZONE = _section(
         "`to`.",
     ),
     Key("forbids", "key or list of keys", "Keys that no flow may have, of the same list."),
+)
+
+INCLUDED = _section(
+    "included file",
+    "A file that `include` names. Paths in it are relative to it.",
+    Key("sources", "mapping of names to sources", "As in the pipeline; names are unique in all files together."),
+    Key("flows", "mapping of names to flows", "As in the pipeline; names are unique in all files together."),
 )
 
 SOURCE = _section(
@@ -220,6 +232,7 @@ FLOW = _section(
         default="`table`",
     ),
     Key("sql", "query", "One query over the names in `from`. Shorthand for a single step."),
+    Key("sql_file", "path", "A file with the query, in the directory of the pipeline. Relative to this file."),
     Key(
         "python",
         "`module:function`",
@@ -270,6 +283,7 @@ STEP = _section(
     "step",
     "Either `sql` or `python`. The next step reads the result as `previous`.",
     Key("sql", "query", "A query over the names in `from`, the results of earlier steps, and `previous`."),
+    Key("sql_file", "path", "A file with the query, as in a flow."),
     Key("python", "`module:function`", "A function that takes DataFrames and returns one."),
     Key(
         "with",
@@ -393,4 +407,4 @@ SIDE_OUTPUT = _section(
 )
 
 #: in the order of the reference page
-SECTIONS = (PIPELINE, ZONE, SOURCE, WATERMARK, FLOW, STEP, EXPECTATION, TABLE_SINK, TOPIC_SINK, SIDE_OUTPUT)
+SECTIONS = (PIPELINE, INCLUDED, ZONE, SOURCE, WATERMARK, FLOW, STEP, EXPECTATION, TABLE_SINK, TOPIC_SINK, SIDE_OUTPUT)

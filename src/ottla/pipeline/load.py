@@ -1,9 +1,12 @@
-"""Load a pipeline from a file, YAML or Python, or refuse it with everything that is wrong."""
+"""Load a pipeline from a file or a project directory, YAML or Python, or refuse it with everything that is wrong."""
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -12,26 +15,44 @@ from ottla.pipeline.declaration import Declaration
 from ottla.pipeline.decorators import Pipeline
 from ottla.pipeline.document import SIZE_BYTES_MAX, read_document
 from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems
-from ottla.pipeline.reading import DeclarationReader, ReadFile
+from ottla.pipeline.project import FindFiles, ProjectReader, ReadFile, find_no_files
+from ottla.pipeline.reading import DeclarationReader
 
+#: the top file of a project directory: the first of these that exists
+TOP_FILES = ("pipeline.yaml", "pipeline.yml", "pipeline.py")
 _SCHEMA_BYTES_MAX = 1024 * 1024
 #: on modules that were loaded here, and may give way to another of the same name
 _MARK = "__ottla_pipeline__"
 
 
 def load(path: str) -> Declaration:
-    """Load the pipeline in this file, YAML or `.py`. Raises BadDeclaration, or OSError if it cannot be read."""
+    """Load the pipeline in this file, YAML or `.py`, or in this project directory.
+
+    Raise BadDeclaration, or OSError if a file cannot be read.
+    """
+    path = top_file(path)
     if path.endswith(".py"):
         return load_python(path)
     with Path(path).open("rb") as file:
         data = file.read(SIZE_BYTES_MAX + 1)
-    return parse(data, path, read_beside(path))
+    return parse(data, path, read_beside(path), find_beside(path))
 
 
-def parse(data: bytes, file: str, read_file: ReadFile) -> Declaration:
-    """Read a YAML declaration. `file` is what problems call it, `read_file` opens schema files it names."""
+def top_file(path: str) -> str:
+    """Return the file to begin with: the path itself, or the top file of a directory. Raise FileNotFoundError."""
+    if not os.path.isdir(path):
+        return path
+    for name in TOP_FILES:
+        if os.path.isfile(os.path.join(path, name)):
+            return os.path.join(path, name)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.join(path, TOP_FILES[0]))
+
+
+def parse(data: bytes, file: str, read_file: ReadFile, find_files: FindFiles = find_no_files) -> Declaration:
+    """Read a YAML declaration. `file` is its name in problems; the functions open and find files that it names."""
     problems = Problems()
     root = read_document(data, file, problems)
+    root = ProjectReader(file, problems, read_file, find_files).complete(root)
     reader = DeclarationReader(file, problems, read_file)
     declaration = reader.read(root)
     check_declaration(declaration, problems, reader.unzoned)
@@ -47,11 +68,11 @@ def load_python(path: str) -> Declaration:
         count = "no" if not pipelines else str(len(pipelines))
         instead = "make one: shop = Pipeline('shop', storage='lake')" if not pipelines else "keep one per file"
         raise BadDeclaration([Problem(Place(path), f"the file makes {count} pipelines", instead)])
-    return pipelines[0].declaration(read_beside(path))
+    return pipelines[0].declaration(read_beside(path), find_beside(path))
 
 
 def read_beside(path: str) -> ReadFile:
-    """Open files by their path relative to that of a declaration."""
+    """Return a function that reads files by their path relative to that of a declaration."""
     directory = Path(path).parent
 
     def read(name: str) -> bytes:
@@ -62,6 +83,18 @@ def read_beside(path: str) -> ReadFile:
         return data
 
     return read
+
+
+def find_beside(path: str) -> FindFiles:
+    """Return a function that finds files in the directory of a declaration. Links that lead out of it are left out."""
+    directory = Path(path).parent
+
+    def find(pattern: str) -> Sequence[str]:
+        inside = directory.resolve()
+        found = [each for each in directory.glob(pattern) if each.is_file() and each.resolve().is_relative_to(inside)]
+        return sorted(each.relative_to(directory).as_posix() for each in found)
+
+    return find
 
 
 def _import_file(path: str) -> ModuleType:

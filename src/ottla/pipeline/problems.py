@@ -21,6 +21,10 @@ class Place:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
+    def seen_from(self, other: Place) -> str:
+        """Return how a message about `other` names this place: by its line, and by its file if that is another one."""
+        return f"line {self.line}" if self.file == other.file else f"{self.file}, line {self.line}"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:

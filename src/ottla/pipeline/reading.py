@@ -32,11 +32,9 @@ from ottla.pipeline.duration import parse_duration_ms
 from ottla.pipeline.expectations import Expectation, OnViolation
 from ottla.pipeline.fields import Fields, as_mapping
 from ottla.pipeline.problems import Problems, suggestion
+from ottla.pipeline.project import ReadFile
 from ottla.pipeline.schema import BadType, Column, parse_ddl, parse_type
 from ottla.pipeline.zone_rules import DEFAULT_ZONES, may_decode, read_zones
-
-#: reads a file that a declaration names, by its path there; raises OSError
-ReadFile = Callable[[str], bytes]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _PARTITION = re.compile(r"(\w+)\s*\(\s*(\w+)\s*\)")

@@ -175,3 +175,24 @@ def test_explain_refuses_a_bad_file(ottla: Any, shop: Path) -> None:
     result = ottla("pipeline", "explain", shop.name)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "error: shop.yaml has 3 problems; " in result.stderr
+
+
+def test_commands_take_the_directory_of_a_project(ottla: Any, shop: Path) -> None:
+    project = shop.parent / "project"
+    project.mkdir()
+    result = ottla("pipeline", "validate", "project")
+    assert (result.exit_code, "project/pipeline.yaml does not exist" in result.stderr) == (3, True)
+    head, marker, flows = shop.read_text().partition("flows:")
+    (project / "pipeline.yaml").write_text(f"{head}include: flows.yaml\n")
+    (project / "flows.yaml").write_text(marker + flows)
+    result = ottla("pipeline", "validate", "project")
+    assert (result.exit_code, result.output) == (0, "project: ok, 3 sources, 12 flows\n")
+    assert ottla("pipeline", "explain", "project", "-o", "json").output == (
+        ottla("pipeline", "explain", "shop.yaml", "-o", "json").output
+    )
+
+
+def test_directory_with_a_python_file_is_not_executed_without_permission(ottla: Any, tmp_path: Path) -> None:
+    (tmp_path / "pipeline.py").write_text("raise AssertionError('executed')\n")
+    result = ottla("pipeline", "validate", str(tmp_path))
+    assert (result.exit_code, "add --allow-code" in result.stderr) == (1, True)
