@@ -16,12 +16,14 @@ import click
 from ottla.cli import interrupts
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_table, output_option, print_data
+from ottla.cli.stages import stages
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration
     from ottla.pipeline.declaration import Trigger
     from ottla.pipeline.ownership import Ownership
     from ottla.pipeline.status import MetricsServer, RunStatus
+    from ottla.pipeline.view import Show
 
 _PATH = click.Path()
 _COLUMNS = (
@@ -67,8 +69,14 @@ def run(
         from ottla.pipeline.run import Supervisor, stopped_by_signals
         from ottla.pipeline.view import live_view
 
-        show = stack.enter_context(live_view(_echo))
-        supervisor = Supervisor(declaration, spark, trigger=chosen, show=show, ownership=ownership)
+        views: list[Show] = []
+
+        def show(status: RunStatus) -> None:
+            views[0](status)
+
+        with stages() as shown, shown.stage("Planning the flows"):
+            supervisor = Supervisor(declaration, spark, trigger=chosen, show=show, ownership=ownership)
+        views.append(stack.enter_context(live_view(_echo)))
         if served is not None:
             served.status = supervisor.status
         with stopped_by_signals(supervisor):
@@ -202,7 +210,6 @@ def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]
     try:
         from ottla.pipeline.ownership import Ownership
         from ottla.pipeline.preflight import check_cluster, check_directories, check_functions
-        from ottla.spark.session import build_session
 
         check_directories(declaration)
         check_cluster(declaration)
@@ -210,16 +217,47 @@ def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]
         with Ownership.of(declaration, uuid.uuid4().hex) as ownership:
             with _waiting_line() as show:
                 ownership.start(show)
-            spark = build_session(f"ottla {declaration.name}", master, settings)
-            spark.sparkContext.setLogLevel(settings.get("spark.log.level", "OFF"))
-            try:
+            with _logged_session(declaration, master, settings) as spark:
                 yield spark, ownership
-            finally:
-                spark.stop()
     except BadDeclaration as bad:
         raise _refused(bad) from None
     except OttlaError as error:
         raise _failure_of(error) from None
+
+
+@contextmanager
+def _logged_session(declaration: Declaration, master: str | None, settings: dict[str, str]) -> Iterator[Any]:
+    """Start Spark and yield its session. What Java and Python's loggers print goes to the log file of the run."""
+    from ottla.pipeline.layout import Layout
+    from ottla.pipeline.run_log import children_write_to, log_path, run_log
+    from ottla.spark.session import build_session
+
+    log = log_path(Layout.of(declaration))
+    with run_log(log):
+        try:
+            with stages() as shown, shown.stage("Starting Spark"), children_write_to(log):
+                spark = build_session(f"ottla {declaration.name}", master, settings)
+                spark.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
+        except _spark_errors() as error:
+            if interrupts.caused(error):
+                raise
+            reason = str(error).partition("\n")[0].strip(" .")
+            raise Failure(f"Spark did not start: {reason}; {log} has what it printed") from None
+        click.echo(f"Log: {log}", err=True)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of Spark's start; none if it is not installed, which `build_session` reports."""
+    try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+    except ImportError:
+        return ()
+    return PySparkException, Py4JError
 
 
 def _failure_of(error: Exception) -> Failure:

@@ -389,6 +389,7 @@ class _Supervised:
     def _fail(self, error: BaseException, now: float) -> None:
         self._failures += 1
         self.status.error = describe_failure(error)
+        log.info("flow %s has failed, in detail:\n%s", self.flow.name, error)
         final = is_final(error) or (self.trigger.ends and self._failures >= self._restarts.attempts_max)
         if final:
             self.status.state = "failed"
