@@ -94,18 +94,50 @@ def explain(file: str, allow_code: bool, output: str) -> None:
 
     PATH is a file or a project directory. A Python file is executed, which needs --allow-code. YAML is only read.
     """
+    from ottla.cli.pipeline_drawing import describe, draw
+
+    picture = describe(_declaration_of(file, allow_code))
+    if output == TEXT:
+        draw(picture)
+    else:
+        print_data(picture, output)
+
+
+@command.command("graph")
+@click.argument("file", metavar="FILE", type=_FILE)
+@click.option(
+    "--format", "form", type=click.Choice(["svg"]), default="svg", show_default=True, help="Format of the picture."
+)
+@click.option("--out", type=_FILE, help="Write to this file instead of standard output; an existing one is replaced.")
+@_allow_code
+def graph(file: str, form: str, out: str | None, allow_code: bool) -> None:
+    """Write the graph of a pipeline as a picture: sources, flows in the columns of their zones, topics.
+
+    The SVG needs no other file and follows the light or dark mode of the viewer. A Python FILE is executed, which needs
+    --allow-code. YAML is only read.
+    """
+    from ottla.pipeline.graph_svg import draw_svg
+
+    picture = draw_svg(_declaration_of(file, allow_code))
+    if out is None:
+        click.echo(picture, nl=False)
+        return
+    try:
+        with open(out, "w", encoding="utf-8") as target:
+            target.write(picture)
+    except OSError as error:
+        raise Failure(f"{out} cannot be written: {str(error.strerror).lower()}; choose another --out") from None
+    click.echo(f"Wrote {out}.")
+
+
+def _declaration_of(file: str, allow_code: bool) -> Declaration:
+    """Return the declaration in a file. Print its problems and raise Failure if it has any."""
     declaration, problems = _check(file, deep=False, allow_code=allow_code)
     if declaration is None:
         for problem in problems:
             click.echo(escape_controls(str(problem), keep=""), err=True)
         raise Failure(f"{file} has {_count(len(problems), 'problem')}; correct them, then try again")
-    from ottla.cli.pipeline_drawing import describe, draw
-
-    picture = describe(declaration)
-    if output == TEXT:
-        draw(picture)
-    else:
-        print_data(picture, output)
+    return declaration
 
 
 def _check(file: str, deep: bool, allow_code: bool) -> tuple[Declaration | None, list[Problem]]:
