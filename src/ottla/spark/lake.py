@@ -3,7 +3,7 @@
     stream.writeStream.format("ottla-table").option("partitionBy", "day").option("checkpointLocation", c).start(path)
     spark.readStream.format("ottla-table").load(path)
 
-A table is a Delta table: any reader of Delta reads it. No jar is needed. ``table_options`` lists the options.
+A table is a Delta table: any reader of Delta reads it. No jar is needed. ``option_table`` lists the options.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from ottla.spark.table_options import TableReadOptions, TableWriteOptions
+from ottla.spark.named_tables import NamedTables
+from ottla.spark.option_table import TABLE_OPTIONS, Use
+from ottla.spark.table_options import STORAGE, STREAM_ONLY, TableReadOptions, TableWriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -20,10 +22,8 @@ if TYPE_CHECKING:
     from ottla.spark.table_sink import TableBatchWriter, TableStreamWriter
     from ottla.spark.table_source import TableReader, TableStreamReader
 
-_STREAM_NAMES = (
-    "startingversion", "maxfilespertrigger", "maxrowspertrigger", "ignorechanges", "skipchangecommits",
-    "readchangefeed",
-)  # fmt: skip
+TABLES = NamedTables("ottla-table", TABLE_OPTIONS, identity="path", prefixes=(STORAGE,))
+_STREAM_NAMES = tuple(name.lower() for name in STREAM_ONLY)
 
 
 class TableDataSource(DataSource):
@@ -38,6 +38,10 @@ class TableDataSource(DataSource):
     def schema(self) -> StructType:
         from ottla.spark.table_source import read_schema
 
+        created = TABLES.creation_options(self.options)
+        if created is not None:
+            reading = {name: value for name, value in created.items() if name == "path" or name.startswith(STORAGE)}
+            return TABLES.with_options(read_schema(TableReadOptions.parse(reading, stream=False)), created)
         # Spark asks before it says whether it is going to stream.
         stream = any(name.lower() in _STREAM_NAMES for name in self.options)
         return read_schema(TableReadOptions.parse(self.options, stream=stream))
@@ -45,21 +49,26 @@ class TableDataSource(DataSource):
     def reader(self, schema: StructType) -> TableReader:
         from ottla.spark.table_source import TableReader
 
-        return TableReader(TableReadOptions.parse(self.options, stream=False), schema)
+        return TableReader(TableReadOptions.parse(TABLES.merged(self.options, schema, Use.READ), stream=False), schema)
 
     def streamReader(self, schema: StructType) -> TableStreamReader:
         from ottla.spark.table_source import TableStreamReader
 
-        return TableStreamReader(TableReadOptions.parse(self.options, stream=True), schema)
+        options = TABLES.merged(self.options, schema, Use.READ)
+        return TableStreamReader(TableReadOptions.parse(options, stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableBatchWriter:
         from ottla.spark.table_sink import TableBatchWriter
 
-        options = TableWriteOptions.parse(self.options, stream=False, overwrite=overwrite)
+        options = TableWriteOptions.parse(
+            TABLES.merged(self.options, schema, Use.WRITE), stream=False, overwrite=overwrite
+        )
         return TableBatchWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TableStreamWriter:
         from ottla.spark.table_sink import TableStreamWriter
 
-        options = TableWriteOptions.parse(self.options, stream=True, overwrite=overwrite)
+        options = TableWriteOptions.parse(
+            TABLES.merged(self.options, schema, Use.WRITE), stream=True, overwrite=overwrite
+        )
         return TableStreamWriter(options, schema, overwrite=overwrite)

@@ -18,48 +18,39 @@ from typing import Self, TypeVar
 from ottla.model.errors import OttlaError
 from ottla.model.types import TopicPartition
 from ottla.spark.offsets import EARLIEST, LATEST, Bound, PartitionOffsets
+from ottla.spark.option_table import KAFKA_PROPERTIES, TOPIC_OPTIONS, Use, names, names_only
 
 T = TypeVar("T")
 
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
-_READ_NAMES = (
-    *_SUBSCRIPTIONS,
-    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
-    "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
-    "failOnDataLoss", "includeHeaders", "groupIdPrefix",
-    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs",
-)  # fmt: skip
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_READ_NAMES = names(TOPIC_OPTIONS, Use.READ)
+_STREAM_ONLY = names_only(TOPIC_OPTIONS, Use.READ_STREAM)
+_BATCH_ONLY = names_only(TOPIC_OPTIONS, Use.READ_BATCH)
 #: Spark puts these into a source's options itself
 _SPARKS_OWN = ("path", "checkpointLocation", "queryName")
 
 _SECURITY = re.compile(r"security\.|ssl\.|sasl\.")
 #: properties that contradict what the source does, and what to do instead
-_REFUSED = {
+REFUSED_PROPERTIES = {
     "auto.offset.reset": "set startingOffsets to earliest or latest: Spark's checkpoint decides where reading goes on",
     "key.deserializer": "keys arrive as bytes; turn them into what you need with DataFrame functions",
     "value.deserializer": "values arrive as bytes; turn them into what you need with DataFrame functions",
     "enable.auto.commit": "offsets are kept in Spark's checkpoint; set kafka.group.id to publish them as a group",
     "interceptor.classes": "there is no Java client that could run interceptors",
 }
-_HONOURED = (
-    "bootstrap.servers", "group.id", "isolation.level", "client.id", "max.partition.fetch.bytes", "fetch.max.wait.ms",
-    "default.api.timeout.ms",
-)  # fmt: skip
+_HONOURED = tuple(option.name for option in KAFKA_PROPERTIES)
 #: properties of Java's consumer and producer that have no counterpart here and change no result
-_WITHOUT_EFFECT = (
+PROPERTIES_WITHOUT_EFFECT = (
     "acks", "allow.auto.create.topics", "auto.commit.interval.ms", "auto.include.jmx.reporter", "batch.size",
-    "buffer.memory", "check.crcs", "client.dns.lookup", "client.rack", "compression.type", "connections.max.idle.ms",
-    "delivery.timeout.ms", "enable.idempotence", "enable.metrics.push", "fetch.max.bytes", "fetch.min.bytes",
+    "buffer.memory", "check.crcs", "client.dns.lookup", "client.rack", "connections.max.idle.ms", "delivery.timeout.ms",
+    "enable.idempotence", "enable.metrics.push", "fetch.max.bytes", "fetch.min.bytes",
     "group.instance.id", "group.protocol", "heartbeat.interval.ms", "linger.ms", "max.block.ms",
-    "max.in.flight.requests.per.connection", "max.poll.interval.ms", "max.poll.records", "max.request.size",
+    "max.in.flight.requests.per.connection", "max.poll.interval.ms", "max.poll.records",
     "metadata.max.age.ms", "metadata.recovery.strategy", "metric.reporters", "metrics.num.samples",
     "metrics.recording.level", "metrics.sample.window.ms", "partition.assignment.strategy", "receive.buffer.bytes",
     "reconnect.backoff.max.ms", "reconnect.backoff.ms", "request.timeout.ms", "retries", "retry.backoff.max.ms",
     "retry.backoff.ms", "send.buffer.bytes", "session.timeout.ms", "socket.connection.setup.timeout.max.ms",
-    "socket.connection.setup.timeout.ms", "transaction.timeout.ms",
+    "socket.connection.setup.timeout.ms",
 )  # fmt: skip
 
 _DURATION_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -202,9 +193,9 @@ class Options:
 
     @staticmethod
     def _check_property(name: str) -> None:
-        if name in _REFUSED:
-            raise OptionError(f"the option 'kafka.{name}' is not supported: {_REFUSED[name]}")
-        known = (*_HONOURED, *_WITHOUT_EFFECT)
+        if name in REFUSED_PROPERTIES:
+            raise OptionError(f"the option 'kafka.{name}' is not supported: {REFUSED_PROPERTIES[name]}")
+        known = (*_HONOURED, *PROPERTIES_WITHOUT_EFFECT)
         # The security properties are many: the client itself checks them, and says which it does not know.
         if name not in known and not _SECURITY.match(name):
             raise OptionError(f"unknown option 'kafka.{name}'{nearest(f'kafka.{name}', [f'kafka.{k}' for k in known])}")

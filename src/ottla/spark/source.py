@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -46,6 +47,7 @@ from pyspark.sql.types import (
 from ottla.client.errors import ClientError
 from ottla.model.types import TopicPartition
 from ottla.spark.columns import TYPES
+from ottla.spark.named_tables import NamedTables
 from ottla.spark.offsets import (
     Cause,
     DataLoss,
@@ -59,13 +61,12 @@ from ottla.spark.offsets import (
     split_ranges,
     vanished,
 )
+from ottla.spark.option_table import TOPIC_OPTIONS, Use
 from ottla.spark.options import OptionError, ReadOptions
 from ottla.spark.reading import ColumnsRefused, Task, check_columns, read_ahead, read_tasks
 from ottla.spark.watching import TopicWatcher
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ottla.spark.sink import BatchWriter, StreamWriter
 
 log = logging.getLogger("ottla.spark")
@@ -89,6 +90,7 @@ _COLUMNS = StructType(
         StructField("timestampType", IntegerType()),
     ]
 )
+TABLES: Final = NamedTables("ottla", TOPIC_OPTIONS, identity="kafka.bootstrap.servers", prefixes=("kafka.",))
 
 
 class OttlaDataSource(DataSource):
@@ -103,14 +105,19 @@ class OttlaDataSource(DataSource):
         return "ottla"
 
     def schema(self) -> StructType:
-        include_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
-        return StructType([*_COLUMNS.fields, StructField("headers", _HEADERS)]) if include_headers else _COLUMNS
+        created = TABLES.creation_options(self.options)
+        options = {name.lower(): str(value) for name, value in (created or self.options).items()}
+        include_headers = options.get("includeheaders", "false").lower() == "true"
+        schema = StructType([*_COLUMNS.fields, StructField("headers", _HEADERS)]) if include_headers else _COLUMNS
+        return schema if created is None else TABLES.with_options(schema, created)
 
     def reader(self, schema: StructType) -> OttlaReader:
-        return OttlaReader(ReadOptions.parse(self.options, stream=False), schema)
+        options = TABLES.merged(self.options, schema, Use.READ)
+        return OttlaReader(ReadOptions.parse(options, stream=False), schema)
 
     def streamReader(self, schema: StructType) -> OttlaStreamReader:
-        return OttlaStreamReader(ReadOptions.parse(self.options, stream=True), schema)
+        options = TABLES.merged(self.options, schema, Use.READ)
+        return OttlaStreamReader(ReadOptions.parse(options, stream=True), schema)
 
     # Those who only read do not pay for what writing needs.
 
@@ -118,13 +125,15 @@ class OttlaDataSource(DataSource):
         from ottla.spark.sink import BatchWriter
         from ottla.spark.write_options import WriteOptions
 
-        return BatchWriter(WriteOptions.parse(self.options, stream=False), schema, overwrite=overwrite)
+        options = TABLES.merged(self.options, schema, Use.WRITE)
+        return BatchWriter(WriteOptions.parse(options, stream=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from ottla.spark.sink import StreamWriter
         from ottla.spark.write_options import WriteOptions
 
-        return StreamWriter(WriteOptions.parse(self.options, stream=True), schema)
+        options = TABLES.merged(self.options, schema, Use.WRITE)
+        return StreamWriter(WriteOptions.parse(options, stream=True), schema)
 
 
 class TaskPartition(InputPartition):
@@ -194,6 +203,8 @@ class OttlaStreamReader(RowsAhead, SupportsTriggerAvailableNow):
         # Config
         self._options = options
         self._columns = columns_of(schema)
+        #: the columns as Spark expects them in rows that are read ahead; None if it compares types only
+        self._declared = declared_columns(schema)
         # In the driver's process, made when it is first asked; never in a pickled copy
         self._watcher: TopicWatcher | None = None
         self._initial: JsonOffsets | None = None
@@ -300,6 +311,8 @@ class OttlaStreamReader(RowsAhead, SupportsTriggerAvailableNow):
         # Whoever wants many partitions has work for them that comes after reading.
         alone = self._options.min_partitions is None and self._options.max_records_per_partition is None
         rows = read_ahead(watcher.cluster, self._options, tasks, self._columns) if tasks and alone else None
+        if rows is not None and self._declared is not None:
+            rows = [pa.RecordBatch.from_arrays(batch.columns, schema=self._declared) for batch in rows]
         self.offer(rows)
         return each if rows is None else [TaskPartition(*tasks)]
 
@@ -350,6 +363,14 @@ def columns_of(schema: StructType) -> list[str]:
         if not field.nullable:
             raise ColumnsRefused(f"the column {field.name} is declared NOT NULL; leave that out")
     return list(schema.fieldNames())
+
+
+def declared_columns(schema: StructType) -> pa.Schema | None:
+    """Return the columns with their metadata, None if they have none.
+
+    Spark compares the metadata of rows that are read ahead with that of the schema, and only of those.
+    """
+    return to_arrow_schema(schema, timezone="UTC") if any(field.metadata for field in schema.fields) else None
 
 
 def write_compact_offsets() -> None:

@@ -1,37 +1,6 @@
 """Options of ``format("ottla-table")``: the names of Delta Lake's own connector where it has one. Pure.
 
-path                   the table's directory or address; what load(), save() and start() are given
-storage.*              what the object store needs, under the names of deltalake: storage.aws_region and so on
-
-Reading
-versionAsOf            batch: the table as of this version         timestampAsOf       batch: as of this time (ISO 8601)
-startingVersion        stream: the first commit to read, or latest; default: all rows of today, then what is added
-maxFilesPerTrigger     stream: the most files of a batch           maxRowsPerTrigger   stream: the most rows of a batch,
-                                                                                       in whole files, at least one
-readChangeFeed         stream: of a keyed table, read the rows that changed, and not unchanged rows of rewritten files;
-                       the column _change_type says how: insert, update_postimage, delete
-ignoreChanges          stream: go on after an overwrite or a delete, read what it has added
-skipChangeCommits      stream: go on after an overwrite or a delete, read nothing of it
-failOnDataLoss         stream: stop (default) when commits that were not read yet are gone from the table's log
-splitBytes             about so many bytes are read by a task
-pinnedByCheckpoint     batch, joined by a stream: the checkpointLocation of the stream. All attempts of a micro-batch
-                       read the version that the first one has read, also after a crash (`batch_manifest`)
-pinnedTables           with pinnedByCheckpoint: a JSON list of the tables that the stream joins; default: this one
-
-Writing
-tableFormat            delta (default, exactly once) or parquet (files in a directory, at least once)
-partitionBy            columns of the rows, with commas between them; only the first write of a table needs it
-mergeSchema            new columns of the rows become columns of the table
-overwriteSchema        batch overwrite: the table takes the schema of the rows
-replaceWhere           batch overwrite of these partitions only: day >= '2026-01-01' AND country = 'DE'
-targetFileSize         about so many bytes are in a file
-compression            zstd (default), snappy, gzip, none
-compactEvery           stream: small files are put together after so many batches; 0 is never
-vacuumHours            with compactEvery: delete files that the table has not had for so many hours
-ottla.sink.name        tells two sinks of one query apart; with ottla.batch.id it names a foreachBatch sink
-ottla.batch.id         in foreachBatch: the batch id, so that a repeated batch is written once
-ottla.batch.digest     in foreachBatch: a digest of what the batch was made of; a batch with the same id and another
-                       digest is refused
+``option_table`` describes them.
 """
 
 from __future__ import annotations
@@ -42,24 +11,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
+from ottla.spark.option_table import TABLE_OPTIONS, Use, names, names_only
 from ottla.spark.options import OptionError, Options
 from ottla.spark.table_location import TableLocation
 
-_READ_NAMES = (
-    "versionAsOf", "timestampAsOf", "startingVersion", "maxFilesPerTrigger", "maxRowsPerTrigger", "ignoreChanges",
-    "skipChangeCommits", "readChangeFeed", "failOnDataLoss", "splitBytes", "pinnedByCheckpoint",
-    "pinnedTables",
-)  # fmt: skip
-_STREAM_ONLY = (
-    "startingVersion", "maxFilesPerTrigger", "maxRowsPerTrigger", "ignoreChanges", "skipChangeCommits",
-    "readChangeFeed",
-)  # fmt: skip
-_BATCH_ONLY = ("versionAsOf", "timestampAsOf", "pinnedByCheckpoint", "pinnedTables")
-_WRITE_NAMES = (
-    "tableFormat", "partitionBy", "mergeSchema", "overwriteSchema", "replaceWhere", "targetFileSize", "compression",
-    "compactEvery", "vacuumHours", "ottla.sink.name", "ottla.batch.id", "ottla.batch.digest",
-)  # fmt: skip
-_STORAGE = "storage."
+_READ_NAMES = names(TABLE_OPTIONS, Use.READ)
+STREAM_ONLY = names_only(TABLE_OPTIONS, Use.READ_STREAM)
+_BATCH_ONLY = names_only(TABLE_OPTIONS, Use.READ_BATCH)
+_WRITE_NAMES = names(TABLE_OPTIONS, Use.WRITE)
+STORAGE = "storage."
 _SPLIT_BYTES = 64 << 20
 _TARGET_FILE_BYTES = 128 << 20
 _COMPACT_EVERY = 100
@@ -96,7 +56,7 @@ class TableReadOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool) -> Self:
         location, given = _parse(options, _READ_NAMES)
-        for name in _BATCH_ONLY if stream else _STREAM_ONLY:
+        for name in _BATCH_ONLY if stream else STREAM_ONLY:
             if given.text(name) is not None:
                 kind = "a batch read" if stream else "a stream"
                 raise OptionError(f"the option {name} is for {kind}: leave it out")
@@ -184,14 +144,14 @@ class TableWriteOptions:
 
 
 def _parse(options: Mapping[str, str], names: tuple[str, ...]) -> tuple[TableLocation, Options]:
-    storage = {name: str(value) for name, value in options.items() if name.lower().startswith(_STORAGE)}
+    storage = {name: str(value) for name, value in options.items() if name.lower().startswith(STORAGE)}
     given = Options({name: value for name, value in options.items() if name not in storage}, names)
     path = given.text("path")
     if not path:
         raise OptionError("the table's path is missing: give it to load(), save() or start()")
     if given.properties:
         raise OptionError(f"unknown option 'kafka.{next(iter(given.properties))}': a table has no brokers")
-    return TableLocation.at(path, {name[len(_STORAGE) :]: value for name, value in storage.items()}), given
+    return TableLocation.at(path, {name[len(STORAGE) :]: value for name, value in storage.items()}), given
 
 
 def _pinned_tables(text: str | None, location: TableLocation) -> tuple[str, ...]:

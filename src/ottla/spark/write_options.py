@@ -1,18 +1,4 @@
-"""Options of writing with ``format("ottla")``: Spark's names where Spark's Kafka connector has one. Pure.
-
-topic                        where all rows go; without it every row has a column ``topic``
-ottla.delivery               exactly-once (default) or at-least-once, which is faster
-ottla.sink.name              tells two sinks of one query apart; with ottla.batch.id it names a foreachBatch sink
-ottla.batch.id               in foreachBatch: the batch id, so that a repeated batch is written once
-ottla.batch.digest           in foreachBatch: a digest of what the batch was made of; a batch with the same id and
-                             another digest is refused
-stagingDir                   where tasks keep rows until the driver commits them; tasks and driver must both see it
-ottla.inline.bytes.max       up to so many bytes a task sends to the driver without a file
-ottla.transaction.bytes.max  the most that one transaction may have
-kafka.compression.type       none (default), gzip, snappy, lz4, zstd
-kafka.max.request.size       the most bytes of a record batch
-kafka.transaction.timeout.ms must cover the time in which a batch is sent
-"""
+"""Options of writing with ``format("ottla")``, which ``option_table`` describes. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +8,10 @@ from enum import Enum
 from typing import Self
 
 from ottla.model.batch import CODEC_BY_NAME
+from ottla.spark.option_table import TOPIC_OPTIONS, Use, names
 from ottla.spark.options import Connection, OptionError, Options
 
-_NAMES = (
-    "topic", "includeHeaders", "stagingDir", "ottla.delivery", "ottla.sink.name", "ottla.batch.id",
-    "ottla.batch.digest", "ottla.inline.bytes.max", "ottla.transaction.bytes.max",
-)  # fmt: skip
+_NAMES = names(TOPIC_OPTIONS, Use.WRITE)
 _TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 _INLINE_BYTES_MAX = 4 << 20
 _TRANSACTION_BYTES_MAX = 4 << 30
