@@ -11,6 +11,7 @@ import click
 from ottla.cli import pipeline_run
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.output import JSON, TEXT, YAML, escape_controls, output_option, print_data
+from ottla.cli.pipeline_project import Choice, environment_options
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration, Problem
@@ -56,9 +57,10 @@ def init(file: str, template: str, force: bool) -> None:
 @command.command("validate")
 @click.argument("files", metavar="PATH...", type=_PATH, nargs=-1, required=True)
 @click.option("--deep", is_flag=True, help="Also let Spark analyse every query: takes seconds and needs Java.")
+@environment_options
 @_allow_code
 @output_option(TEXT, JSON, YAML, default=TEXT)
-def validate(files: tuple[str, ...], deep: bool, allow_code: bool, output: str) -> None:
+def validate(files: tuple[str, ...], choice: Choice, deep: bool, allow_code: bool, output: str) -> None:
     """Report all problems of pipelines, without starting them.
 
     Each problem is one line: file, line, column, problem and remedy. The exit code is 1 if there is a problem.
@@ -70,7 +72,7 @@ def validate(files: tuple[str, ...], deep: bool, allow_code: bool, output: str) 
     problems: list[Problem] = []
     results = []
     for file in files:
-        declaration, found = _check(file, deep, allow_code)
+        declaration, found = _check(file, choice, deep, allow_code)
         problems += found
         results.append({"file": file, "problems": [_problem_fields(problem) for problem in found]})
         if output == TEXT:
@@ -87,16 +89,17 @@ def validate(files: tuple[str, ...], deep: bool, allow_code: bool, output: str) 
 
 @command.command("explain")
 @click.argument("file", metavar="PATH", type=_PATH)
+@environment_options
 @_allow_code
 @output_option(TEXT, JSON, YAML, default=TEXT)
-def explain(file: str, allow_code: bool, output: str) -> None:
+def explain(file: str, choice: Choice, allow_code: bool, output: str) -> None:
     """Draw a pipeline: its sources, its flows by zone, what they read, expect and write.
 
     PATH is a file or a project directory. A Python file is executed, which needs --allow-code. YAML is only read.
     """
     from ottla.cli.pipeline_drawing import describe, draw
 
-    picture = describe(_declaration_of(file, allow_code))
+    picture = describe(_declaration_of(file, choice, allow_code))
     if output == TEXT:
         draw(picture)
     else:
@@ -104,21 +107,22 @@ def explain(file: str, allow_code: bool, output: str) -> None:
 
 
 @command.command("graph")
-@click.argument("file", metavar="FILE", type=_FILE)
+@click.argument("file", metavar="PATH", type=_PATH)
+@environment_options
 @click.option(
     "--format", "form", type=click.Choice(["svg"]), default="svg", show_default=True, help="Format of the picture."
 )
 @click.option("--out", type=_FILE, help="Write to this file instead of standard output; an existing one is replaced.")
 @_allow_code
-def graph(file: str, form: str, out: str | None, allow_code: bool) -> None:
+def graph(file: str, choice: Choice, form: str, out: str | None, allow_code: bool) -> None:
     """Write the graph of a pipeline as a picture: sources, flows in the columns of their zones, topics.
 
-    The SVG needs no other file and follows the light or dark mode of the viewer. A Python FILE is executed, which needs
-    --allow-code. YAML is only read.
+    The SVG needs no other file and follows the light or dark mode of the viewer. PATH is a file or a project directory.
+    A Python file is executed, which needs --allow-code. YAML is only read.
     """
     from ottla.pipeline.graph_svg import draw_svg
 
-    picture = draw_svg(_declaration_of(file, allow_code))
+    picture = draw_svg(_declaration_of(file, choice, allow_code))
     if out is None:
         click.echo(picture, nl=False)
         return
@@ -130,9 +134,9 @@ def graph(file: str, form: str, out: str | None, allow_code: bool) -> None:
     click.echo(f"Wrote {out}.")
 
 
-def _declaration_of(file: str, allow_code: bool) -> Declaration:
+def _declaration_of(file: str, choice: Choice, allow_code: bool) -> Declaration:
     """Return the declaration in a file. Print its problems and raise Failure if it has any."""
-    declaration, problems = _check(file, deep=False, allow_code=allow_code)
+    declaration, problems = _check(file, choice, deep=False, allow_code=allow_code)
     if declaration is None:
         for problem in problems:
             click.echo(escape_controls(str(problem), keep=""), err=True)
@@ -140,8 +144,8 @@ def _declaration_of(file: str, allow_code: bool) -> Declaration:
     return declaration
 
 
-def _check(file: str, deep: bool, allow_code: bool) -> tuple[Declaration | None, list[Problem]]:
-    from ottla.pipeline import BadDeclaration, load
+def _check(file: str, choice: Choice, deep: bool, allow_code: bool) -> tuple[Declaration | None, list[Problem]]:
+    from ottla.pipeline import BadDeclaration
     from ottla.pipeline.checks import DeepCheckMissing, deep_check
     from ottla.pipeline.declaration import PythonStep
     from ottla.pipeline.load import top_file
@@ -150,7 +154,7 @@ def _check(file: str, deep: bool, allow_code: bool) -> tuple[Declaration | None,
         top = top_file(file)
         if top.endswith(".py") and not allow_code:
             raise Failure(f"{top} is a Python program that would be executed; add --allow-code if you trust it")
-        declaration = load(top)
+        declaration = choice.load(top)
     except BadDeclaration as bad:
         return None, list(bad.problems)
     except FileNotFoundError as error:

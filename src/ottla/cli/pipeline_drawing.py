@@ -22,6 +22,8 @@ def describe(declaration: Declaration) -> dict[str, Any]:
     return {
         "name": declaration.name,
         "description": declaration.description,
+        "environment": declaration.environment,
+        "parameters": dict(declaration.parameters),
         "brokers": declaration.brokers,
         "storage": declaration.storage,
         "checkpoints": declaration.checkpoints,
@@ -39,7 +41,13 @@ def draw(picture: Mapping[str, Any]) -> None:
     from rich.tree import Tree
 
     head = Text.assemble((picture["name"], "bold"), f"  {picture['trigger']}, {picture['brokers']}")
+    if picture["environment"]:
+        head.append(f", environment {picture['environment']}")
     tree = Tree(head.append(f", tables in {picture['storage']}"), guide_style="dim")
+    if picture["parameters"]:
+        parameters = tree.add(Text("parameters", style="bold cyan"))
+        for name, value in picture["parameters"].items():
+            parameters.add(Text.assemble((name, "bold"), f" = {value}"))
     sources = tree.add(Text("sources", style="bold cyan"))
     for source in picture["sources"]:
         sources.add(_source_line(source))

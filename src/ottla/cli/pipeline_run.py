@@ -16,6 +16,7 @@ import click
 from ottla.cli import interrupts
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_table, output_option, print_data
+from ottla.cli.pipeline_project import Choice, environment_options, report
 from ottla.cli.stages import stages
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _conf = click.option(
 
 @click.command("run")
 @click.argument("file", metavar="PATH", type=_PATH)
+@environment_options
 @_master
 @_conf
 @click.option("--once", is_flag=True, help="Read all existing records, then end; overrides the trigger of the file.")
@@ -51,7 +53,13 @@ _conf = click.option(
     help="Serve Prometheus metrics on this address; the default host is 127.0.0.1, 0.0.0.0 stands for all.",
 )
 def run(
-    file: str, master: str | None, conf: tuple[str, ...], once: bool, trigger: str | None, metrics: str | None
+    file: str,
+    choice: Choice,
+    master: str | None,
+    conf: tuple[str, ...],
+    once: bool,
+    trigger: str | None,
+    metrics: str | None,
 ) -> None:
     """Run a pipeline until it ends, or until Ctrl-C, SIGTERM or 'ottla pipeline stop'.
 
@@ -60,7 +68,7 @@ def run(
     """
     if once and trigger is not None:
         raise click.UsageError("--once and --trigger cannot be combined")
-    declaration = _load(file)
+    declaration = choice.load_or_report(file, needs_secrets=True)
     chosen = _trigger("available-now" if once else trigger) if once or trigger is not None else None
     with ExitStack() as stack:
         served = stack.enter_context(_metrics_server(metrics)) if metrics is not None else None
@@ -83,15 +91,16 @@ def run(
             status = supervisor.run()
     if status.failed:
         names = ", ".join(flow.name for flow in status.failed)
-        raise Failure(f"failed: {names}; 'ottla pipeline status {file}' has the errors")
+        raise Failure(f"failed: {names}; '{choice.command('status', file)}' has the errors")
 
 
 @click.command("status")
 @click.argument("file", metavar="PATH", type=_PATH)
+@environment_options
 @output_option(TABLE, JSON, YAML)
-def status(file: str, output: str) -> None:
+def status(file: str, choice: Choice, output: str) -> None:
     """Show the state of a running pipeline, or the result of its last run."""
-    found = _status(_load(file))
+    found = _status(choice.load_or_report(file))
     now_ms = int(time.time() * 1000)
     alive = found.alive(now_ms)
     if output != TABLE:
@@ -107,15 +116,16 @@ def status(file: str, output: str) -> None:
 
 @click.command("stop")
 @click.argument("file", metavar="PATH", type=_PATH)
+@environment_options
 @click.option(
     "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait for the end."
 )
-def stop(file: str, timeout_s: float) -> None:
+def stop(file: str, choice: Choice, timeout_s: float) -> None:
     """Stop a running pipeline and wait for its end. The next run continues from there."""
     from ottla.pipeline.layout import Layout
     from ottla.pipeline.status import StatusFiles
 
-    declaration = _load(file)
+    declaration = choice.load_or_report(file)
     found = _status(declaration)
     if not found.alive(int(time.time() * 1000)):
         click.echo(f"{found.pipeline} is not running")
@@ -136,6 +146,7 @@ def stop(file: str, timeout_s: float) -> None:
 
 @click.command("backfill")
 @click.argument("file", metavar="PATH", type=_PATH)
+@environment_options
 @click.argument("flows", metavar="[FLOW]...", nargs=-1)
 @click.option("--since", help="Only rows at or after this time: 2026-01-31, or 2026-01-31T12:00:00Z.")
 @click.option("--until", help="Only rows before this time.")
@@ -145,8 +156,8 @@ def stop(file: str, timeout_s: float) -> None:
 @_conf
 @output_option(TABLE, JSON, YAML)
 def backfill(
-    file: str, flows: tuple[str, ...], since: str | None, until: str | None, origin: str, master: str | None,
-    conf: tuple[str, ...], output: str,
+    file: str, choice: Choice, flows: tuple[str, ...], since: str | None, until: str | None, origin: str,
+    master: str | None, conf: tuple[str, ...], output: str,
 ) -> None:  # fmt: skip
     """Recompute rows and replace the existing ones: all, or those of a time range.
 
@@ -155,7 +166,7 @@ def backfill(
     """
     from dataclasses import asdict
 
-    declaration = _load(file)
+    declaration = choice.load_or_report(file, needs_secrets=True)
     bounds = _moment(since, "--since"), _moment(until, "--until")
     with interrupts.not_logged(), _session(declaration, master, conf) as (spark, ownership):
         from ottla.pipeline.backfill import Backfill, Range
@@ -175,24 +186,7 @@ def backfill(
         print_data(rows, output)
     if job.left_out:
         names = ", ".join(sorted(job.left_out))
-        raise Failure(f"not recomputed: {names}; they or their inputs failed, see 'ottla pipeline status {file}'")
-
-
-def _load(file: str) -> Declaration:
-    from ottla.pipeline import BadDeclaration, load
-
-    try:
-        return load(file)
-    except BadDeclaration as bad:
-        raise _refused(bad) from None
-    except FileNotFoundError as error:
-        raise NotFound(f"{error.filename} does not exist; 'ottla pipeline init' writes an example") from None
-
-
-def _refused(bad: Any) -> Failure:
-    for problem in bad.problems:
-        click.echo(escape_controls(str(problem), keep=""), err=True)
-    return Failure("the pipeline was not started; each line above has the remedy")
+        raise Failure(f"not recomputed: {names}; they or their inputs failed, see '{choice.command('status', file)}'")
 
 
 @contextmanager
@@ -209,7 +203,7 @@ def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]
         settings[name] = value
     try:
         from ottla.pipeline.ownership import Ownership
-        from ottla.pipeline.preflight import check_cluster, check_directories, check_functions
+        from ottla.pipeline.preflight import check_cluster, check_directories, check_functions, claim_checkpoints
 
         check_directories(declaration)
         check_cluster(declaration)
@@ -217,10 +211,11 @@ def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]
         with Ownership.of(declaration, uuid.uuid4().hex) as ownership:
             with _waiting_line() as show:
                 ownership.start(show)
+            claim_checkpoints(declaration)
             with _logged_session(declaration, master, settings) as spark:
                 yield spark, ownership
     except BadDeclaration as bad:
-        raise _refused(bad) from None
+        raise report(bad) from None
     except OttlaError as error:
         raise _failure_of(error) from None
 

@@ -6,7 +6,8 @@ Python.
 
 from ottla.pipeline.declaration import Declaration
 from ottla.pipeline.decorators import Pipeline
+from ottla.pipeline.environments import Arguments
 from ottla.pipeline.load import load
 from ottla.pipeline.problems import BadDeclaration, Problem
 
-__all__ = ["BadDeclaration", "Declaration", "Pipeline", "Problem", "load"]
+__all__ = ["Arguments", "BadDeclaration", "Declaration", "Pipeline", "Problem", "load"]

@@ -247,6 +247,10 @@ class Declaration:
 
     name: str
     file: str = field(compare=False)
+    #: the environment that was chosen; empty if the pipeline has none
+    environment: str = ""
+    #: values of the parameters, for output: those of secrets are hidden
+    parameters: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
     brokers: str = "127.0.0.1:9092"
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -261,3 +265,8 @@ class Declaration:
 
     def trigger_of(self, flow: Flow) -> Trigger:
         return flow.trigger or self.trigger
+
+
+def default_checkpoints(storage: str) -> str:
+    """Return the directory of checkpoints of a pipeline that names none."""
+    return f"{storage.rstrip('/')}/_checkpoints"

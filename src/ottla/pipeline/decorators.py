@@ -18,11 +18,13 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ottla.pipeline.checks import check_declaration
 from ottla.pipeline.declaration import Declaration
 from ottla.pipeline.document import Node, node_of
+from ottla.pipeline.environments import Arguments, resolve_parameters
 from ottla.pipeline.problems import Place, Problems
 from ottla.pipeline.project import FindFiles, ProjectReader, ReadFile, find_no_files
 from ottla.pipeline.reading import DeclarationReader
@@ -42,6 +44,7 @@ class Pipeline:
         self._flows: _Entries = []
         self._calls: dict[str, Callable[..., Any]] = {}
         self._problems = Problems()
+        self._values: dict[str, Any] | None = None
 
     def source(self, name: str, **keys: Any) -> None:
         """Declare a topic that is read. Keys are those of a source in YAML."""
@@ -73,8 +76,17 @@ class Pipeline:
         """Rows for the table of another flow."""
         return self._decorator(None, name, {"append_to": target, **keys}, _calling_place())
 
-    def declaration(self, read_file: ReadFile, find_files: FindFiles = find_no_files) -> Declaration:
-        """The whole, checked. Raises BadDeclaration."""
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Values of the parameters, by name, while the flows are planned. Raise RuntimeError before that."""
+        if self._values is None:
+            raise RuntimeError("parameters have values only in functions of flows; write ${name} elsewhere")
+        return self._values
+
+    def declaration(
+        self, read_file: ReadFile, find_files: FindFiles = find_no_files, arguments: Arguments | None = None
+    ) -> Declaration:
+        """Return the checked declaration. Raise BadDeclaration."""
         problems = Problems()
         for problem in self._problems:
             problems.add(problem.place, problem.what, problem.instead)
@@ -84,8 +96,11 @@ class Pipeline:
             entries.append((node_of(key, place), Node("mapping", place, entries=tuple(declared))))
         root = Node("mapping", self._place, entries=tuple(entries))
         root = ProjectReader(self._place.file, problems, read_file, find_files).complete(root)
+        resolved = resolve_parameters(root, arguments or Arguments(), problems)
+        self._values = {name: value.python for name, value in resolved.values.items()}
         reader = DeclarationReader(self._place.file, problems, read_file, self._calls)
-        read = reader.read(root)
+        read = reader.read(resolved.root)
+        read = replace(read, environment=resolved.environment, parameters=resolved.shown_values)
         check_declaration(read, problems, reader.unzoned)
         problems.refuse_if_any()
         return read

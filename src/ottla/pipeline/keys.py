@@ -27,6 +27,9 @@ KEY_FORMATS = ("bytes", "string")
 ON_DATA_LOSS = ("fail", "continue")
 NULL_VALUES = ("reject", "keep")
 DELIVERIES = ("exactly-once", "at-least-once")
+PARAMETER_TYPES = ("string", "int", "bigint", "decimal", "double", "boolean", "date", "timestamp")
+#: settings of the pipeline that an environment may replace
+ENVIRONMENT_SETTINGS = ("name", "brokers", "properties", "storage", "checkpoints", "trigger", "spark")
 #: the parts of time that a table can be partitioned by
 PARTITION_PARTS = ("year", "month", "day", "hour")
 
@@ -108,8 +111,46 @@ PIPELINE = _section(
         "pattern or list of patterns",
         "Further files with `sources` and `flows`, such as `flows/*.yaml`. Relative to the file, inside its directory.",
     ),
+    Key(
+        "parameters",
+        "mapping of names to parameters",
+        "Values that differ from run to run or between environments, used as `${name}`. See "
+        "[parameters](#parameters-and-environments).",
+    ),
+    Key(
+        "environments",
+        "mapping of names to environments",
+        "Where and with which values the pipeline runs, such as `dev` and `prod`; `--env` chooses one.",
+    ),
     Key("sources", "mapping of names to sources", "Topics that are read.", required=True),
     Key("flows", "mapping of names to flows", "Tables and views that are computed from them.", required=True),
+)
+
+PARAMETER = _section(
+    "parameter",
+    "A value that is used as `${name}`.",
+    Key("type", _one_of(PARAMETER_TYPES), "Type of the value.", default="`string`"),
+    Key("default", "value", "Value if a command and the environment give none. Without it the value is required."),
+    Key("description", "text", "For people."),
+    Key(
+        "secret",
+        "`true` or `false`",
+        "Never shown. Only used in `properties` and `spark`, and set by a command or a variable, not in files.",
+        default="`false`",
+    ),
+)
+
+ENVIRONMENT = _section(
+    "environment",
+    "Values of parameters, and settings that replace those of the pipeline; `properties` and `spark` add to them.",
+    Key("description", "text", "For people."),
+    Key("default", "`true` or `false`", "Use this environment if a command names none.", default="`false`"),
+    Key("parameters", "mapping", "Values of parameters."),
+    *(
+        Key(each.name, each.value, "As in the pipeline.")
+        for each in PIPELINE.keys.values()
+        if each.name in ENVIRONMENT_SETTINGS
+    ),
 )
 
 ZONE = _section(
@@ -407,4 +448,18 @@ SIDE_OUTPUT = _section(
 )
 
 #: in the order of the reference page
-SECTIONS = (PIPELINE, INCLUDED, ZONE, SOURCE, WATERMARK, FLOW, STEP, EXPECTATION, TABLE_SINK, TOPIC_SINK, SIDE_OUTPUT)
+SECTIONS = (
+    PIPELINE,
+    INCLUDED,
+    PARAMETER,
+    ENVIRONMENT,
+    ZONE,
+    SOURCE,
+    WATERMARK,
+    FLOW,
+    STEP,
+    EXPECTATION,
+    TABLE_SINK,
+    TOPIC_SINK,
+    SIDE_OUTPUT,
+)

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,7 @@ from ottla.pipeline.checks import check_declaration
 from ottla.pipeline.declaration import Declaration
 from ottla.pipeline.decorators import Pipeline
 from ottla.pipeline.document import SIZE_BYTES_MAX, read_document
+from ottla.pipeline.environments import Arguments, resolve_parameters
 from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems
 from ottla.pipeline.project import FindFiles, ProjectReader, ReadFile, find_no_files
 from ottla.pipeline.reading import DeclarationReader
@@ -25,17 +27,17 @@ _SCHEMA_BYTES_MAX = 1024 * 1024
 _MARK = "__ottla_pipeline__"
 
 
-def load(path: str) -> Declaration:
+def load(path: str, arguments: Arguments | None = None) -> Declaration:
     """Load the pipeline in this file, YAML or `.py`, or in this project directory.
 
-    Raise BadDeclaration, or OSError if a file cannot be read.
+    `arguments` choose the environment and set parameters. Raise BadDeclaration, or OSError if a file cannot be read.
     """
     path = top_file(path)
     if path.endswith(".py"):
-        return load_python(path)
+        return load_python(path, arguments)
     with Path(path).open("rb") as file:
         data = file.read(SIZE_BYTES_MAX + 1)
-    return parse(data, path, read_beside(path), find_beside(path))
+    return parse(data, path, read_beside(path), find_beside(path), arguments)
 
 
 def top_file(path: str) -> str:
@@ -48,19 +50,27 @@ def top_file(path: str) -> str:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.join(path, TOP_FILES[0]))
 
 
-def parse(data: bytes, file: str, read_file: ReadFile, find_files: FindFiles = find_no_files) -> Declaration:
+def parse(
+    data: bytes,
+    file: str,
+    read_file: ReadFile,
+    find_files: FindFiles = find_no_files,
+    arguments: Arguments | None = None,
+) -> Declaration:
     """Read a YAML declaration. `file` is its name in problems; the functions open and find files that it names."""
     problems = Problems()
     root = read_document(data, file, problems)
     root = ProjectReader(file, problems, read_file, find_files).complete(root)
+    resolved = resolve_parameters(root, arguments or Arguments(), problems)
     reader = DeclarationReader(file, problems, read_file)
-    declaration = reader.read(root)
+    declaration = reader.read(resolved.root)
+    declaration = replace(declaration, environment=resolved.environment, parameters=resolved.shown_values)
     check_declaration(declaration, problems, reader.unzoned)
     problems.refuse_if_any()
     return declaration
 
 
-def load_python(path: str) -> Declaration:
+def load_python(path: str, arguments: Arguments | None = None) -> Declaration:
     """Import a Python file and take the one Pipeline it makes. What the file itself raises is for its author to see."""
     found = [value for value in vars(_import_file(path)).values() if isinstance(value, Pipeline)]
     pipelines = list({id(one): one for one in found}.values())
@@ -68,7 +78,7 @@ def load_python(path: str) -> Declaration:
         count = "no" if not pipelines else str(len(pipelines))
         instead = "make one: shop = Pipeline('shop', storage='lake')" if not pipelines else "keep one per file"
         raise BadDeclaration([Problem(Place(path), f"the file makes {count} pipelines", instead)])
-    return pipelines[0].declaration(read_beside(path), find_beside(path))
+    return pipelines[0].declaration(read_beside(path), find_beside(path), arguments)
 
 
 def read_beside(path: str) -> ReadFile:

@@ -20,6 +20,8 @@ from ottla.pipeline.layout import Layout
 
 #: for one address; one that refuses connections is known at once
 _ANSWER_S_MAX: Final = 5.0
+#: beside the checkpoints of the flows
+_ENVIRONMENT_FILE: Final = "_environment"
 
 
 class BrokersUnreachable(OttlaError):
@@ -32,6 +34,10 @@ class TopicsMissing(OttlaError):
 
 class DirectoryNotWritable(OttlaError):
     """Tables or checkpoints cannot be written."""
+
+
+class EnvironmentMismatch(OttlaError):
+    """The checkpoints belong to another environment of the pipeline."""
 
 
 def check_cluster(declaration: Declaration) -> None:
@@ -65,6 +71,33 @@ def check_directories(declaration: Declaration) -> None:
         else:
             continue
         raise DirectoryNotWritable(f"{key} {path} cannot be used: {why}; correct '{key}' in {declaration.file}")
+
+
+def claim_checkpoints(declaration: Declaration) -> None:
+    """Note the environment beside the checkpoints of a pipeline. Raise EnvironmentMismatch if they are another's.
+
+    The caller owns the pipeline. Checkpoints of a time when the pipeline had no environments go to the first one.
+    """
+    from ottla.spark.staging import open_filesystem
+
+    layout = Layout.of(declaration)
+    uri = f"{layout.checkpoints}/{layout.pipeline}/{_ENVIRONMENT_FILE}"
+    filesystem, path = open_filesystem(uri)
+    try:
+        with filesystem.open_input_stream(path) as stream:
+            owner = bytes(stream.read()).decode().strip()
+    except FileNotFoundError:
+        owner = ""
+    if owner and owner != declaration.environment:
+        asked = f"environment {declaration.environment!r}" if declaration.environment else "no environment"
+        raise EnvironmentMismatch(
+            f"the checkpoints in {layout.checkpoints}/{layout.pipeline} belong to environment {owner!r}, and this run "
+            f"has {asked}; give it its own 'checkpoints' and 'storage', or delete {uri} if the environment was renamed"
+        )
+    if declaration.environment and not owner:
+        filesystem.create_dir(os.path.dirname(path), recursive=True)
+        with filesystem.open_output_stream(path) as stream:
+            stream.write(f"{declaration.environment}\n".encode())
 
 
 def check_functions(declaration: Declaration) -> None:

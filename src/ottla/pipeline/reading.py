@@ -26,6 +26,7 @@ from ottla.pipeline.declaration import (
     TopicSink,
     Trigger,
     Watermark,
+    default_checkpoints,
 )
 from ottla.pipeline.document import Node
 from ottla.pipeline.duration import parse_duration_ms
@@ -69,7 +70,7 @@ class DeclarationReader:
             brokers=self._brokers(fields),
             properties=fields.properties("properties"),
             storage=storage,
-            checkpoints=fields.text("checkpoints", f"{storage.rstrip('/')}/_checkpoints"),
+            checkpoints=fields.text("checkpoints", default_checkpoints(storage)),
             trigger=self._trigger(fields) or _DEFAULT_TRIGGER,
             spark=fields.properties("spark"),
             zones=self._zones,

@@ -89,7 +89,7 @@ def tokenize(text: str) -> tuple[list[Token], list[Flaw]]:
         if kind == "comment":
             position = _skip_comment(text, start, flaws)
         elif kind == "open":
-            end = _end_of_quoted(text, start, raw)
+            end = end_of_quoted(text, start, raw)
             if end is None:
                 what = "identifier in backticks" if text[start] == "`" else "text in quotes"
                 flaws.append(Flaw(start, f"this {what} does not end", f"close it with {text[start]}"))
@@ -258,7 +258,7 @@ def _skip_comment(text: str, start: int, flaws: list[Flaw]) -> int:
     return len(text)
 
 
-def _end_of_quoted(text: str, start: int, raw: bool) -> int | None:
+def end_of_quoted(text: str, start: int, raw: bool) -> int | None:
     quote, position = text[start], start + 1
     while position < len(text):
         sign = text[position]

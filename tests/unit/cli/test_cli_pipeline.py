@@ -206,3 +206,63 @@ def test_graph_writes_an_svg_to_the_output_or_to_a_file(ottla: Any, shop: Path) 
     assert shop.with_name("shop.svg").read_text(encoding="utf-8") == printed.stdout
     refused = ottla("pipeline", "graph", shop.name, "--out", "none/shop.svg")
     assert refused.exit_code == 1 and "cannot be written: no such file or directory" in refused.stderr
+
+
+_PROJECT = """\
+name: shop_${env}
+storage: lake/${env}
+parameters:
+  least: {type: decimal, default: 5}
+  token: {secret: true}
+environments:
+  dev: {default: true}
+  prod: {parameters: {least: 7}}
+properties: {sasl.password: "${token}"}
+spark: {spark.hadoop.fs.s3a.secret.key: "${token}"}
+sources:
+  orders: {topic: orders, format: json, schema: "amount DECIMAL(10,2)"}
+flows:
+  staged: {zone: staging, from: orders}
+  big: {zone: trusted, from: staged, sql: "SELECT * FROM staged WHERE amount > ${least}"}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with two environments, a parameter and a secret, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.yaml").write_text(_PROJECT)
+    return tmp_path
+
+
+def test_explain_shows_the_environment_and_the_values_of_parameters(ottla: Any, project: Path) -> None:
+    shown = json.loads(ottla("pipeline", "explain", ".", "--env", "prod", "-o", "json").stdout)
+    assert (shown["environment"], shown["parameters"]["least"], shown["storage"]) == ("prod", "7", "lake/prod")
+    assert "amount > 7BD" in shown["flows"][1]["steps"][0]["sql"]
+    text = ottla("pipeline", "explain", ".", "--param", "least=9").stdout
+    assert "environment dev" in text and "least = 9" in text
+
+
+@pytest.mark.parametrize("verb", [("explain",), ("explain", "-o", "json"), ("validate", "-o", "json"), ("graph",)])
+def test_secrets_are_not_shown(
+    ottla: Any, project: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("OTTLA_PARAM_TOKEN", "hunter2")
+    result = ottla("pipeline", *verb, ".")
+    assert (result.exit_code, "hunter2" in result.output) == (0, False)
+
+
+def test_values_that_do_not_fit_are_refused_with_what_exists(ottla: Any, project: Path) -> None:
+    result = ottla("pipeline", "validate", ".", "--param", "lest=1")
+    assert (result.exit_code, "--param lest: there is no such parameter; write least" in result.stdout) == (1, True)
+    result = ottla("pipeline", "explain", ".", "--env", "test")
+    assert "there is no environment 'test' (--env); write one of dev, prod" in result.stderr
+    assert ottla("pipeline", "explain", ".", "--param", "least").exit_code == 2
+    assert ottla("pipeline", "explain", ".", "--param", "least=1", "--param", "least=2").exit_code == 2
+
+
+def test_run_needs_secrets_and_status_does_not(ottla: Any, project: Path) -> None:
+    result = ottla("pipeline", "run", ".")
+    assert result.exit_code == 1
+    assert "the parameter 'token' has no value in environment 'dev'; set OTTLA_PARAM_TOKEN" in result.stderr
+    assert "has never run here" in ottla("pipeline", "status", ".", "--env", "prod").stderr

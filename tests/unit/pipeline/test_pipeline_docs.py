@@ -19,7 +19,7 @@ from ottla.pipeline.load import parse
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "pipelines.md"
 PURE = ("checks", "declaration", "decorators", "document", "duration", "expectations", "fields", "graph", "keys",
-        "lineage", "load", "predicate", "problems", "reading", "schema", "sql")  # fmt: skip
+        "lineage", "load", "predicate", "problems", "project", "parameters", "reading", "schema", "sql")  # fmt: skip
 
 
 def test_the_tables_of_keys_are_current() -> None:
@@ -34,7 +34,7 @@ def test_the_tables_of_keys_are_current() -> None:
 
 def test_every_key_is_read_somewhere() -> None:
     """A key in the table that no reader asks for would be accepted and mean nothing."""
-    files = ("reading.py", "zone_rules.py", "project.py")
+    files = ("reading.py", "zone_rules.py", "project.py", "environments.py")
     code = "".join((ROOT / "src" / "ottla" / "pipeline" / name).read_text() for name in files)
     for section in SECTIONS:
         for key in section.keys:

@@ -1,0 +1,88 @@
+"""What all `ottla pipeline` commands share: the options --env and --param, and loading a pipeline with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla.cli.failure import Failure, NotFound
+from ottla.cli.output import escape_controls
+
+if TYPE_CHECKING:
+    from ottla.pipeline import BadDeclaration, Declaration
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The environment and the parameters that a command line chooses."""
+
+    environment: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def load(self, path: str, *, needs_secrets: bool = False) -> Declaration:
+        """Load a pipeline. Raise BadDeclaration, or NotFound if there is no such file."""
+        from ottla.pipeline import Arguments, load
+
+        arguments = Arguments(
+            environment=self.environment,
+            parameters=self.parameters,
+            variables=os.environ,
+            needs_secrets=needs_secrets,
+        )
+        try:
+            return load(path, arguments)
+        except FileNotFoundError as error:
+            raise NotFound(f"{error.filename} does not exist; 'ottla pipeline init' writes an example") from None
+
+    def load_or_report(self, path: str, *, needs_secrets: bool = False) -> Declaration:
+        """Load a pipeline; print its problems and raise Failure if it has any."""
+        from ottla.pipeline import BadDeclaration
+
+        try:
+            return self.load(path, needs_secrets=needs_secrets)
+        except BadDeclaration as bad:
+            raise report(bad) from None
+
+    def command(self, verb: str, path: str) -> str:
+        """Return a command to show: the same pipeline in the same environment."""
+        env = f" --env {self.environment}" if self.environment is not None else ""
+        return f"ottla pipeline {verb} {path}{env}"
+
+
+def report(bad: BadDeclaration) -> Failure:
+    """Print the problems of a pipeline, and return the failure of the command."""
+    for problem in bad.problems:
+        click.echo(escape_controls(str(problem), keep=""), err=True)
+    return Failure("the pipeline was not started; each line above has the remedy")
+
+
+def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --env and --param to a command. The function receives both as `choice`."""
+
+    @click.option("--env", "environment", metavar="NAME", help="The environment of the pipeline to use.")
+    @click.option(
+        "--param", "parameters", metavar="NAME=VALUE", multiple=True,
+        help="The value of a parameter of the pipeline; can be repeated.",
+    )  # fmt: skip
+    @wraps(function)
+    def call(*args: Any, environment: str | None, parameters: tuple[str, ...], **options: Any) -> Any:
+        return function(*args, choice=Choice(environment, _pairs(parameters)), **options)
+
+    return call
+
+
+def _pairs(parameters: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for one in parameters:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--param {one!r} is not of the form NAME=VALUE")
+        if name in pairs:
+            raise click.UsageError(f"--param {name} is given twice")
+        pairs[name] = value
+    return pairs
