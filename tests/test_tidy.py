@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import work_units
+from spark_privacy import private_uses
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "ottla"
@@ -81,6 +82,57 @@ def test_broad_except_stands_only_at_the_seams() -> None:
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:
     return handler.type is None or ast.unparse(handler.type) in ("Exception", "BaseException")
+
+
+def test_private_parts_of_spark_are_used_in_one_file() -> None:
+    """`spark/spark_internals.py` has a test for each, and says with which versions of Spark it works."""
+    internals = SOURCE / "spark" / "spark_internals.py"
+    uses_spark = ("spark/", "pipeline/", "demo/")
+    for path in [*FILES, *(ROOT / "src").glob("pyspark_*/*.py")]:
+        text, name = path.read_text(), str(path.relative_to(ROOT / "src"))
+        if path == internals:
+            assert len(private_uses(text)) > 20
+        elif name.removeprefix("ottla/").startswith(uses_spark) or name.startswith("pyspark_"):
+            assert private_uses(text) == [], name
+        else:
+            assert [use for use in private_uses(text) if re.search(r" '?(pyspark|py4j)\b", use)] == [], name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rows._jdf.count()",
+        "SparkContext._active_spark_context.stop()",
+        "spark.sparkContext._gateway.jvm",
+        "from py4j.protocol import Py4JError",
+        "import pyspark.java_gateway",
+        "from pyspark.sql.pandas.types import to_arrow_schema",
+        "from pyspark.sql.datasource import _private",
+        "context.getLocalProperty('streaming.sql.batchId')",
+        "settings['x'] = 'org.apache.spark.sql.execution.streaming.Some'",
+        "sys.modules['pyspark.sql.worker.plan_data_source_read'].json = None",
+        "plan.getClass()",
+        "class Listener:\n    def _jlistener(self): ...",
+        "os.environ['PYSPARK_GATEWAY_PORT']",
+    ],
+)
+def test_private_part_of_spark_is_found(line: str) -> None:
+    assert private_uses(f"def use():\n    pass\n\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from pyspark.sql.datasource import DataSource",
+        "self._jdf_count = 1",
+        "range_._replace(end=1)",
+        '"""Calls org.apache.spark.sql.Dataset."""',
+        "if TYPE_CHECKING:\n    from pyspark.sql.readwriter import DataFrameWriter",
+        "settings['x'] = 'org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider'",
+    ],
+)
+def test_public_part_of_spark_is_allowed(line: str) -> None:
+    assert private_uses(line) == []
 
 
 def test_every_metric_is_documented() -> None:

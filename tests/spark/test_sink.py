@@ -24,6 +24,7 @@ from ottla.spark.columns import RowsRefused
 from ottla.spark.commit import CheckpointMismatch, DriverFenced
 from ottla.spark.sink import StagedMessage, StreamWriter
 from ottla.spark.source import OttlaDataSource
+from ottla.spark.spark_internals import StreamTask
 from ottla.testing import BrokerProcess
 
 if TYPE_CHECKING:
@@ -48,10 +49,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes this process the task of a batch of a query."""
 
     def become(batch_id: int, query_id: str = "", run_id: str = "run") -> None:
-        local = {
-            "streaming.sql.batchId": str(batch_id), "sql.streaming.queryId": query_id, "spark.jobGroup.id": run_id,
-        }  # fmt: skip
-        monkeypatch.setattr(sink, "_local_property", local.__getitem__)
+        monkeypatch.setattr(sink, "stream_task", lambda required: StreamTask(query_id, run_id, batch_id))
 
     return become
 

@@ -15,7 +15,7 @@ from random_topic import consume, fill, rows_of
 from ottla.client.cluster import Cluster
 from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
-from ottla.spark.session import STREAM_VARIABLES
+from ottla.spark.spark_internals import STREAM_VARIABLES, worker_environment
 from ottla.testing import BrokerProcess
 
 if TYPE_CHECKING:
@@ -132,9 +132,7 @@ def test_stream_adds_nothing_to_the_environment_that_all_streams_of_a_source_sha
     """Two that add to it at the same time damage it."""
     produce(cluster, topic, 0, 1)
     assert streams.run(topic) == [1]
-    sources: Any = spark._jsparkSession.sessionState().dataSourceManager()  # type: ignore[attr-defined]
-    variables = set(sources.lookupDataSource("ottla").dataSourceCls().envVars().keySet())
-    assert variables == {"PYTHONPATH", *STREAM_VARIABLES}
+    assert set(worker_environment(spark, "ottla").keySet()) == {"PYTHONPATH", *STREAM_VARIABLES}
 
 
 def test_running_stream_sees_records_and_publishes_its_progress_as_a_group(

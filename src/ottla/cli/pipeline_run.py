@@ -248,11 +248,12 @@ def _logged_session(declaration: Declaration, master: str | None, settings: dict
 def _spark_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions of Spark's start; none if it is not installed, which `build_session` reports."""
     try:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
     except ImportError:
         return ()
-    return PySparkException, Py4JError
+    from ottla.spark.spark_internals import java_errors
+
+    return PySparkException, *java_errors()
 
 
 def _failure_of(error: Exception) -> Failure:

@@ -6,11 +6,9 @@ input could not be analysed is left out: its problems would be echoes.
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -24,13 +22,12 @@ from ottla.pipeline.lineage import LINEAGE, RAW_COLUMNS, RECORD_COLUMNS
 from ottla.pipeline.plan import FunctionRefused, NothingIsLate, Planner, QueryRefused, Work
 from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems, suggestion
 from ottla.spark.session import build_session
+from ottla.spark.spark_internals import check_streaming, without_error_logs
 
 if TYPE_CHECKING:
     from ottla.pipeline.document import Text
 
 _RAW_DDL = ", ".join(f"`{name}` {kind}" for name, kind in RAW_COLUMNS.items())
-#: pyspark prints each error of an analysis as JSON, besides raising it
-_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _PARSED_AT = re.compile(r"\(line (\d+), pos (\d+)\)")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+.*", re.S)
 _CONDITION = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
@@ -66,7 +63,7 @@ class _Analysis:
         self.schemas: dict[str, StructType] = {}
 
     def run(self, flows: Collection[str]) -> tuple[Problem, ...]:
-        with _quiet():
+        with without_error_logs():
             for name in self._graph.order:
                 flow = self._graph.declaration.flows[name]
                 if name in flows and all(
@@ -108,15 +105,11 @@ class _Analysis:
         return rate.selectExpr(*(f"CAST(NULL AS {one.dataType.simpleString()}) AS `{one.name}`" for one in schema))
 
     def _check_stream(self, flow: Flow, work: Work) -> None:
-        """What no stream can do, Spark says only when a query starts; its check is asked for here."""
+        """Add a problem if the rows need an operation that no stream supports."""
         if not work.rows.isStreaming:
             return
-        jvm: Any = self._spark._jvm
-        modes = jvm.org.apache.spark.sql.streaming.OutputMode
-        mode = modes.Update() if flow.emit == "changes" else modes.Append()
-        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
         try:
-            checker.checkForStreaming(work.rows._jdf.queryExecution().analyzed(), mode)
+            check_streaming(work.rows, updates=flow.emit == "changes")
         except AnalysisException as error:
             self._problems.add(_place_of_failure(flow), f"flow {flow.name!r}: {_plain(error)}", "write it otherwise")
 
@@ -189,15 +182,3 @@ def _plain(error: BaseException) -> str:
         return str(error)
     text = _SQLSTATE.sub("", _CONDITION.sub("", str(error)))
     return text.strip().splitlines()[0] if text.strip() else str(error)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    before = {name: logging.getLogger(name).disabled for name in _LOUD}
-    for name in _LOUD:
-        logging.getLogger(name).disabled = True
-    try:
-        yield
-    finally:
-        for name, disabled in before.items():
-            logging.getLogger(name).disabled = disabled

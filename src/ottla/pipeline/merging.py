@@ -17,7 +17,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 
 from ottla.model.errors import OttlaError
@@ -38,6 +37,7 @@ from ottla.spark.keyed_tasks import (
     tombstones_of,
 )
 from ottla.spark.maintenance import delete_partitions_before, maybe_maintain
+from ottla.spark.spark_internals import arrow_schema_of
 from ottla.spark.table_commit import Committed, MergedFiles, TableBatch, TableCommit, discard, schema_of
 from ottla.spark.table_files import DataFile, FileLayout, FileSlice, split_files
 from ottla.spark.table_location import TableLocation
@@ -170,7 +170,7 @@ class _Merge:
             location=self._location,
             rule=self._rule,
             layout=FileLayout(
-                schema=to_arrow_schema(schema, timezone="UTC"),
+                schema=arrow_schema_of(schema),
                 partition_by=tuple(table.metadata().partition_columns),
                 compression="zstd",
                 target_file_bytes=_FILE_BYTES,
@@ -257,7 +257,7 @@ class _Merge:
         return [files[row[0]] for row in sorted(found)]
 
     def _read(self, location: TableLocation, tasks: Sequence[Sequence[FileSlice]], schema: StructType) -> DataFrame:
-        columns: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        columns: pa.Schema = arrow_schema_of(schema)
         read: Callable[..., Any] = partial(read_files, location, tasks, columns)
         return self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
 

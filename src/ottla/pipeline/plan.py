@@ -36,10 +36,11 @@ from ottla.pipeline.declaration import PREVIOUS, Flow, PythonStep, Source, SqlSt
 from ottla.pipeline.document import Text
 from ottla.pipeline.expectations import Expectation
 from ottla.pipeline.graph import Graph
-from ottla.pipeline.late import ROW, entering, inputs_read
+from ottla.pipeline.late import ROW, entering
 from ottla.pipeline.layout import resolve
 from ottla.pipeline.lineage import DECODED_COLUMNS, RECORD_COLUMNS, Expanded, expand
 from ottla.spark import formats
+from ottla.spark.spark_internals import count_streams
 from ottla.spark.wire_format import read_schema
 
 CAUSE = "__cause"
@@ -203,7 +204,7 @@ class Planner:
             raise NothingIsLate(flow)
         rows = work.rows.unionByName(late.select(F.struct("*").alias(LATE)), allowMissingColumns=True)
         names = tuple(name for name in late.schema[ROW].dataType.names if name not in HIDDEN)  # type: ignore[attr-defined]
-        scans = work.scans * inputs_read(rows) // inputs_read(work.rows)
+        scans = work.scans * count_streams(rows) // count_streams(work.rows)
         return replace(work, rows=rows, late_columns=names, scans=scans)
 
     def _expect(self, flow: Flow, rows: DataFrame) -> DataFrame:

@@ -25,10 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming import StreamingQuery
 
 import ottla
 from ottla.model.errors import OttlaError
@@ -54,7 +53,7 @@ from ottla.spark.listening import QueryListener
 from ottla.spark.progress import ProgressPublisher, offsets_of
 from ottla.spark.session import is_local
 from ottla.spark.source_offsets import read_source_offsets
-from ottla.spark.spark_internals import planned_batch
+from ottla.spark.spark_internals import activate_session, java_errors, planned_batch, query_of_batch
 from ottla.spark.staging import open_filesystem
 from ottla.spark.table_commit import BatchMismatch
 from ottla.spark.table_location import TableLocation
@@ -72,7 +71,7 @@ _NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 _SETTLED = ("Waiting", "Processing")
 _PACKAGES = ("ottla", "pyspark_ottla", "pyspark_ottla_table")
 #: what a start of a query, or a batch job, may fail with
-_FAILURES = (PySparkException, Py4JError, OttlaError, OSError)
+_FAILURES: tuple[type[Exception], ...] = (PySparkException, *java_errors(), OttlaError, OSError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +118,8 @@ class Session:
     ends: EndOffsets
 
     def enter_thread(self) -> None:
-        """A thread of ours has no active session for Spark, and without one no data source of Python's is found."""
-        jvm: Any = self.spark._jvm
-        jvm.SparkSession.setActiveSession(self.spark._jsparkSession)
+        """Make the session that of the calling thread. Call it at the start of each thread."""
+        activate_session(self.spark)
 
 
 class Supervisor:
@@ -425,10 +423,9 @@ class _Stream:
         parquet = any(table is not None and table.format == "parquet" for table in stored)
         files = CheckpointFiles(checkpoint)
         files.repair()
-        context = session.spark.sparkContext
 
         def write(rows: DataFrame, number: int) -> None:
-            query = str(context.getLocalProperty("sql.streaming.queryId"))
+            query = query_of_batch(session.spark)
             # Operators inside of steps know the watermark of the batch before.
             mark = read_watermark(checkpoint, number - 1 if flow.steps else number) if flow.late_rows else None
             reads = manifests.decide(number, pins.tables) if pins.tables else None

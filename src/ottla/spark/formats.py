@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from ottla.spark.avro import AvroDecoder, AvroEncoder
 from ottla.spark.protobuf import ProtobufDecoder, ProtobufEncoder
+from ottla.spark.spark_internals import spark_type_of
 from ottla.spark.wire_format import Cause, SchemaRefused, SchemaSource
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def encode(rows: DataFrame, format: Format, *, columns: Sequence[str] | None = N
 
 def _vectorised(work: Callable[[pa.Array], pa.Array], result: DataType) -> Callable[[Column], Column]:
     # Spark's stubs ask for an argument of which Spark itself warns: the kind is found by the annotations.
-    made = arrow_udf(work, result)  # type: ignore[call-overload]
+    made = F.arrow_udf(work, result)  # type: ignore[call-overload]
     # Otherwise a filter on the cause is moved below, and every value is decoded once for it and once for its row.
     once: Callable[[Column], Column] = made.asNondeterministic()
     return once
@@ -141,7 +140,7 @@ class _Decode(_Work):
 
     @property
     def type(self) -> Any:
-        return from_arrow_type(self.decoder.type)
+        return spark_type_of(self.decoder.type)
 
     def run(self, values: pa.Array) -> pa.Array:
         decoded, causes = self.decoder.decode(values)
@@ -158,7 +157,7 @@ class _Encode(_Work):
 
     @property
     def type(self) -> Any:
-        return from_arrow_type(self.encoder.type)
+        return spark_type_of(self.encoder.type)
 
     def run(self, rows: pa.Array) -> pa.Array:
         return self.encoder.encode(rows)

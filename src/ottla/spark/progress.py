@@ -18,6 +18,7 @@ from ottla.client.errors import ClientError
 from ottla.spark.listening import QueryListener
 from ottla.spark.offsets import PartitionOffsets
 from ottla.spark.options import Connection, Options
+from ottla.spark.spark_internals import TOPIC_SOURCES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.spark")
 
-#: how Spark describes sources in Python, without the name of their format, and its own Kafka connector
-_TOPIC_SOURCES = ("PythonMicroBatchStream", "KafkaV2")
 _GROUP_PREFIX_DEFAULT = "spark"
 #: Spark calls listeners one after another: a cluster that is away must not hold up the others
 _COMMIT_S_MAX = 5.0
@@ -96,7 +95,7 @@ class ProgressPublisher(QueryListener):
 
 def offsets_of(description: str, end_offset: str | None) -> PartitionOffsets:
     """The offsets of a source that reads topics, nothing of another: a query may read from files and tables, too."""
-    if end_offset is None or not any(kind in description for kind in _TOPIC_SOURCES):
+    if end_offset is None or not any(kind in description for kind in TOPIC_SOURCES):
         return PartitionOffsets()
     try:
         return PartitionOffsets.from_json(end_offset)

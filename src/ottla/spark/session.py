@@ -13,23 +13,20 @@ import ipaddress
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ottla
 from ottla.model.errors import OttlaError
 from ottla.spark.home import home_without_archive
 from ottla.spark.java import find_java
+from ottla.spark.spark_internals import LOCAL_CHECKPOINT_MANAGER, complete_environments, is_submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-#: spark-submit tells the Python process by this name where its JVM listens
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 #: right wherever the job runs
 _DEFAULTS = {
@@ -51,10 +48,8 @@ _LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     # The default one forks a process per file on local disks, some dozens for each micro-batch.
-    "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
+    "spark.sql.streaming.checkpointFileManagerClass": LOCAL_CHECKPOINT_MANAGER,
 }
-#: what Spark puts into the environment of a source's workers when a stream of it starts
-STREAM_VARIABLES = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_LOCAL_DIRS", "SPARK_PYTHON_RUNTIME")
 _SOURCES = ("ottla", "ottla-table")
 
 
@@ -84,7 +79,7 @@ def build_session(app_name: str, master: str | None = None, conf: Mapping[str, s
         for child in _child_processes() - children:
             os.kill(child, signal.SIGKILL)
         raise
-    complete_environments(session)
+    complete_environments(session, _SOURCES)
     return session
 
 
@@ -96,31 +91,12 @@ def _child_processes() -> set[int]:
     return children
 
 
-def complete_environments(session: SparkSession) -> None:
-    """Let streams of our sources start side by side.
-
-    All streams of a source share the environment of its workers, a hash map that nobody guards, and each of them puts
-    the same variables into it when it starts. Two at a time can leave one in it twice, and then no task of that source
-    can be sent out as long as the session lives ("Illegal size 5 of collection, expected 6"). Where they are in it
-    already, putting them again changes nothing.
-    """
-    sources: Any = session._jsparkSession.sessionState().dataSourceManager()
-    # The first stream puts the values of its own; until then these are good enough for workers that plan.
-    values = {"SPARK_PYTHON_RUNTIME": "PYTHON_WORKER", "SPARK_LOCAL_DIRS": tempfile.gettempdir()}
-    for name in _SOURCES:
-        if sources.dataSourceExists(name):
-            environment = sources.lookupDataSource(name).dataSourceCls().envVars()
-            for variable in STREAM_VARIABLES:
-                environment.putIfAbsent(variable, values.get(variable, "0"))
-
-
 def settings_of(
     app_name: str, master: str | None, conf: Mapping[str, str], environ: Mapping[str, str]
 ) -> dict[str, str]:
     """All settings of a session: defaults, then what the caller says."""
     chosen = master or conf.get("spark.master")
-    # spark-submit has started the JVM already, with the master of its command line.
-    if chosen is None and _SUBMITTED not in environ:
+    if chosen is None and not is_submitted(environ):
         chosen = "local[*]"
     settings = _DEFAULTS | (_LOCAL_DEFAULTS if chosen and is_on_this_machine(chosen) else {}) | dict(conf)
     settings["spark.app.name"] = app_name

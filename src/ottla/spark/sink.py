@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ottla.client.cluster import Cluster
@@ -25,6 +24,7 @@ from ottla.spark.columns import RowsRefused, check_written_columns
 from ottla.spark.commit import Checkpoint, CommitProtocol, CommitSettings, commit_once
 from ottla.spark.options import Connection
 from ottla.spark.source_offsets import read_source_offsets
+from ottla.spark.spark_internals import stream_task
 from ottla.spark.staging import (
     JOBS,
     Staged,
@@ -77,14 +77,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """In a task: no effect that anybody sees, unless delivery is at least once."""
-        query_id, run_id = _local_property("sql.streaming.queryId"), _local_property("spark.jobGroup.id")
+        task = stream_task(required=True)
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             _produce_rows(self.options, iterator)
-            return StagedMessage(staged=Staged(), query_id=query_id, run_id=run_id)
-        batch_id = int(_local_property("streaming.sql.batchId") or 0)
+            return StagedMessage(staged=Staged(), query_id=task.query_id, run_id=task.run_id)
         directory = staging_directory(self.options, self.driver_host)
-        file = staging_file(directory, self._name(query_id), batch_id) if directory is not None else None
-        return StagedMessage(staged=_stage_rows(self.options, file, iterator), query_id=query_id, run_id=run_id)
+        file = staging_file(directory, self._name(task.query_id), task.batch_id or 0) if directory is not None else None
+        staged = _stage_rows(self.options, file, iterator)
+        return StagedMessage(staged=staged, query_id=task.query_id, run_id=task.run_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when every task has succeeded."""
@@ -215,11 +215,6 @@ def staging_directory(options: WriteOptions, driver_host: str) -> str | None:
     if os.stat(directory).st_uid != os.getuid():
         raise StagingError(f"{directory} belongs to somebody else: set option stagingDir")
     return directory
-
-
-def _local_property(name: str) -> str:
-    context = TaskContext.get()
-    return (context.getLocalProperty(name) if context is not None else None) or ""
 
 
 # -- the driver -----------------------------------------------------------------------------------------------------

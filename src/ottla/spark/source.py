@@ -14,18 +14,13 @@ turns ranges into rows.
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -64,6 +59,7 @@ from ottla.spark.offsets import (
 from ottla.spark.option_table import TOPIC_OPTIONS, Use
 from ottla.spark.options import OptionError, ReadOptions
 from ottla.spark.reading import ColumnsRefused, Task, check_columns, read_ahead, read_tasks
+from ottla.spark.spark_internals import RowsAhead, arrow_schema_of, write_offsets_with
 from ottla.spark.watching import TopicWatcher
 
 if TYPE_CHECKING:
@@ -75,8 +71,6 @@ log = logging.getLogger("ottla.spark")
 _IDLE_WAIT_S: Final = 0.2
 #: a question that comes sooner than this after the last means that Spark has nothing else to do
 _IDLE_GAP_S: Final = 0.06
-#: the process that asks a stream reader, as a module
-_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _COLUMNS = StructType(
@@ -170,32 +164,7 @@ class OttlaReader(DataSourceReader):
         return _read(self._options, partition, self._columns)
 
 
-class RowsAhead(DataSourceStreamReader):
-    """A reader that can hand over rows with the partitions of a batch.
-
-    Spark takes them from the wrapper around its simple readers only, and asks for them when ``partitions`` has
-    returned. That wrapper can do less than we (it neither limits batches nor reports the latest offset), so a reader
-    passes for one between these two calls and at no other time. If a release of Spark does not ask, nothing is lost:
-    the partition can be read by a task as any other.
-    """
-
-    def __init__(self) -> None:
-        self._rows: list[pa.RecordBatch] | None = None
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return type(self) if self._rows is None else _SimpleStreamReaderWrapper
-
-    def offer(self, rows: list[pa.RecordBatch] | None) -> None:
-        self._rows = rows
-
-    def getCache(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-        rows, self._rows = self._rows, None
-        assert rows is not None, "asked for rows that were not offered"
-        return iter(rows)
-
-
-class OttlaStreamReader(RowsAhead, SupportsTriggerAvailableNow):
+class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The source of one query."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -220,7 +189,7 @@ class OttlaStreamReader(RowsAhead, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> JsonOffsets:
         """Spark asks twice and expects the same: "latest" is resolved once."""
-        write_compact_offsets()
+        write_offsets_with(compact_json)
         if self._initial is None:
             starting = self._watch().resolve(self._options.starting, "the starting offsets", starting=True)
             self._initial = starting.as_json()
@@ -242,7 +211,7 @@ class OttlaStreamReader(RowsAhead, SupportsTriggerAvailableNow):
         Spark compares offsets as text, and the one of a checkpoint may come from Spark's own connector, which has
         another order: so the very document is given back.
         """
-        write_compact_offsets()
+        write_offsets_with(compact_json)
         before = PartitionOffsets.from_json(start)
         latest = self._find_latest(before)
         self._check_topics(before, latest)
@@ -357,7 +326,7 @@ def columns_of(schema: StructType) -> list[str]:
     check_columns(schema.fieldNames())
     if not schema.fields:
         raise ColumnsRefused(f"the schema names no column; a topic has {', '.join(TYPES)}")
-    for field in to_arrow_schema(schema, timezone="UTC"):
+    for field in arrow_schema_of(schema):
         if field.type != TYPES[field.name]:
             raise ColumnsRefused(f"the column {field.name} is of type {TYPES[field.name]}, not {field.type}")
         if not field.nullable:
@@ -370,19 +339,7 @@ def declared_columns(schema: StructType) -> pa.Schema | None:
 
     Spark compares the metadata of rows that are read ahead with that of the schema, and only of those.
     """
-    return to_arrow_schema(schema, timezone="UTC") if any(field.metadata for field in schema.fields) else None
-
-
-def write_compact_offsets() -> None:
-    """Let the process that asks a stream reader write offsets without spaces, as Spark's own connector does.
-
-    Spark compares the text of offsets: with other spaces, a checkpoint of that connector begins with an empty batch.
-    """
-    for name in ("__main__", _RUNNER):
-        runner = sys.modules.get(name)
-        spec = getattr(runner, "__spec__", None)
-        if runner is not None and spec is not None and spec.name == _RUNNER and getattr(runner, "json", None) is json:
-            vars(runner)["json"] = SimpleNamespace(dumps=compact_json, loads=json.loads)
+    return arrow_schema_of(schema) if any(field.metadata for field in schema.fields) else None
 
 
 def _input_partitions(options: ReadOptions, plan: Plan, topic_ids: Mapping[str, bytes]) -> list[InputPartition]:

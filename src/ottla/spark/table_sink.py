@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ottla.spark.maintenance import maybe_maintain
 from ottla.spark.parquet_directory import STAGING, publish
 from ottla.spark.source_offsets import offsets_digest, read_source_offsets
+from ottla.spark.spark_internals import arrow_schema_of, stream_task
 from ottla.spark.table_commit import Replace, TableBatch, TableCommit, TablePlan, discard
 from ottla.spark.table_files import DataFile, DataFileWriter, FileLayout
 from ottla.spark.table_options import TableFormat, TableWriteOptions
@@ -76,7 +75,7 @@ class TableWriting:
         try:
             for batch in iterator:
                 writer.write(batch)
-            return FilesMessage(files=tuple(writer.finish()), query_id=_local_property("sql.streaming.queryId"))
+            return FilesMessage(files=tuple(writer.finish()), query_id=stream_task().query_id)
         except BaseException:
             writer.discard()
             raise
@@ -142,7 +141,7 @@ def _layout(options: TableWriteOptions, plan: TablePlan) -> FileLayout:
     parquet = options.format is TableFormat.PARQUET
     rows: dict[str, Any] = dict(plan.rows)
     return FileLayout(
-        schema=to_arrow_schema(StructType.fromJson(rows), timezone="UTC"),
+        schema=arrow_schema_of(StructType.fromJson(rows)),
         partition_by=plan.partition_by,
         compression=options.compression,
         target_file_bytes=options.target_file_bytes,
@@ -153,8 +152,3 @@ def _layout(options: TableWriteOptions, plan: TablePlan) -> FileLayout:
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[DataFile]:
     return [file for message in messages if isinstance(message, FilesMessage) for file in message.files]
-
-
-def _local_property(name: str) -> str:
-    context = TaskContext.get()
-    return (context.getLocalProperty(name) if context is not None else None) or ""

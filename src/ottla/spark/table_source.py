@@ -13,9 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -27,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from ottla.spark.batch_manifest import pinned_version
 from ottla.spark.options import OptionError
+from ottla.spark.spark_internals import arrow_schema_of, stream_task
 from ottla.spark.table_commit import schema_of
 from ottla.spark.table_files import read_slices, split_files
 from ottla.spark.table_log import (
@@ -60,8 +59,6 @@ _IDLE_WAIT_S: Final = 0.2
 _LOOK_S: Final = 0.05
 #: a question that comes sooner than this after the last means that Spark has nothing else to do
 _IDLE_GAP_S: Final = 0.06
-#: the local property with the number of the micro-batch, which Spark passes on to tasks
-_BATCH_ID: Final = "streaming.sql.batchId"
 
 
 def read_schema(options: TableReadOptions) -> StructType:
@@ -89,7 +86,7 @@ class TableReading:
 
     def __init__(self, options: TableReadOptions, schema: StructType) -> None:
         self.options = options
-        self.columns: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.columns: pa.Schema = arrow_schema_of(schema)
 
     def check_columns(self, table: DeltaTable) -> None:
         """A schema given by the user names the columns that are read."""
@@ -143,7 +140,7 @@ class TableReader(TableReading, DataSourceReader):
         options = self.options
         assert options.pinned_by is not None
         version = pinned_version(
-            options.pinned_by, options.pinned_tables, options.location, _running_batch(), decides=part.number == 0
+            options.pinned_by, options.pinned_tables, options.location, stream_task().batch_id, decides=part.number == 0
         )
         table = load(replace(options, version=version))
         for slices in self.slices(snapshot_files(table))[part.number :: part.parts]:
@@ -326,10 +323,3 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
     def _is_idle(self) -> bool:
         idle = self._idle_since is not None and time.monotonic() - self._idle_since < _IDLE_GAP_S
         return idle and not self._available_now
-
-
-def _running_batch() -> int | None:
-    """Return the number of the micro-batch whose task this is; None outside of a streaming query."""
-    context = TaskContext.get()
-    number = context.getLocalProperty(_BATCH_ID) if context is not None else None
-    return int(number) if number is not None else None

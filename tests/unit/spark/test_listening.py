@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
 
-from ottla.spark.listening import read_progress
+from ottla.spark.spark_internals import read_progress
 
 _ID = "6f1a3f0e-9d5c-4d0e-8f39-1c1f6b6a2f11"
 
