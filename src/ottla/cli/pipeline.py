@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli import pipeline_run
+from ottla.cli import pipeline_run, pipeline_sql
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.output import JSON, TEXT, YAML, escape_controls, output_option, print_data
 from ottla.cli.pipeline_project import Choice, environment_options
@@ -33,7 +33,7 @@ def command() -> None:
 
 # The verbs below need no Spark. Those that do have a module of their own, and import Spark only when they are called,
 # so that help stays instant.
-for _verb in (pipeline_run.run, pipeline_run.status, pipeline_run.stop, pipeline_run.backfill):
+for _verb in (pipeline_run.run, pipeline_run.status, pipeline_run.stop, pipeline_run.backfill, pipeline_sql.sql):
     command.add_command(_verb)
 
 
