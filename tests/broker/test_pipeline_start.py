@@ -80,7 +80,7 @@ def test_second_run_is_refused_while_the_first_is_alive_and_starts_after_it(boot
                 ownership(pipeline, Cluster(bootstrap), "second", _LONG_S) as second,
                 pytest.raises(AlreadyRunning, match="run first, process"),
             ):
-                second.start(lambda line: None)
+                second.claim(lambda line: None)
         assert not first.was_replaced
     # The first run has left, so that the second need not wait for a session.
     with ownership(pipeline, Cluster(bootstrap), "second", _LONG_S) as second:

@@ -45,6 +45,8 @@ log = logging.getLogger("ottla.pipeline")
 SESSION_TIMEOUT_S: Final = 10.0
 #: a live owner answers a new run within this time
 HEARTBEAT_S: Final = 2.0
+#: a live owner has almost certainly answered after this time
+_ANSWER_S: Final = 4.0
 _PROTOCOL_TYPE: Final = "ottla-pipeline"
 _PROTOCOL: Final = "run-v1"
 _TICK_S: Final = 1.0
@@ -172,6 +174,7 @@ class Ownership:
         self._heartbeat_s = heartbeat_s
         # State
         self._shared = _Shared()
+        self._joining_since = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"owner-{pipeline}", daemon=True)
 
@@ -180,39 +183,46 @@ class Ownership:
         return cls(declaration.name, run, lambda: open_cluster(declaration))
 
     def start(self, waiting: Callable[[str], None]) -> None:
-        """Begin to join, in a thread. If another run holds the pipeline, return when this run owns it (see `claim`).
+        """Begin to join, in a thread, and return before it is decided which run owns the pipeline.
 
-        Otherwise return at once: the coordinator gives an empty group a few seconds for more members, and Spark can
-        start in that time. `claim` must be called before anything is written.
+        If no other run holds the pipeline, return at once: the coordinator gives an empty group a few seconds for more
+        members. Otherwise return after 4 s, or earlier when this run owns it. Raise AlreadyRunning if the other run
+        answers in this time. A run that has crashed does not answer, its session expires after 10 s, and Spark can
+        start meanwhile. `claim` must be called before anything is written.
         """
         shared = self._shared
         with shared.changed:
             shared.state = _State.JOINING
+        self._joining_since = time.monotonic()
         self._thread.start()
         with shared.changed:
             shared.changed.wait_for(lambda: shared.has_members is not None or shared.state is not _State.JOINING)
             if shared.state is _State.JOINING and not shared.has_members:
                 return
-        self.claim(waiting)
+        self._await_decision(waiting, _ANSWER_S)
 
     def claim(self, waiting: Callable[[str], None]) -> None:
         """Return when this run owns the pipeline. `waiting` receives a line each second meanwhile.
 
         Raise AlreadyRunning if another run owns it and is alive, ClientError if the group cannot be joined.
         """
-        shared = self._shared
-        if shared.state is _State.NEW:
+        if self._shared.state is _State.NEW:
             self.start(waiting)
-        began = time.monotonic()
+        self._await_decision(waiting, float("inf"))
+        assert self._shared.state is not _State.JOINING, "the thread reports how it ends"
+
+    def _await_decision(self, waiting: Callable[[str], None], timeout_s: float) -> None:
+        """Wait until it is decided which run owns the pipeline, at most this long. Raise as `claim` does."""
+        shared = self._shared
+        deadline = time.monotonic() + timeout_s
         with shared.changed:
-            while shared.state is _State.JOINING and self._thread.is_alive():
+            while shared.state is _State.JOINING and self._thread.is_alive() and time.monotonic() < deadline:
                 if not shared.changed.wait(_TICK_S) and shared.has_members:
-                    waiting(self._waiting_line(shared.holder, time.monotonic() - began))
+                    waiting(self._waiting_line(shared.holder, time.monotonic() - self._joining_since))
             if shared.state is _State.REFUSED:
                 raise AlreadyRunning(self.pipeline, shared.other)
             if shared.error is not None:
                 raise shared.error
-            assert shared.state is not _State.JOINING, "the thread reports how it ends"
 
     @property
     def was_replaced(self) -> bool:

@@ -151,7 +151,7 @@ def test_run_is_refused_while_the_owner_is_alive(group: Group, owner: Ownership)
     group.members = {"m": _OTHER.encode()}
     group.answer(replace(_OTHER, is_owner=True).encode())
     with pytest.raises(AlreadyRunning) as refused:
-        owner.start(lambda line: None)
+        owner.claim(lambda line: None)
     assert str(refused.value) == (
         "the pipeline shop is running (run otheroth, process 1 on far): stop it with 'ottla pipeline stop' first"
     )
@@ -166,9 +166,21 @@ def test_run_waits_for_the_session_of_a_dead_owner_and_says_so(group: Group, own
         lines.append(line)
         group.answer("you")
 
-    owner.start(waiting)
+    owner.claim(waiting)
     assert lines[0] == "waiting for run otheroth, process 1 on far: it has not answered for 0 of 10 s"
     assert not owner.was_replaced
+
+
+def test_start_returns_before_the_session_of_a_dead_owner_has_expired(
+    group: Group, owner: Ownership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.pipeline.ownership._ANSWER_S", 0.0)
+    group.members = {"m": _OTHER.encode()}
+    owner.start(refuse_lines)
+    assert owner._shared.state.name == "JOINING"
+    group.answer("you")
+    owner.claim(lambda line: None)
+    assert owner._shared.state.name == "OWNER"
 
 
 def test_brokers_that_are_away_do_not_stop_the_owner(group: Group, owner: Ownership) -> None:
