@@ -21,9 +21,11 @@ from ottla.model.types import TopicPartition
 from ottla.pipeline import Pipeline, load, merging
 from ottla.pipeline.analysis import analyse
 from ottla.pipeline.backfill import Backfill, Range
+from ottla.pipeline.flow_record import read_checkpoint
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.load import read_beside
 from ottla.pipeline.run import Restarts, Supervisor
+from ottla.pipeline.start_plan import plan_start
 from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
 from ottla.testing import BrokerProcess
 
@@ -155,6 +157,23 @@ def test_status_of_the_last_run_stays(shop: Shop) -> None:
     status = StatusFiles(layout).read()
     assert status is not None and status.state == "ended"
     assert flow(status, "orders_raw").rows == 4
+
+
+def test_plan_knows_which_flows_and_operators_wrote_the_checkpoints(shop: Shop) -> None:
+    file = shop.directory / "shop.yaml"
+    declaration = load(str(file))
+    layout = Layout.of(declaration)
+    assert {one.plan for one in plan_start(declaration).decisions} == {"unchanged"}
+    operators = {
+        name: read_checkpoint(layout.checkpoint(declaration.flows[name])).operators for name in declaration.flows
+    }
+    assert operators["revenue"] == ("stateStoreSave",)
+    assert operators["orders_trusted"] == ("dedupeWithinWatermark",)
+    assert operators["orders_staged"] == ()
+    edited = shop.directory / "edited.yaml"
+    edited.write_text(file.read_text().replace("'1 minute'", "'5 minutes'").replace("amount > 0", "amount > 1"))
+    plans = {one.flow: one.plan for one in plan_start(load(str(edited))).decisions}
+    assert (plans["revenue"], plans["orders_trusted"]) == ("needs a new checkpoint", "keeps state")
 
 
 def test_progress_is_that_of_a_consumer_group(shop: Shop, cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ import click
 from ottla.cli import interrupts
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_table, output_option, print_data
+from ottla.cli.pipeline_plan import check_start, keep_option
 from ottla.cli.pipeline_project import Choice, environment_options, report
 from ottla.cli.stages import stages
 
@@ -52,9 +54,11 @@ _conf = click.option(
     metavar="[HOST:]PORT",
     help="Serve Prometheus metrics on this address; the default host is 127.0.0.1, 0.0.0.0 stands for all.",
 )
+@keep_option
 def run(
     file: str,
     choice: Choice,
+    keep: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     once: bool,
@@ -65,6 +69,8 @@ def run(
 
     Shows the progress of its flows: a table on a terminal, lines elsewhere. A flow that fails is restarted, and the
     other flows continue. The exit code is 1 if a flow has failed at the end.
+
+    Does not start if a flow was edited so that it cannot continue with its checkpoint: see 'ottla pipeline plan'.
     """
     if once and trigger is not None:
         raise click.UsageError("--once and --trigger cannot be combined")
@@ -73,7 +79,8 @@ def run(
     with ExitStack() as stack:
         served = stack.enter_context(_metrics_server(metrics)) if metrics is not None else None
         stack.enter_context(interrupts.not_logged())
-        spark, ownership = stack.enter_context(_session(declaration, master, conf))
+        check = partial(check_start, declaration, choice.command("backfill", file), keep)
+        spark, ownership = stack.enter_context(_session(declaration, master, conf, check))
         from ottla.pipeline.run import Supervisor, stopped_by_signals
         from ottla.pipeline.view import live_view
 
@@ -168,7 +175,8 @@ def backfill(
 
     declaration = choice.load_or_report(file, needs_secrets=True)
     bounds = _moment(since, "--since"), _moment(until, "--until")
-    with interrupts.not_logged(), _session(declaration, master, conf) as (spark, ownership):
+    check = partial(check_start, declaration, choice.command("backfill", file))
+    with interrupts.not_logged(), _session(declaration, master, conf, check) as (spark, ownership):
         from ottla.pipeline.backfill import Backfill, Range
         from ottla.pipeline.view import live_view
 
@@ -190,8 +198,10 @@ def backfill(
 
 
 @contextmanager
-def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]) -> Iterator[tuple[Any, Ownership]]:
-    """Claim the pipeline, then start Spark; yield both."""
+def _session(
+    declaration: Declaration, master: str | None, conf: tuple[str, ...], check: Callable[[], None]
+) -> Iterator[tuple[Any, Ownership]]:
+    """Claim the pipeline, call `check`, then start Spark; yield both."""
     from ottla.model.errors import OttlaError
     from ottla.pipeline import BadDeclaration
 
@@ -212,6 +222,7 @@ def _session(declaration: Declaration, master: str | None, conf: tuple[str, ...]
             with _waiting_line() as show:
                 ownership.start(show)
             claim_checkpoints(declaration)
+            check()
             with _logged_session(declaration, master, settings) as spark:
                 yield spark, ownership
     except BadDeclaration as bad:

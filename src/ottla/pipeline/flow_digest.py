@@ -29,7 +29,7 @@ def flow_digest(graph: Graph, flow: Flow) -> str:
         if isinstance(each, Source) and each.schema_file:
             parts.append(_content(resolve(graph.declaration, each.schema_file)))
         if isinstance(each, Flow):
-            parts += [_code(graph, step) for step in each.steps if isinstance(step, PythonStep)]
+            parts += [code_of(graph, step) for step in each.steps if isinstance(step, PythonStep)]
     return batch_digest(parts)
 
 
@@ -59,7 +59,7 @@ def canonical(value: object) -> object:
     return value
 
 
-def _code(graph: Graph, step: PythonStep) -> str:
+def code_of(graph: Graph, step: PythonStep) -> str:
     """Return the source code of the module of a Python step; empty if it cannot be read."""
     module = step.function.partition(":")[0]
     beside = Path(graph.declaration.file).resolve().parent / f"{module.partition('.')[0]}.py"

@@ -36,6 +36,7 @@ from ottla.pipeline.analysis import schemas_of
 from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, Flow, Trigger
 from ottla.pipeline.flow_digest import flow_digest
+from ottla.pipeline.flow_record import FlowRecorder, describe
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import Inputs, Pins
 from ottla.pipeline.lag import EndOffsets, merge_offsets
@@ -419,6 +420,7 @@ class _Stream:
         supervised.scans = work.scans
         writer = FlowWriter(session.declaration, session.layout, flow, work)
         manifests, computation = ManifestFiles(checkpoint), flow_digest(session.graph, flow)
+        recorder = FlowRecorder(checkpoint, describe(session.graph, flow))
         stored = (session.declaration.flows[name].table for name in _stored_inputs(session.graph, flow))
         parquet = any(table is not None and table.format == "parquet" for table in stored)
         files = CheckpointFiles(checkpoint)
@@ -434,6 +436,7 @@ class _Stream:
                 planned.append(read_source_offsets(checkpoint, number))
             digest = batch_digest(planned, reads, computation)
             files.sync_plan(number)
+            recorder.write_once()
             supervised.count(number, writer.write(rows, Batch(f"{query}.{flow.name}", number, mark, digest)))
             files.sync()
 

@@ -1,0 +1,314 @@
+"""What a flow looked like when its checkpoint was last used: a file in the checkpoint, and how to make it.
+
+    CHECKPOINT/ottla-flow.json
+
+The record has the parts of a declaration that decide whether a checkpoint can be used again (`edits`). It is replaced
+as a whole before the first batch of a run is written, so that it describes the flow that wrote the newest batch.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from pyarrow import fs
+
+from ottla.pipeline.declaration import Flow, PythonStep, Source, TableSink, TopicSink
+from ottla.pipeline.flow_digest import canonical, code_of, flow_digest
+from ottla.pipeline.graph import Graph
+from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS
+from ottla.pipeline.sql_shape import shape_of
+from ottla.spark.staging import open_filesystem
+
+FILE = "ottla-flow.json"
+FORMAT = 1
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a checkpoint says of itself."""
+
+    path: str
+    #: whether a batch was planned in it
+    exists: bool = False
+    record: Record | None = None
+    #: Spark's names of the operators that keep state
+    operators: tuple[str, ...] = ()
+    #: the number of shuffle partitions, which Spark fixes with the first batch
+    partitions: int | None = None
+
+
+def describe(graph: Graph, flow: Flow) -> Record:
+    """Return the record of a flow as it is declared."""
+    sources = {name: graph.declaration.sources[name] for name in _sources(graph, flow)}
+    table = _written_table(graph, flow)
+    record = {
+        "format": FORMAT,
+        "flow": flow.name,
+        "version": flow.version,
+        "kind": flow.kind,
+        "digest": flow_digest(graph, flow),
+        "reads": list(_reads(graph, flow)),
+        "columns": {name: columns_of(graph, name) for name in _inputs(graph, flow)},
+        "sources": {name: _describe_source(source) for name, source in sources.items()},
+        "starting_offsets": {name: canonical(source.starting_offsets) for name, source in sources.items()},
+        "watermarks": {name: _watermark(graph, name) for name in _inputs(graph, flow)},
+        "decodes": graph.decodes(flow) is not None,
+        "steps": _steps(graph, flow),
+        "views": {view.name: _describe_view(graph, view) for view in _views(graph, flow)},
+        "deduplicate": list(flow.deduplicate),
+        "expectations": {one.name: [one.predicate.text, one.on_violation] for one in flow.expectations},
+        "second_read": bool(flow.deduplicate and (flow.expectations or (flow.late_rows and not flow.steps))),
+        "late_read": bool(flow.late_rows and flow.steps),
+        "late_rows": str(flow.late_rows) if flow.late_rows is not None else None,
+        "emit": flow.emit,
+        "table": _describe_table(*table) if table is not None else None,
+        "topics": sorted(sink.topic for sink in flow.sinks if isinstance(sink, TopicSink)),
+    }
+    # As it is read back from the file, so that both can be compared.
+    read: Record = json.loads(json.dumps(record))
+    return read
+
+
+def read_checkpoint(path: str) -> Checkpoint:
+    """Return what is on disk of a checkpoint. Raise OSError if it cannot be read."""
+    filesystem, root = open_filesystem(path)
+    numbers = sorted(int(name) for name in _names(filesystem, f"{root}/offsets") if name.isdecimal())
+    if not numbers:
+        return Checkpoint(path=path)
+    record = _read_json(filesystem, f"{root}/{FILE}")
+    if record is not None and record.get("format") != FORMAT:
+        record = None
+    operators = []
+    for name in sorted((one for one in _names(filesystem, f"{root}/state") if one.isdecimal()), key=int):
+        operators.append(_operator(filesystem, f"{root}/state/{name}/_metadata"))
+    return Checkpoint(
+        path=path,
+        exists=True,
+        record=record,
+        operators=tuple(operators),
+        partitions=_partitions(filesystem, f"{root}/offsets/{numbers[-1]}"),
+    )
+
+
+def write_record(path: str, record: Record) -> None:
+    """Replace the record of a checkpoint, in one step: readers see the old file or the new one."""
+    filesystem, root = open_filesystem(path)
+    data = json.dumps(record, indent=1, sort_keys=True).encode()
+    if not isinstance(filesystem, fs.LocalFileSystem):
+        with filesystem.open_output_stream(f"{root}/{FILE}") as stream:
+            stream.write(data)
+        return
+    os.makedirs(root, exist_ok=True)
+    draft = f"{root}/.{FILE}.{uuid4().hex}"
+    with open(draft, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, f"{root}/{FILE}")
+
+
+class FlowRecorder:
+    """Writes the record of a flow into its checkpoint once in a run."""
+
+    def __init__(self, path: str, record: Record) -> None:
+        self._path = path
+        self._record: Record | None = record
+
+    def write_once(self) -> None:
+        """Write the record if this run has not written it yet."""
+        if self._record is not None:
+            write_record(self._path, self._record)
+            self._record = None
+
+
+def checkpoints_in(directory: str) -> list[str]:
+    """Return the names of the checkpoints of a pipeline, such as `orders-v1`."""
+    filesystem, root = open_filesystem(directory)
+    return sorted(_names(filesystem, root))
+
+
+# -- describing -------------------------------------------------------------------------------------------------------
+
+
+def columns_of(graph: Graph, name: str) -> dict[str, str] | None:
+    """Return names and types of the columns of a source or flow, where they are certain without Spark."""
+    source = graph.declaration.sources.get(name)
+    if source is not None:
+        return _decoded(source)
+    flow = graph.declaration.flows[name]
+    if flow.steps:
+        return None
+    if graph.stores_bytes(flow):
+        return dict(RAW_COLUMNS)
+    source = graph.decodes(flow)
+    if source is not None:
+        return _decoded(source)
+    known = columns_of(graph, flow.input_names[0]) if len(flow.input_names) == 1 else None
+    reads = graph.declaration.flows.get(flow.input_names[0])
+    keyed = reads is not None and reads.table is not None and bool(reads.table.keys)
+    return None if keyed else known
+
+
+def _decoded(source: Source) -> dict[str, str] | None:
+    if not source.columns:
+        return None
+    carried = {**DECODED_COLUMNS, "_key": "STRING" if source.key_format == "string" else "BINARY"}
+    return {column.name: column.type for column in source.columns} | carried
+
+
+def _inputs(graph: Graph, flow: Flow) -> Iterator[str]:
+    """Yield the inputs of a flow, those of the views that it reads included, views excluded."""
+    for name in flow.input_names:
+        reads = graph.declaration.flows.get(name)
+        if reads is not None and reads.kind == "view":
+            yield from _inputs(graph, reads)
+        else:
+            yield name
+
+
+def _views(graph: Graph, flow: Flow) -> Iterator[Flow]:
+    for name in flow.input_names:
+        reads = graph.declaration.flows.get(name)
+        if reads is not None and reads.kind == "view":
+            yield from _views(graph, reads)
+            yield reads
+
+
+def _sources(graph: Graph, flow: Flow) -> Iterator[str]:
+    for name in _inputs(graph, flow):
+        if name in graph.declaration.sources:
+            yield name
+
+
+def _reads(graph: Graph, flow: Flow) -> Iterator[str]:
+    """Yield the streams that a query reads, in its order and as often as it reads them: Spark numbers them so."""
+    names: list[str] = []
+    own = {name.lower(): name for name in flow.input_names}
+    for step in flow.steps:
+        asked = step.inputs if isinstance(step, PythonStep) else shape_of(step.sql.text).reads
+        names += [own[name.lower()] for name in asked if name.lower() in own]
+    for name in names if flow.steps else flow.input_names:
+        source, reads = graph.declaration.sources.get(name), graph.declaration.flows.get(name)
+        if source is not None:
+            yield f"topic {source.topic}"
+        elif reads is not None and reads.kind == "view":
+            yield from _reads(graph, reads)
+        elif reads is not None and reads.kind == "table":
+            table = _written_table(graph, reads)
+            yield f"table {table[0]}/{table[1].name}" if table is not None else f"flow {name}"
+
+
+def _steps(graph: Graph, flow: Flow) -> list[dict[str, Any]]:
+    described: list[dict[str, Any]] = []
+    for step in flow.steps:
+        if isinstance(step, PythonStep):
+            described.append({"python": step.function, "code": _code_digest(code_of(graph, step))})
+        else:
+            described.append({"sql": shape_of(step.sql.text).as_json()})
+    return described
+
+
+def _code_digest(code: str) -> str:
+    """Return a digest of Python code that comments and formatting do not change."""
+    try:
+        code = ast.dump(ast.parse(code))
+    except (SyntaxError, ValueError):
+        pass
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
+
+
+def _describe_view(graph: Graph, view: Flow) -> dict[str, Any]:
+    return {
+        "steps": _steps(graph, view),
+        "expectations": {one.name: [one.predicate.text, one.on_violation] for one in view.expectations},
+        "deduplicate": list(view.deduplicate),
+        "watermark": _watermark(graph, view.name),
+    }
+
+
+def _describe_source(source: Source) -> dict[str, Any]:
+    return {
+        "topic": source.topic,
+        "format": source.format,
+        "framing": source.framing,
+        "null_values": source.null_values,
+        "schema_file": source.schema_file,
+    }
+
+
+def _watermark(graph: Graph, name: str) -> list[Any] | None:
+    mark = graph.watermark_of(name)
+    return [mark.column, mark.delay_ms] if mark is not None else None
+
+
+def _written_table(graph: Graph, flow: Flow) -> tuple[str, TableSink] | None:
+    """Return the zone and the table that a flow writes."""
+    target = graph.declaration.flows.get(flow.append_to.name) if flow.append_to is not None else flow
+    return (target.zone, target.table) if target is not None and target.table is not None else None
+
+
+def _describe_table(zone: str, table: TableSink) -> dict[str, Any]:
+    return {
+        "path": f"{zone}/{table.name}",
+        "format": table.format,
+        "partition_by": [str(one) for one in table.partition_by],
+        "keys": list(table.keys),
+        "sequence_by": list(table.sequence_by),
+        "delete_when": table.delete_when.text if table.delete_when is not None else None,
+        "history": table.history,
+    }
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _names(filesystem: fs.FileSystem, directory: str) -> list[str]:
+    found = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+    return [info.base_name for info in found if not info.base_name.startswith(".")]
+
+
+def _read_text(filesystem: fs.FileSystem, path: str) -> str | None:
+    try:
+        with filesystem.open_input_stream(path, compression=None) as stream:
+            return bytes(stream.read()).decode()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+
+
+def _read_json(filesystem: fs.FileSystem, path: str) -> dict[str, Any] | None:
+    text = _read_text(filesystem, path)
+    try:
+        found = json.loads(text) if text is not None else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _operator(filesystem: fs.FileSystem, directory: str) -> str:
+    """Return Spark's name of a stateful operator; `state` if its metadata has another form than expected."""
+    for path in (
+        f"{directory}/metadata",
+        *(f"{directory}/v2/{name}" for name in _names(filesystem, f"{directory}/v2")),
+    ):
+        for line in (_read_text(filesystem, path) or "").splitlines():
+            try:
+                return str(json.loads(line)["operatorInfo"]["operatorName"])
+            except (ValueError, KeyError, TypeError):
+                continue
+    return "state"
+
+
+def _partitions(filesystem: fs.FileSystem, path: str) -> int | None:
+    lines = (_read_text(filesystem, path) or "").splitlines()
+    try:
+        return int(json.loads(lines[1])["conf"]["spark.sql.shuffle.partitions"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return None
