@@ -22,6 +22,8 @@ from ottla.pipeline.zone_rules import DEFAULT_ZONES, Zones
 Format = Literal["json", "avro", "protobuf", "bytes", "string"]
 
 TOMBSTONE_RETENTION_MS = 7 * 24 * 3600 * 1000
+#: as Delta does
+VACUUM_RETAIN_MS = 7 * 24 * 3600 * 1000
 #: what a step calls the result of the step before
 PREVIOUS = "previous"
 
@@ -134,6 +136,22 @@ class PartitionColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """How often small files of a table are put together while the pipeline runs, and the size of the result."""
+
+    every_ms: int
+    target_file_size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuum:
+    """How often files of old versions are deleted while the pipeline runs, and how long they are retained."""
+
+    every_ms: int
+    retain_ms: int = VACUUM_RETAIN_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableSink:
     """A table of the lake, at storage/zone/name. With keys, rows replace each other; the last four belong to that."""
 
@@ -150,6 +168,9 @@ class TableSink:
     history: bool = False
     #: how long a deleted key is remembered
     tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS
+    #: neither changes what a flow computes
+    compact: Compaction | None = field(default=None, compare=False)
+    vacuum: Vacuum | None = field(default=None, compare=False)
     place: Place = field(compare=False)
 
     @property

@@ -55,3 +55,19 @@ def format_duration(span_ms: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+_SIZE = re.compile(r"(\d{1,12})\s*(b|kb|kib|mb|mib|gb|gib)", re.ASCII)
+_SIZES = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def parse_size_bytes(text: str) -> int:
+    """Return the bytes of a size; a kilobyte has 1024, as in Spark and Delta. Raise ValueError if it is not a size.
+
+    >>> [parse_size_bytes(text) for text in ("128MB", "1 GiB", "512b")]
+    [134217728, 1073741824, 512]
+    """
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size: write 64MB or 1GB")
+    return int(match[1]) * _SIZES[match[2][0]]

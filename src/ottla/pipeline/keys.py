@@ -397,6 +397,28 @@ TABLE_SINK = _section(
         "with `history` remember deletes forever.",
         default="`7d`",
     ),
+    Key("compact", "compaction", "Put small files together, at intervals."),
+    Key("vacuum", "vacuum", "Delete files of old versions, at intervals."),
+)
+
+COMPACTION = _section(
+    "compaction",
+    "Puts small files of a Delta table together while the pipeline runs (Delta's OPTIMIZE). No row changes, and flows "
+    "that read the table do not get its rows again. See [maintenance](#maintenance-of-tables).",
+    Key("every", "duration", "How often.", required=True),
+    Key("target_file_size", "size", "Size of the files, such as `128MB`.", default="that of Delta, 100 MB"),
+)
+
+VACUUM = _section(
+    "vacuum",
+    "Deletes files of a Delta table that only old versions have, while the pipeline runs.",
+    Key("every", "duration", "How often.", default="`1d`"),
+    Key(
+        "retain",
+        "duration",
+        "How long files stay after they were replaced; at least one hour, and longer while a flow needs them.",
+        default="`7d`",
+    ),
 )
 
 TOPIC_SINK = _section(
@@ -460,6 +482,8 @@ SECTIONS = (
     STEP,
     EXPECTATION,
     TABLE_SINK,
+    COMPACTION,
+    VACUUM,
     TOPIC_SINK,
     SIDE_OUTPUT,
 )

@@ -12,6 +12,8 @@ from ottla.pipeline import keys
 from ottla.pipeline.declaration import (
     PREVIOUS,
     TOMBSTONE_RETENTION_MS,
+    VACUUM_RETAIN_MS,
+    Compaction,
     Declaration,
     Flow,
     Input,
@@ -25,11 +27,12 @@ from ottla.pipeline.declaration import (
     TableSink,
     TopicSink,
     Trigger,
+    Vacuum,
     Watermark,
     default_checkpoints,
 )
 from ottla.pipeline.document import Node
-from ottla.pipeline.duration import parse_duration_ms
+from ottla.pipeline.duration import parse_duration_ms, parse_size_bytes
 from ottla.pipeline.expectations import Expectation, OnViolation
 from ottla.pipeline.fields import Fields, as_mapping
 from ottla.pipeline.problems import Problems, suggestion
@@ -40,6 +43,7 @@ from ottla.pipeline.zone_rules import DEFAULT_ZONES, may_decode, read_zones
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _PARTITION = re.compile(r"(\w+)\s*\(\s*(\w+)\s*\)")
 _SCHEMA_FILES = {"json": (".ddl",), "avro": (".avsc",), "protobuf": (".proto", ".desc")}
+_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 _DEFAULT_TRIGGER = Trigger(kind="available-now")
 
 
@@ -365,8 +369,45 @@ class DeclarationReader:
             delete_when=inner.written("delete_when"),
             history=inner.flag("history", False),
             tombstone_retention_ms=inner.duration_ms("tombstone_retention") or TOMBSTONE_RETENTION_MS,
+            compact=self._compaction(inner),
+            vacuum=self._vacuum(inner),
             place=node.place,
         )
+
+    def _compaction(self, fields: Fields) -> Compaction | None:
+        node = self._maintenance(fields, "compact")
+        if node is None:
+            return None
+        inner = Fields(node, keys.COMPACTION, f"{fields.called}: compact", self._problems)
+        size, size_bytes = inner.node("target_file_size"), None
+        if size is not None:
+            try:
+                size_bytes = parse_size_bytes(size.text)
+            except ValueError as error:
+                inner.problem(size.place, f"{inner.called}: target_file_size: {error}", "write a number and a unit")
+        return Compaction(every_ms=self._interval(inner) or _DAY_MS, target_file_size_bytes=size_bytes)
+
+    def _vacuum(self, fields: Fields) -> Vacuum | None:
+        node = self._maintenance(fields, "vacuum")
+        if node is None:
+            return None
+        inner = Fields(node, keys.VACUUM, f"{fields.called}: vacuum", self._problems)
+        retain_ms = inner.duration_ms("retain") if inner.has("retain") else VACUUM_RETAIN_MS
+        if retain_ms < _HOUR_MS:
+            what = f"{inner.called}: retain is shorter than an hour, the time that writes under way may need"
+            inner.problem(inner.place_of("retain"), what, "write retain: 7d")
+        return Vacuum(every_ms=self._interval(inner) or _DAY_MS, retain_ms=retain_ms)
+
+    def _maintenance(self, fields: Fields, key: str) -> Node | None:
+        if fields.text("format") == "parquet":
+            fields.refuse(key, f"{key} belongs to Delta tables", "write format: delta, or remove it")
+        return fields.node(key)
+
+    def _interval(self, fields: Fields) -> int:
+        interval_ms = fields.duration_ms("every")
+        if fields.has("every") and interval_ms < _MINUTE_MS:
+            fields.problem(fields.place_of("every"), f"{fields.called}: every is shorter than a minute", "write 1h")
+        return interval_ms
 
     def _topic_sink(self, fields: Fields, node: Node) -> TopicSink:
         inner = Fields(node, keys.TOPIC_SINK, f"{fields.called}: topic sink", self._problems)

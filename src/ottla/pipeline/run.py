@@ -42,6 +42,7 @@ from ottla.pipeline.inputs import Inputs, Pins
 from ottla.pipeline.lag import EndOffsets, merge_offsets
 from ottla.pipeline.late import count_late
 from ottla.pipeline.layout import Layout
+from ottla.pipeline.maintenance import Caretaker
 from ottla.pipeline.ownership import Ownership, TakenOver
 from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
 from ottla.pipeline.preflight import topics_written
@@ -197,7 +198,7 @@ class Supervisor:
         for one in (listener, publisher):
             self._spark.streams.addListener(one)
         try:
-            with self._session.ends:
+            with self._session.ends, Caretaker(self._declaration, self._session.layout):
                 self._supervise()
         finally:
             self._stop_flows()

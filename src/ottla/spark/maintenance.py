@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import date, timedelta
+from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 
 from ottla.spark.options import OptionError
+from ottla.spark.table_commit import sync_commit
 from ottla.spark.table_location import TableLocation
 
 log = logging.getLogger("ottla.spark")
@@ -32,10 +34,15 @@ def compact(
 ) -> Compacted:
     """Put small files of each partition together; with ``order_by``, rows that are near in these columns as well."""
     table = location.table()
+    before = set(table.get_add_actions(flatten=True)["path"].to_pylist()) if location.local else set()
     if order_by:
         metrics = table.optimize.z_order(list(order_by), target_size=target_file_bytes)
     else:
         metrics = table.optimize.compact(target_size=target_file_bytes)
+    if location.local and metrics["numFilesAdded"]:
+        table.update_incremental()
+        added = set(table.get_add_actions(flatten=True)["path"].to_pylist()) - before
+        sync_commit(location, table.version(), [unquote(path) for path in added])
     return Compacted(files_before=metrics["numFilesRemoved"], files_after=metrics["numFilesAdded"])
 
 
