@@ -115,14 +115,15 @@ clean:
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Ottla needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed: install your system's python3-venv package"; exit 1; }
+	@echo "Creating the Python environment $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed: install your system's python3-venv package"; exit 1; }
 
 $(VENV)/.run: pyproject.toml $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[spark]'
+	@$(BIN)/python tools/install.py spark
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python tools/install.py dev
 	@touch $@ $(VENV)/.run
 
 # kcat is the one foreign client that is small enough to fetch; without it its tests skip and say so.
