@@ -577,16 +577,16 @@ def is_final(error: BaseException) -> bool:
 
 
 def describe_failure(error: BaseException) -> str:
-    """One line of a failure: Spark wraps the message of interest in others, and in traces."""
+    """Return the message of a failure as one line. Spark wraps it in other messages and in stack traces."""
     text = str(error)
     if EXPECTATION_FAILED in text:
         return text[text.index(EXPECTATION_FAILED) :].splitlines()[0].partition(" SQLSTATE")[0].strip("'\" .")
-    raised = re.findall(
-        r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Refused|Lost|Gone|Changed|Replaced|Mismatch): .+)$", text, re.M
-    )
+    # The message of an exception of Ottla is a sentence; other exceptions need their names.
+    own = re.findall(r"^(?:Caused by: )?ottla(?:\.\w+)+: (.+)$", text, re.M)
+    raised = re.findall(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt): .+)$", text, re.M)
     # Of Java's exceptions the first line says who was called, the second what happened.
     java = re.findall(r"^: (.+)$", text, re.M)
-    line: str = [*raised[-1:], *java, *text.splitlines(), type(error).__name__][0]
+    line: str = [*own[-1:], *raised[-1:], *java, *text.splitlines(), type(error).__name__][0]
     return line.partition("terminated with exception: ")[2] or line
 
 

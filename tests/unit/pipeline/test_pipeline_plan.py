@@ -85,13 +85,38 @@ def test_failure_is_told_in_one_line() -> None:
         '  File "x.py", line 1, in f\n'
         "ottla.spark.table_log.LogGone: version 3 is no longer in its log\n SQLSTATE: XXKST\n=== Streaming Query ==="
     )
-    assert describe_failure(RuntimeError(trace)) == "LogGone: version 3 is no longer in its log"
+    assert describe_failure(RuntimeError(trace)) == "version 3 is no longer in its log"
     assert describe_failure(RuntimeError("[X] Query terminated with exception: away SQLSTATE")) == "away SQLSTATE"
     java = "An error occurred while calling o1.save.\n: org.apache.X: [NOT_FOUND] gone\n\tat org.apache.Y"
     assert describe_failure(RuntimeError(java)) == "org.apache.X: [NOT_FOUND] gone"
     stopped = RuntimeError(f"[USER_RAISED_EXCEPTION] {EXPECTATION_FAILED}: paid t 0 7 SQLSTATE: P0001\n at x")
     assert describe_failure(stopped) == f"{EXPECTATION_FAILED}: paid t 0 7"
     assert is_final(stopped) and not is_final(RuntimeError(trace))
+
+
+def test_every_error_of_ottla_is_shown_as_its_message() -> None:
+    """Whatever the class is called: Spark passes on the text of the exception, not the exception."""
+    import importlib
+    import pkgutil
+
+    from ottla.model.errors import OttlaError
+    from ottla.pipeline.run import describe_failure
+
+    for package in ("client", "spark", "pipeline"):
+        for module in pkgutil.iter_modules(importlib.import_module(f"ottla.{package}").__path__, f"ottla.{package}."):
+            importlib.import_module(module.name)
+    errors = [OttlaError]
+    for error in errors:
+        errors += error.__subclasses__()
+    assert len(errors) > 30
+    for error in errors:
+        trace = (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] "
+            "Failed when Python streaming data source performs latestOffset: Traceback (most recent call last):\n"
+            f'  File "x.py", line 1, in f\n{error.__module__}.{error.__qualname__}: topic orders was deleted\n'
+            "\tat org.apache.spark.X\n SQLSTATE: 38000\n=== Streaming Query ==="
+        )
+        assert describe_failure(RuntimeError(trace)) == "topic orders was deleted"
 
 
 def test_packages_travel_in_one_file(tmp_path: Path) -> None:
