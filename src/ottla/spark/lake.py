@@ -49,19 +49,21 @@ class TableDataSource(DataSource):
     def reader(self, schema: StructType) -> TableReader:
         from ottla.spark.table_source import TableReader
 
-        return TableReader(TableReadOptions.parse(TABLES.merged(self.options, schema, Use.READ), stream=False), schema)
+        return TableReader(
+            TableReadOptions.parse(TABLES.merged(self.options, schema, Use.READ_BATCH), stream=False), schema
+        )
 
     def streamReader(self, schema: StructType) -> TableStreamReader:
         from ottla.spark.table_source import TableStreamReader
 
-        options = TABLES.merged(self.options, schema, Use.READ)
+        options = TABLES.merged(self.options, schema, Use.READ_STREAM)
         return TableStreamReader(TableReadOptions.parse(options, stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableBatchWriter:
         from ottla.spark.table_sink import TableBatchWriter
 
         options = TableWriteOptions.parse(
-            TABLES.merged(self.options, schema, Use.WRITE), stream=False, overwrite=overwrite
+            TABLES.merged(self.options, schema, Use.WRITE_BATCH), stream=False, overwrite=overwrite
         )
         return TableBatchWriter(options, schema, overwrite=overwrite)
 
@@ -69,6 +71,6 @@ class TableDataSource(DataSource):
         from ottla.spark.table_sink import TableStreamWriter
 
         options = TableWriteOptions.parse(
-            TABLES.merged(self.options, schema, Use.WRITE), stream=True, overwrite=overwrite
+            TABLES.merged(self.options, schema, Use.WRITE_STREAM), stream=True, overwrite=overwrite
         )
         return TableStreamWriter(options, schema, overwrite=overwrite)

@@ -4,7 +4,8 @@ Spark calls `DataSource.schema` once, when the table is created, with the option
 stores the schema in its catalog. When the table is read or written by its name, Spark 4.3 gives a Python data source
 this schema, but none of the table's options. So the options are stored in the metadata of the last column, from where
 `table_options` takes them. `INSERT INTO` gives the columns of the query the metadata of the columns of the table, and
-no other, so rows of another table of this kind bring no foreign options along.
+no other, so rows of another table of this kind bring no foreign options along. A streaming write gives the columns of
+the query as they are: their metadata belongs to the table that is read, so it is never used.
 
 Metadata of a column follows the column into DataFrames and into the Parquet files that Spark writes. Passwords are
 therefore refused.
@@ -80,7 +81,8 @@ class NamedTables:
         """Return the options of a query and, below them, those of the table that the schema belongs to.
 
         A query that names a cluster or a path itself is not a query of the table: its schema may be that of a table
-        only because its rows come from there. Raise OptionError if neither the query nor the table names one.
+        only because its rows come from there. The same holds for every streaming write. Raise OptionError if neither
+        the query nor the table names a cluster or a path.
         """
         given = {name.lower(): value for name, value in options.items()}
         if self._identity in given:
@@ -88,7 +90,7 @@ class NamedTables:
         known = {name.lower() for name in option_names(self._options, use)}
         stored = {
             name: value
-            for name, value in self._stored(schema).items()
+            for name, value in ({} if use is Use.WRITE_STREAM else self._stored(schema)).items()
             if name in known or name == "path" or name.startswith(self._prefixes)
         }
         if self._identity not in stored:

@@ -106,11 +106,11 @@ class OttlaDataSource(DataSource):
         return schema if created is None else TABLES.with_options(schema, created)
 
     def reader(self, schema: StructType) -> OttlaReader:
-        options = TABLES.merged(self.options, schema, Use.READ)
+        options = TABLES.merged(self.options, schema, Use.READ_BATCH)
         return OttlaReader(ReadOptions.parse(options, stream=False), schema)
 
     def streamReader(self, schema: StructType) -> OttlaStreamReader:
-        options = TABLES.merged(self.options, schema, Use.READ)
+        options = TABLES.merged(self.options, schema, Use.READ_STREAM)
         return OttlaStreamReader(ReadOptions.parse(options, stream=True), schema)
 
     # Those who only read do not pay for what writing needs.
@@ -119,14 +119,14 @@ class OttlaDataSource(DataSource):
         from ottla.spark.sink import BatchWriter
         from ottla.spark.write_options import WriteOptions
 
-        options = TABLES.merged(self.options, schema, Use.WRITE)
+        options = TABLES.merged(self.options, schema, Use.WRITE_BATCH)
         return BatchWriter(WriteOptions.parse(options, stream=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from ottla.spark.sink import StreamWriter
         from ottla.spark.write_options import WriteOptions
 
-        options = TABLES.merged(self.options, schema, Use.WRITE)
+        options = TABLES.merged(self.options, schema, Use.WRITE_STREAM)
         return StreamWriter(WriteOptions.parse(options, stream=True), schema)
 
 

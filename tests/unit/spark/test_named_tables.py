@@ -30,8 +30,8 @@ def test_table_has_the_options_of_its_creation() -> None:
     schema = created(subscribe="clicks", topic="clicks", startingOffsets="earliest")
     assert schema.fieldNames() == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     read = {**CLUSTER, "subscribe": "clicks", "startingoffsets": "earliest"}
-    assert TABLES.merged({}, schema, Use.READ) == read
-    assert TABLES.merged({}, schema, Use.WRITE) == {**CLUSTER, "topic": "clicks"}
+    assert TABLES.merged({}, schema, Use.READ_BATCH) == read
+    assert TABLES.merged({}, schema, Use.WRITE_BATCH) == {**CLUSTER, "topic": "clicks"}
 
 
 def test_properties_of_the_table_are_not_options() -> None:
@@ -46,24 +46,37 @@ def test_headers_are_a_column_of_a_table_that_includes_them() -> None:
 
 def test_option_of_a_query_overrides_that_of_the_table() -> None:
     schema = created(subscribe="t", startingOffsets="earliest")
-    merged = TABLES.merged({"startingOffsets": '{"t":{"0":5}}'}, schema, Use.READ)
+    merged = TABLES.merged({"startingOffsets": '{"t":{"0":5}}'}, schema, Use.READ_BATCH)
     assert merged == {**CLUSTER, "subscribe": "t", "startingoffsets": '{"t":{"0":5}}'}
 
 
 def test_query_that_names_a_cluster_uses_no_option_of_the_table_that_its_rows_come_from() -> None:
     schema = created(subscribe="t", topic="t")
     other = {"kafka.bootstrap.servers": "b:9092", "topic": "u"}
-    assert TABLES.merged(other, schema, Use.WRITE) == other
+    assert TABLES.merged(other, schema, Use.WRITE_BATCH) == other
+
+
+def test_streaming_write_does_not_use_the_options_of_the_table_that_it_reads() -> None:
+    with pytest.raises(OptionError, match=r"writeStream.toTable\(\) does not use them"):
+        TABLES.merged({"checkpointLocation": "/c"}, created(subscribe="t", topic="t"), Use.WRITE_STREAM)
+    with pytest.raises(OptionError, match=r"the option kafka\.bootstrap\.servers is missing"):
+        OttlaDataSource({}).streamWriter(created(subscribe="t", topic="t"), False)
+
+
+def test_option_for_batches_does_not_hinder_a_stream_of_the_table() -> None:
+    schema = created(subscribe="t", endingOffsets="latest", maxOffsetsPerTrigger="5")
+    assert TABLES.merged({}, schema, Use.READ_STREAM) == {**CLUSTER, "subscribe": "t", "maxoffsetspertrigger": "5"}
+    assert TABLES.merged({}, schema, Use.READ_BATCH) == {**CLUSTER, "subscribe": "t", "endingoffsets": "latest"}
 
 
 def test_table_of_another_format_has_no_options_for_this_one() -> None:
     with pytest.raises(OptionError, match="the option path is missing"):
-        LAKE_TABLES.merged({}, created(subscribe="t"), Use.READ)
+        LAKE_TABLES.merged({}, created(subscribe="t"), Use.READ_BATCH)
 
 
 def test_table_without_stored_options_says_how_to_create_it() -> None:
     with pytest.raises(OptionError, match="without a list of columns"):
-        TABLES.merged({}, StructType().add("value", "binary"), Use.READ)
+        TABLES.merged({}, StructType().add("value", "binary"), Use.READ_BATCH)
 
 
 @pytest.mark.parametrize("name", ["kafka.sasl.password", "kafka.sasl.jaas.config", "kafka.ssl.key.password"])
@@ -82,7 +95,7 @@ def test_location_and_storage_are_options_of_a_lake_table() -> None:
     found = LAKE_TABLES.creation_options(options)
     assert found == {"storage.aws_region": "eu", "path": "s3://b/t"}
     schema = LAKE_TABLES.with_options(StructType().add("id", "long"), found)
-    assert LAKE_TABLES.merged({"mergeSchema": "true"}, schema, Use.WRITE) == {**found, "mergeschema": "true"}
+    assert LAKE_TABLES.merged({"mergeSchema": "true"}, schema, Use.WRITE_BATCH) == {**found, "mergeschema": "true"}
 
 
 def test_read_without_a_table_has_no_creation_options() -> None:
