@@ -28,6 +28,7 @@ _NOUNS = (
     "perf",
     "pipeline",
     "produce",
+    "spark",
     "topic",
     "txn",
 )
