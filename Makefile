@@ -115,8 +115,7 @@ clean:
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Ottla needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Creating the Python environment $(VENV) ..."
-	@$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed: install your system's python3-venv package"; exit 1; }
+	@$(PYTHON) tools/install.py --venv $(VENV)
 
 $(VENV)/.run: pyproject.toml $(BIN)/python
 	@$(BIN)/python tools/install.py spark

@@ -1,6 +1,7 @@
-"""Installs Ottla and an extra into this interpreter's environment, and shows what pip does meanwhile.
+"""Creates a Python environment; installs Ottla and an extra into it, and shows what pip does meanwhile.
 
-    python tools/install.py spark
+    python tools/install.py --venv .venv        creates an environment
+    .venv/bin/python tools/install.py spark     installs into it
 
 pip alone is either silent or prints a line for each of some dozen packages. This says before it starts how much will be
 downloaded, then shows the current step and the time: in place on a terminal, elsewhere a line for each large download.
@@ -146,6 +147,23 @@ def install(extra: str, stream: IO[str]) -> int:
     return code
 
 
+def create_environment(path: str, stream: IO[str]) -> int:
+    """Create a virtual environment; return an exit code. An incomplete one is deleted, because it has no pip."""
+    stream.write(f"Creating the Python environment {path} ...\n")
+    stream.flush()
+    try:
+        made = subprocess.run([sys.executable, "-m", "venv", path], capture_output=True, text=True)
+    except KeyboardInterrupt:
+        shutil.rmtree(path, ignore_errors=True)
+        stream.write("The creation was stopped; the next call begins again.\n")
+        return _INTERRUPTED
+    if made.returncode:
+        shutil.rmtree(path, ignore_errors=True)
+        stream.write(f"{made.stdout}{made.stderr}")
+        stream.write("python -m venv failed: install your system's python3-venv package\n")
+    return made.returncode
+
+
 def _tick(progress: Progress, ended: threading.Event) -> None:
     while not ended.wait(_TICK_S):
         progress.draw()
@@ -153,6 +171,8 @@ def _tick(progress: Progress, ended: threading.Event) -> None:
 
 if __name__ == "__main__":
     try:
+        if sys.argv[1] == "--venv":
+            sys.exit(create_environment(sys.argv[2], sys.stdout))
         sys.exit(install(sys.argv[1], sys.stdout))
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

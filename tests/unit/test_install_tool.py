@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,32 @@ def test_ctrl_c_ends_pip_and_says_how_to_continue(environment: dict[str, str]) -
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "")
     assert out == "The installation was stopped; the next call continues it.\n"
+
+
+def test_environment_is_created(tmp_path: Path, environment: dict[str, str]) -> None:
+    # A module that stands in for venv, because the real one takes seconds.
+    (tmp_path / "venv.py").write_text("import sys; open(sys.argv[1], 'w').close()")
+    command = [sys.executable, str(_TOOL), "--venv", str(tmp_path / "made")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "made").exists()
+
+
+def test_ctrl_c_while_the_environment_is_created_shows_no_traceback(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    script = "import os, time; os.mkdir('made'); open('is_made', 'w').close(); time.sleep(3600)"
+    (tmp_path / "venv.py").write_text(script)
+    process = subprocess.Popen(
+        [sys.executable, str(_TOOL), "--venv", "made"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "is_made").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert out.endswith("The creation was stopped; the next call begins again.\n")
+    assert not (tmp_path / "made").exists()
