@@ -13,13 +13,15 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run demo broker test test-fast test-compiled check format docs bench properties crash groups transactions hostile spark-kills pipeline-kills spark-cluster clean
 
-# A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C.
+# A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
+# and its broker once each; DEMO_ARGS=--no-kills does not.
 run: $(VENV)/.run
 	@exec $(BIN)/ottla demo --data $(DEMO) --listener $(LISTENER) --metrics $(METRICS) $(DEMO_ARGS)
 
-# The same with an end: prints the tables and the quarantine, and compares every figure with the events sent.
+# The same with an end: prints the tables and the quarantine, and compares every figure with the events sent. It deletes
+# its tables at the end; KEEP=1 keeps them.
 demo: $(VENV)/.run
-	@exec $(BIN)/ottla demo --events $(or $(EVENTS),5000) $(if $(SEED),--seed $(SEED)) $(DEMO_ARGS)
+	@exec $(BIN)/ottla demo --events $(or $(EVENTS),5000) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep) $(DEMO_ARGS)
 
 # The broker alone.
 broker: $(VENV)/.run

@@ -1,8 +1,9 @@
-"""Ctrl-C while `ottla pipeline run` starts Spark: no traceback, and no JVM is left behind."""
+"""Ctrl-C while `ottla pipeline run` or `ottla demo` starts Spark: no traceback, and no JVM is left."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from shop_pipeline import write_shop
 
 from ottla.client.cluster import Cluster
+from ottla.demo.parts import session_members
 from ottla.testing import BrokerProcess
 
 pytestmark = pytest.mark.spark
@@ -29,18 +31,26 @@ exec sleep 3600
 """
 
 
-def test_ctrl_c_while_the_jvm_starts_ends_the_jvm_and_is_exit_code_130(broker: BrokerProcess, tmp_path: Path) -> None:
+@pytest.fixture
+def java_home(tmp_path: Path) -> str:
+    """Return the home of a Java that never becomes ready."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(_JAVA)
     java.chmod(0o755)
+    return str(java.parent.parent)
+
+
+def test_ctrl_c_while_the_jvm_starts_ends_the_jvm_and_is_exit_code_130(
+    broker: BrokerProcess, java_home: str, tmp_path: Path
+) -> None:
     with Cluster(broker.bootstrap) as cluster:
         cluster.create_topic("interrupted-orders", 1)
     file = write_shop(tmp_path, broker.bootstrap, "interrupted-orders")
     process = subprocess.Popen(
         [sys.executable, "-m", "ottla", "pipeline", "run", str(file)], stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "JAVA_HOME": str(java.parent.parent)},
+        env={**os.environ, "JAVA_HOME": java_home},
     )  # fmt: skip
     log = tmp_path / "lake" / "_status" / "shop.log"
     wait_for_java(log, process)
@@ -50,6 +60,21 @@ def test_ctrl_c_while_the_jvm_starts_ends_the_jvm_and_is_exit_code_130(broker: B
     assert (process.returncode, out, err.strip()) == (130, "", "Starting Spark ...")
     java_process = int(log.read_text().split()[-1])
     assert not Path(f"/proc/{java_process}").exists()
+
+
+@pytest.mark.broker
+def test_ctrl_c_while_the_jvm_of_a_demonstration_starts_leaves_no_process(java_home: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ottla", "demo", "--data", str(tmp_path / "demo")], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "JAVA_HOME": java_home},
+    )  # fmt: skip
+    wait_for_java(tmp_path / "demo" / "lake" / "_status" / "shop.log", process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, ""), out
+    parts = {int(pid) for pid in re.findall(r"process (\d+)", out)}
+    assert len(parts) == 2
+    assert not any(session_members(pid) for pid in parts)
 
 
 def wait_for_java(log: Path, process: subprocess.Popen[str]) -> None:

@@ -42,6 +42,12 @@ _PACKAGES = ("pyspark", "pyarrow", "deltalake")
 )
 @click.option("--keep", is_flag=True, help="Keep the new directory and print its path.")
 @click.option(
+    "--kills/--no-kills",
+    default=True,
+    show_default=True,
+    help="Kill the driver of the pipeline and the broker with SIGKILL, once each, and start them again.",
+)
+@click.option(
     "--listener",
     metavar="NAME://HOST:PORT",
     default="PLAINTEXT://127.0.0.1:0",
@@ -50,14 +56,15 @@ _PACKAGES = ("pyspark", "pyarrow", "deltalake")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve the broker's Prometheus metrics on this address.")
 @click.option("--master", help="Where Spark runs: local[*], spark://..., yarn, k8s://...  [default: local[*]]")
 def command(
-    events: int | None, rate: float | None, seed: int, data: Path | None, keep: bool, listener: str,
+    events: int | None, rate: float | None, seed: int, data: Path | None, keep: bool, kills: bool, listener: str,
     metrics: str | None, master: str | None,
 ) -> None:  # fmt: skip
     """Run a demonstration: a broker, a shop, and a pipeline on Spark.
 
     The shop sends orders, payments and clicks; some are malformed, some late, some duplicated. The pipeline of
-    'ottla pipeline init' computes the revenue per minute. With --events all results are checked: each valid event is
-    counted once, and the revenue of each minute equals that of the shop. The exit code is 1 if a figure is wrong.
+    'ottla pipeline init' computes the revenue per minute, and each final figure is compared with the shop's. On the
+    way the driver of the pipeline and then the broker are killed with SIGKILL and started again. With --events all
+    results are checked: each valid event is counted once, to the cent. The exit code is 1 if a figure is wrong.
     """
     for package in _PACKAGES:
         if importlib.util.find_spec(package) is None:
@@ -68,7 +75,15 @@ def command(
     from ottla.model.errors import OttlaError
 
     options = Options(
-        events=events, rate=rate, seed=seed, data=data, keep=keep, listener=listener, metrics=metrics, master=master
+        events=events,
+        rate=rate,
+        seed=seed,
+        data=data,
+        keep=keep,
+        kills=kills,
+        listener=listener,
+        metrics=metrics,
+        master=master,
     )
     try:
         sys.exit(0 if run(options) else FAILED)

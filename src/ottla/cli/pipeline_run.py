@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -76,6 +79,7 @@ def run(
         raise click.UsageError("--once and --trigger cannot be combined")
     declaration = choice.load_or_report(file, needs_secrets=True)
     chosen = _trigger("available-now" if once else trigger) if once or trigger is not None else None
+    _end_with_stdin()
     with ExitStack() as stack:
         served = stack.enter_context(_metrics_server(metrics)) if metrics is not None else None
         stack.enter_context(interrupts.not_logged())
@@ -117,6 +121,11 @@ def status(file: str, choice: Choice, output: str) -> None:
     word = found.state if alive or found.state == "ended" else silence
     began = datetime.fromtimestamp(found.started_ms / 1000, UTC).isoformat(timespec="seconds")
     click.echo(f"{found.pipeline}: {word}, process {found.pid} on {found.host}, on {found.master}, since {began}")
+    if sys.stdout.isatty():
+        from ottla.pipeline.view import print_status
+
+        print_status(found)
+        return
     rows = [{**row, "late": flow.late_text} for row, flow in zip(found.as_json()["flows"], found.flows, strict=True)]
     click.echo(format_table(_COLUMNS, rows))
 
@@ -195,6 +204,22 @@ def backfill(
     if job.left_out:
         names = ", ".join(sorted(job.left_out))
         raise Failure(f"not recomputed: {names}; they or their inputs failed, see '{choice.command('status', file)}'")
+
+
+def _end_with_stdin() -> None:
+    """Send SIGTERM to this process when its standard input is closed, if the environment asks for it.
+
+    For demonstrations and tests: so the driver stops when the process that started it has ended.
+    """
+    if not os.environ.get("OTTLA_END_WITH_STDIN"):
+        return
+
+    def wait() -> None:
+        # Not through sys.stdin, whose lock this thread would still hold when the interpreter ends.
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()
 
 
 @contextmanager

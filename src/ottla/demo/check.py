@@ -1,4 +1,4 @@
-"""What the pipeline has made of the shop's events, held against what the shop knows it has sent."""
+"""Compares the results of the pipeline with what the shop has sent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DROPPED = ("click has a time",)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One figure, as it must be and as it is."""
+    """One figure: the expected value, and the one that was found."""
 
     what: str
     expected: str
@@ -50,7 +50,7 @@ class Lake:
         self._storage = storage
 
     def rows(self, room: str, table: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """All rows of a table; none if there is no such table."""
+        """Return all rows of a table; none if the table does not exist."""
         location = TableLocation.at(str(self._storage / room / table))
         if not location.exists():
             return []
@@ -62,13 +62,18 @@ class Lake:
         )
         return found
 
+    def count(self, room: str, table: str) -> int:
+        """Return the number of rows of a table, from its log; 0 if the table does not exist."""
+        location = TableLocation.at(str(self._storage / room / table))
+        return int(location.table().count()) if location.exists() else 0
+
     def tables(self, room: str) -> list[str]:
         directory = self._storage / room
         return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
 
 
 class CommittedRecords:
-    """The values of a topic's committed records, each handed out once."""
+    """Reads the values of a topic's committed records, each value once."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._cluster = cluster
@@ -76,7 +81,7 @@ class CommittedRecords:
         self._positions: dict[TopicPartition, int] = {}
 
     def read(self) -> list[bytes]:
-        """What has come since the last time."""
+        """Return the values of the records that were committed since the last call."""
         info = self._cluster.topics([self._topic]).get(self._topic)
         if info is None:
             return []
@@ -110,14 +115,14 @@ class CommittedRecords:
 
 
 def parse_revenue(value: bytes) -> tuple[tuple[datetime, str], Revenue]:
-    """A record of the topic with the revenue: minute and currency, and what was earned."""
+    """Return minute and currency, and the revenue, of a record of the topic with the revenue."""
     fields = json.loads(value, parse_float=Decimal)
     minute = datetime.fromisoformat(fields["minute"]).astimezone(UTC)
     return (minute, fields["currency"]), Revenue(Decimal(fields["revenue"]), fields["payments"])
 
 
 def check(totals: Totals, lake: Lake, revenue_records: Sequence[bytes], late_records: Sequence[bytes]) -> list[Check]:
-    """Every figure there is to compare."""
+    """Return a comparison of every figure."""
     return [
         *_check_rows(totals, lake),
         *_check_quarantine(totals, lake),

@@ -1,7 +1,8 @@
-"""The processes a demonstration is made of: a broker, and a pipeline on Spark.
+"""The processes of a demonstration: a broker, and a driver (`ottla pipeline run`) with Spark.
 
-Each is in a session of its own, so that Ctrl-C in a terminal reaches the demonstration alone, which then ends them in
-order. Each ends by itself when the demonstration is gone.
+Each one has a session of its own. So Ctrl-C in a terminal reaches the demonstration only, which then stops them in
+order, and all processes that a part has started can be found and killed. Each part ends when the demonstration has
+ended, because its standard input is closed then.
 """
 
 from __future__ import annotations
@@ -11,39 +12,45 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from ottla.model.errors import OttlaError
 
 _LOOK_S = 0.05
-_BROKER_START_S_MAX = 30.0
-#: Spark ends the batch it is in first
+#: Spark completes its batches first
 _STOP_S_MAX = 90.0
+#: processes that have received SIGKILL end within milliseconds
+_KILL_S_MAX = 10.0
 _TAIL_LINES = 15
+#: a part that has this variable in its environment stops when its standard input is closed
+_ENVIRONMENT = {"OTTLA_END_WITH_STDIN": "1", "PYTHONUNBUFFERED": "1"}
 
 
 class PartFailed(OttlaError):
-    """A process of the demonstration has ended, or does not do what it should; the text has its last words."""
+    """A process of the demonstration has ended, or makes no progress. The text names the log file."""
 
 
 class Part:
-    """A process whose output goes to a file; ``more`` is added to its environment."""
+    """A process, started at once, whose output is appended to a log file."""
 
-    def __init__(self, name: str, words: Sequence[str], log: Path, more: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str, words: Sequence[str], log: Path) -> None:
         self.name = name
-        self._log = log
-        with log.open("wb") as output:
+        self.log = log
+        with log.open("ab") as output:
+            #: where the output of this process begins in the log
+            self._log_start = output.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *words],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(more or {})},
+                env={**os.environ, **_ENVIRONMENT},
                 start_new_session=True,
             )
 
@@ -52,90 +59,119 @@ class Part:
         return self._process.pid
 
     def check(self) -> None:
-        """Raises if the process is not running."""
+        """Raise PartFailed if the process is not running."""
         code = self._process.poll()
         if code is not None:
-            raise PartFailed(f"the {self.name} has ended with code {code}:\n{self.tail()}")
+            last = next(
+                (line for line in reversed(self.written().splitlines()) if line.strip()), "it has printed nothing"
+            )
+            raise PartFailed(f"the {self.name} has ended with code {code}: {last}; {self.log} has its output")
 
     def written(self) -> str:
-        return self._log.read_text(errors="replace")
+        """Return what this process has printed."""
+        with self.log.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode(errors="replace")
 
     def tail(self) -> str:
-        """The end of what it wrote."""
+        """Return the last lines of its output."""
         return "\n".join(self.written().splitlines()[-_TAIL_LINES:])
 
-    def stop(self) -> int:
-        """End it in order; the exit code."""
+    def stop(self, hurry: threading.Event | None = None) -> int:
+        """Stop the process in order and return its exit code. Kill it when `hurry` is set, or after 90 s."""
         process = self._process
         if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(_STOP_S_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        code = process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_S_MAX
+            while process.poll() is None and time.monotonic() < deadline and not (hurry is not None and hurry.is_set()):
+                time.sleep(_LOOK_S)
+        return self.kill()
+
+    def kill(self) -> int:
+        """Send SIGKILL (`kill -9`) to the process and to all processes that it has started; return its exit code."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        deadline = time.monotonic() + _KILL_S_MAX
+        # Python workers of Spark have process groups of their own, but not sessions.
+        while (members := session_members(self.pid) - {self.pid}) and time.monotonic() < deadline:
+            for member in members:
+                with suppress(ProcessLookupError):
+                    os.kill(member, signal.SIGKILL)
+            time.sleep(_LOOK_S)
+        code = self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         return code
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
+def session_members(session: int) -> set[int]:
+    """Return the ids of the processes of a session that have not ended; none where there is no /proc."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The name of a process is in parentheses and may contain anything.
+            state, _, _, its_session = path.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            if int(its_session) == session and state not in "ZX":
+                found.add(int(path.parent.name))
+    return found
 
 
 class Broker(Part):
-    """A broker that serves."""
+    """A broker. It serves when `ready` is true."""
 
     def __init__(self, data: Path, log: Path, *, listener: str, metrics: str | None) -> None:
         words = ["ottla", "broker", "--data", str(data), "--listener", listener]
         words += ["--metrics", metrics] if metrics is not None else []
-        super().__init__("broker", words, log, {"OTTLA_END_WITH_STDIN": "1", "PYTHONUNBUFFERED": "1"})
-        try:
-            self.bootstrap = self._await_ready()
-        except BaseException:
-            self.stop()
-            raise
+        super().__init__("broker", words, log)
+        self._bootstrap = ""
 
-    def _await_ready(self) -> str:
-        deadline = time.monotonic() + _BROKER_START_S_MAX
-        while time.monotonic() < deadline:
-            ready = re.search(r"^ready (?:\w+://)?([^\s,]+)", self.written(), re.M)
-            if ready:
-                return ready[1]
-            self.check()
-            time.sleep(_LOOK_S)
-        raise PartFailed(f"the broker did not start in {_BROKER_START_S_MAX:.0f} s:\n{self.tail()}")
+    @property
+    def ready(self) -> bool:
+        """Return whether the broker accepts connections. Raise PartFailed if it has ended."""
+        if not self._bootstrap:
+            found = re.search(r"^ready (?:\w+://)?([^\s,]+)", self.written(), re.M)
+            if found is None:
+                self.check()
+                return False
+            self._bootstrap = found[1]
+        return True
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT of a broker that is ready."""
+        assert self._bootstrap, "the broker is not ready"
+        return self._bootstrap
 
 
 class RunningPipeline(Protocol):
-    """A pipeline at work, in whatever process."""
+    """A run of the pipeline: a driver process, or in tests a thread."""
 
     @property
     def pid(self) -> int:
-        """Of the process, as its status says."""
+        """The process id that the status of the run has."""
 
     def check(self) -> None: ...
 
     def tail(self) -> str: ...
 
-    def stop(self) -> int: ...
+    def stop(self, hurry: threading.Event | None = None) -> int: ...
+
+    def kill(self) -> int: ...
 
 
-class Pipeline(Part):
-    """The pipeline in a file, from its start on: Spark takes a while."""
+class Driver(Part):
+    """`ottla pipeline run FILE`: the process that starts Spark and runs the flows."""
 
     def __init__(self, file: Path, log: Path) -> None:
-        super().__init__("pipeline", ["ottla.demo.pipeline", str(file)], log)
+        super().__init__("driver", ["ottla", "pipeline", "run", str(file)], log)
 
 
 def write_declaration(
     file: Path, *, brokers: str, storage: str, trigger: str, spark: Mapping[str, str] | None = None
 ) -> None:
-    """The template `shop`, to be run here and now. The file stays readable: `ottla pipeline explain` draws it."""
+    """Write the template `shop` with these settings. `ottla pipeline explain` draws the file."""
     text = resources.files("ottla.pipeline").joinpath("templates", "shop.yaml").read_text(encoding="utf-8")
     for key, value in (("brokers", brokers), ("storage", storage), ("trigger", trigger)):
         text, count = re.subn(rf"^{key}: .*$", f"{key}: {value}", text, count=1, flags=re.M)

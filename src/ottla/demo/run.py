@@ -1,12 +1,15 @@
-"""The demonstration itself: a broker, a shop that sends events to it, the pipeline `shop` on Spark, and a view of all.
+"""The demonstration: a broker, a shop that sends events to it, the pipeline `shop` on Spark, and a view of them.
 
-    live       until it is stopped; the shop's clock runs faster than ours, so that minutes become final while one looks
-    bounded    so many events, then everything is read back and compared with what the shop knows it has sent
+    live       until it is stopped; the shop's clock runs faster than ours, so that minutes become final meanwhile
+    bounded    a number of events; then all results are compared with what the shop has sent
 
-A bounded run waits once on the way: orders of a till that was offline must come too late, and they do only if the
-pipeline has seen how late it is.
+Both kill their own driver and their own broker once (`kills`), and both compare every final figure with the shop's.
 
-Ends in order: 1 no more events  2 Spark, after the batch it is in  3 the broker.
+A bounded run waits twice: at half of its events for the first final figure, after which the driver is killed; and
+before the orders of a till that was offline, which must arrive too late, until all orders before them are in the
+tables, after which the broker is killed.
+
+It stops in this order: the shop, Spark after its batches, the broker. A second Ctrl-C kills Spark and the broker.
 """
 
 from __future__ import annotations
@@ -23,303 +26,547 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from ottla.client.cluster import Cluster
 from ottla.demo.check import LATE_ORDERS, REVENUE, CommittedRecords, Lake, check, parse_revenue
-from ottla.demo.parts import Broker, PartFailed, Pipeline, RunningPipeline, write_declaration
+from ottla.demo.commands import commands_after, commands_to_try, short_path
+from ottla.demo.journal import Entry, Journal
+from ottla.demo.kills import Facts, Kills, Step
+from ottla.demo.parts import Broker, Driver, PartFailed, RunningPipeline, write_declaration
 from ottla.demo.play import Player, create_topics
-from ottla.demo.shop import CLICKS, ORDERS, PAYMENTS, Revenue, ShopEvents
-from ottla.demo.show import draw_moment, print_checks, print_zones, tell_moment
+from ottla.demo.shop import CLICKS, ORDERS, PAYMENTS, Event, Revenue, ShopEvents
+from ottla.demo.show import (
+    Scene,
+    describe_comparison,
+    describe_moment,
+    print_checks,
+    print_journal,
+    print_trace,
+    print_zones,
+)
+from ottla.demo.trace import trace_figure
 from ottla.model.errors import OttlaError
 from ottla.pipeline import load
 from ottla.pipeline.layout import Layout
+from ottla.pipeline.run_log import log_path
 from ottla.pipeline.status import RunStatus, StatusFiles
 
-#: a free port, for whoever does not care
 LISTENER_ANY = "PLAINTEXT://127.0.0.1:0"
-#: of a live shop: at 100 events a second one of its minutes takes a second
+#: of a live shop: at 100 events per second one of its minutes takes a second
 _PER_MINUTE = 100.0
-#: a bounded run is always as long by the shop's clock, so that late is late however few events there are
+#: a bounded run always takes this long by the shop's clock, so that late events are late however few there are
 _BOUNDED_MINUTES = 60
 _LIVE_TRIGGER = "every 2s"
 _BOUNDED_TRIGGER = "every 1s"
-#: a shop is small, and on a cluster the default is two hundred tasks for each step that keeps state
-_LIVE_SPARK = {"spark.sql.shuffle.partitions": "2"}
-#: who ends soon has no use for what the best compiler makes of long runs
-_BOUNDED_SPARK = {**_LIVE_SPARK, "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
-_LOOK_S = 0.5
-_TELL_EVERY_S = 5.0
-#: of revenue that was read and may be shown
+#: For a few thousand rows, compiling less is faster, and one task per step is enough.
+_SPARK = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+_LOOK_S = 0.25
+_BROKER_LOOK_S = 0.02
+_BROKER_START_S_MAX = 30.0
+_LINE_EVERY_S = 5.0
+#: revenue that is kept in memory to be shown
 _REVENUE_MAX = 1_000
-#: Spark may start slowly, and then something must move
+#: a pipeline that makes no progress for this time has failed
 _SILENCE_S_MAX = 180.0
-#: tables and causes are made to be read, not to fit
-_WIDTH_MIN = 120
+#: how long people can look at a process that was killed, and at a result before the next kill
+_PAUSE_S = 2.0
+_LOOK_AT_RESULT_S = 5.0
+#: names of the two places where a bounded shop waits
+_HALF = "half of the events"
+_TILL = "orders that must arrive too late"
 
 
 class DemoRefused(OttlaError):
-    """The demonstration cannot begin like this; the text says how it can."""
+    """The demonstration cannot begin with these options. The text says what to change."""
 
 
 class Stopped(Exception):
-    """Somebody has asked for the end."""
+    """The demonstration was stopped before its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is asked for."""
+    """The options of `ottla demo`."""
 
-    #: None goes on until it is stopped
+    #: None runs until it is stopped
     events: int | None = None
-    #: events a second; None: 100 if live, else as fast as possible
+    #: events per second; None: 100 if live, else as fast as possible
     rate: float | None = None
     seed: int = 1
-    #: None for a new directory, removed in the end unless `keep`
+    #: None for a new directory, deleted at the end unless `keep`
     data: Path | None = None
     keep: bool = False
+    #: whether the driver and the broker are killed; tests may leave the driver alive
+    kills: bool = True
+    kills_driver: bool = True
     listener: str = LISTENER_ANY
     metrics: str | None = None
     #: where Spark runs; None for this machine
     master: str | None = None
+    #: how long a killed process stays dead
+    pause_s: float = _PAUSE_S
 
 
-#: starts the pipeline of a file; the other path is for what it has to say
+#: starts the pipeline of a file; its output is appended to the log
 StartPipeline = Callable[[Path, Path], RunningPipeline]
 
 
-def run(options: Options, start_pipeline: StartPipeline = Pipeline) -> bool:
-    """Show it; False if a figure is not as it must be. Raises Stopped when a bounded run is stopped."""
+def run(options: Options, start_pipeline: StartPipeline = Driver) -> bool:
+    """Run a demonstration; return whether every figure is right. Raise Stopped when a bounded run is stopped."""
     console = Console()
-    if not console.is_terminal or console.width < _WIDTH_MIN:
-        console = Console(width=_WIDTH_MIN)
-    with _directory(options, console) as directory, _stop_on_signals() as stop:
-        demo = _Demo(options, directory, console, stop, start_pipeline)
+    with _stop_on_signals() as signals, _directory(options, console) as directory:
+        demo = _Demo(options, directory, console, signals, start_pipeline)
         return demo.run_bounded(options.events) if options.events is not None else demo.run_live()
 
 
+class _Signals:
+    """What the signals of the user have asked for."""
+
+    def __init__(self) -> None:
+        #: after the first one
+        self.stop = threading.Event()
+        #: after the second one
+        self.hurry = threading.Event()
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+
 class _Demo:
-    """One demonstration, in one directory."""
+    """One demonstration, in one directory. Everything but the shop runs in the main thread."""
 
     def __init__(
-        self,
-        options: Options,
-        directory: Path,
-        console: Console,
-        stop: threading.Event,
-        start_pipeline: StartPipeline,
+        self, options: Options, directory: Path, console: Console, signals: _Signals, start_pipeline: StartPipeline
     ) -> None:
         # Config
         self._options = options
         self._directory = directory
         self._console = console
+        self._signals = signals
+        self._start_pipeline = start_pipeline
         self._file = directory / "shop.yaml"
         self._clock_file = directory / "clock.json"
-        self._start_pipeline = start_pipeline
-        # Shared
-        self._stop = stop
-        self._shop = ShopEvents()
+        self._driver_log = directory / "driver.log"
+        self._lake = Lake(directory / "lake")
+        # State
+        self._journal = Journal(echo=None if sys.stdout.isatty() else self._print_entry)
+        self._scene = Scene(elapsed_s=lambda: self._journal.elapsed_s, entries=self._journal.entries)
+        self._listener = options.listener
+        self._broker: Broker | None = None
         self._pipeline: RunningPipeline | None = None
         self._files: StatusFiles | None = None
+        self._kills: Kills | None = None
+        self._shop = ShopEvents()
         self._revenue: dict[tuple[datetime, str], Revenue] = {}
+        #: values of all records with results and with late orders, for the checks of a bounded run
         self._records: list[bytes] = []
-        self._told_at = 0.0
-        self._looked_at = 0.0
+        self._late: list[bytes] = []
+        #: when the first figure since the last kill became final
+        self._result_at: float | None = None
+        self._printed_at = 0.0
 
     def run_live(self) -> bool:
+        """Run until stopped; return whether every final figure equals the shop's."""
         rate = self._options.rate or _PER_MINUTE
         self._shop = ShopEvents(self._options.seed, start=self._opening(), per_minute=_PER_MINUTE)
-        with self._broker() as broker:
-            heading = f"broker {broker.bootstrap}   pipeline {self._file}   {rate:g} events a second   Ctrl-C stops all"
-            with self._started_pipeline(broker, _LIVE_TRIGGER, _LIVE_SPARK), Cluster(broker.bootstrap) as cluster:
-                player = Player(cluster, self._shop, rate=rate)
-                other = Cluster(broker.bootstrap)
-                with _in_background(player) as check_player, other, self._view(heading) as show:
-                    revenue = CommittedRecords(other, REVENUE)
-                    while not self._stop.wait(_LOOK_S):
-                        broker.check()
-                        check_player()
-                        show(self._look(revenue))
-                        self._clock_file.write_text(json.dumps({"clock": self._shop.clock.isoformat()}))
-                self._console.print("Stopping: no more events; Spark ends its batch, then the broker ends ...")
-        self._console.print("Stopped.")
-        return True
+        self._scene.heading = f"{rate:g} events per second; a minute of the shop takes a second. Ctrl-C stops all"
+        if self._options.kills:
+            self._kills = Kills(
+                _Actions(self), self._journal, pause_s=self._options.pause_s, driver_when=self._result_was_seen,
+                broker_when=self._result_was_seen,
+            )  # fmt: skip
+        with self._started(_LIVE_TRIGGER) as cluster:
+            player = Player(cluster, self._shop, rate=rate)
+            with self._playing(player) as results, self._view():
+                while not self._signals.stop.wait(_LOOK_S):
+                    self._look(player, results)
+                    self._clock_file.write_text(json.dumps({"clock": player.sent.clock.isoformat()}))
+            self._print("Stopping: the shop, then Spark after its batches, then the broker. Ctrl-C again kills them.")
+            if self._revenue and self._broker_is_up and not self._signals.hurry.is_set():
+                self._print_trace(cluster)
+        print_journal(self._console, self._journal.entries)
+        self._print(f"Stopped. {describe_comparison(self._scene).capitalize()}.")
+        self._print_kept("The next run with this directory continues.")
+        return not self._scene.wrong
 
     def run_bounded(self, count: int) -> bool:
+        """Send so many events; return whether every result is right."""
         self._shop = ShopEvents(self._options.seed, per_minute=count / _BOUNDED_MINUTES, limit=count)
-        with self._broker() as broker, Cluster(broker.bootstrap) as cluster:
-            with self._started_pipeline(broker, _BOUNDED_TRIGGER, _BOUNDED_SPARK):
-                revenue = CommittedRecords(cluster, REVENUE)
-                heading = f"{count:,} events with seed {self._options.seed}, an hour of the shop's time"
-                with self._view(heading) as show:
-                    player = Player(
-                        cluster,
-                        self._shop,
-                        rate=self._options.rate,
-                        before_held_back=lambda: self._catch_up(revenue, show),
-                        after_each=lambda: self._glance(revenue, show),
-                    )
-                    player.play()
-                    player.close_minutes()
-                    complete = self._wait(revenue, show, self._is_complete)
-            if not complete:
-                self._console.print(f"The pipeline has not come to the end; it said:\n{self._pipeline_tail()}")
-            late = CommittedRecords(cluster, LATE_ORDERS).read()
-            self._records += revenue.read()
-        lake = Lake(self._directory / "lake")
-        checks = check(self._shop.totals, lake, self._records, late)
-        print_zones(self._console, lake)
+        self._scene.heading = f"{count:,} events with seed {self._options.seed}, an hour of the shop's time"
+        if self._options.kills:
+            self._kills = Kills(
+                _Actions(self), self._journal, pause_s=self._options.pause_s,
+                driver_when=_first_half_has_results if self._options.kills_driver else None,
+                broker_when=lambda facts: facts.shop_has_ended or facts.has_all_orders,
+            )  # fmt: skip
+        with self._started(_BOUNDED_TRIGGER) as cluster:
+            player = Player(
+                cluster, self._shop, rate=self._options.rate, pause_before=self._pause_before(count), close_minutes=True
+            )
+            with self._playing(player) as results:
+                with self._view():
+                    complete = self._wait_for_results(player, results)
+                if not complete:
+                    self._print(f"No progress for {_SILENCE_S_MAX:.0f} s: {self._describe_pipeline()}")
+                self._stop_pipeline()
+                self._read_records(results)
+            trace = trace_figure(cluster, self._lake)
+        checks = check(self._shop.totals, self._lake, self._records, self._late)
+        print_zones(self._console, self._lake)
+        if trace is not None:
+            print_trace(self._console, trace)
+            checks.append(trace.check)
+        print_journal(self._console, self._journal.entries)
         print_checks(self._console, checks)
         wrong = sum(not one.right for one in checks)
-        self._console.print(f"{len(checks) - wrong} of {len(checks)} figures are right.")
+        self._print_kept()
+        self._print(f"{len(checks) - wrong} of {len(checks)} figures are right.")
         return not wrong
 
-    # -- parts --------------------------------------------------------------------------------------------------------
-
-    def _broker(self) -> Broker:
-        options, directory = self._options, self._directory
-        log = directory / "broker.log"
-        broker = Broker(directory / "broker", log, listener=options.listener, metrics=options.metrics)
-        with Cluster(broker.bootstrap) as cluster:
-            create_topics(cluster)
-        return broker
+    # -- processes ----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _started_pipeline(self, broker: Broker, trigger: str, spark: Mapping[str, str]) -> Iterator[None]:
-        if self._options.master is not None:
-            spark = {**spark, "spark.master": self._options.master}
-        write_declaration(self._file, brokers=broker.bootstrap, storage="./lake", trigger=trigger, spark=spark)
-        self._files = StatusFiles(Layout.of(load(str(self._file))))
-        self._pipeline = self._start_pipeline(self._file, self._directory / "pipeline.log")
+    def _started(self, trigger: str) -> Iterator[Cluster]:
+        """Start the broker and the driver; yield a client. Stop both at the end, the driver first."""
         try:
-            yield
+            pid = self.start_broker()
+            bootstrap = self._wait_for_broker()
+            self._journal.add(f"ottla broker: process {pid} serves {bootstrap}")
+            with Cluster(bootstrap) as cluster:
+                create_topics(cluster)
+                spark = {**_SPARK, **({"spark.master": self._options.master} if self._options.master else {})}
+                write_declaration(self._file, brokers=bootstrap, storage="./lake", trigger=trigger, spark=spark)
+                layout = Layout.of(load(str(self._file)))
+                self._files = StatusFiles(layout)
+                self._print_paths(bootstrap, log_path(layout))
+                pid = self.start_driver()
+                self._journal.add(f"ottla pipeline run: process {pid} starts Spark")
+                yield cluster
         finally:
-            self._pipeline.stop()
+            self._stop_pipeline()
+            if self._broker is not None:
+                self._broker.stop(self._signals.hurry)
+
+    def start_broker(self) -> int:
+        options, directory = self._options, self._directory
+        self._broker = Broker(
+            directory / "broker", directory / "broker.log", listener=self._listener, metrics=options.metrics
+        )
+        self._scene.broker = f"process {self._broker.pid}, starting"
+        return self._broker.pid
+
+    def _wait_for_broker(self) -> str:
+        """Return the address of the broker that is starting. Raise Stopped or PartFailed if it does not start."""
+        assert self._broker is not None
+        deadline = time.monotonic() + _BROKER_START_S_MAX
+        while not self._broker.ready:
+            if self._signals.stop.wait(_BROKER_LOOK_S):
+                raise Stopped
+            if time.monotonic() > deadline:
+                raise PartFailed(f"the broker has not started in {_BROKER_START_S_MAX:.0f} s; {self._broker.log}")
+        bootstrap = self._broker.bootstrap
+        # A broker that is started again must have the same port.
+        host, _, port = self._listener.rpartition(":")
+        self._listener = f"{host}:{bootstrap.rpartition(':')[2]}" if port == "0" else self._listener
+        self._scene.broker = f"process {self._broker.pid}, serves {bootstrap}"
+        return bootstrap
+
+    @property
+    def _broker_is_up(self) -> bool:
+        return self._kills is None or self._kills.broker_is_up
+
+    def kill_broker(self) -> int:
+        assert self._broker is not None
+        pid = self._broker.pid
+        self._broker.kill()
+        self._result_at = None
+        self._scene.broker = f"process {pid}, killed"
+        return pid
+
+    def start_driver(self) -> int:
+        self._pipeline = self._start_pipeline(self._file, self._driver_log)
+        self._scene.driver = f"process {self._pipeline.pid}"
+        self._scene.starting_since_s = self._journal.elapsed_s
+        self._scene.status = None
+        return self._pipeline.pid
+
+    def kill_driver(self) -> int:
+        assert self._pipeline is not None
+        pid = self._pipeline.pid
+        self._pipeline.kill()
+        self._pipeline = self._result_at = None
+        self._scene.driver, self._scene.starting_since_s = f"process {pid}, killed", None
+        return pid
+
+    def _stop_pipeline(self) -> None:
+        if self._pipeline is None:
+            return
+        if self._broker_is_up:
+            self._pipeline.stop(self._signals.hurry)
+        else:
+            # It would wait for the broker to complete its batches.
+            self._pipeline.kill()
+        self._pipeline = None
+
+    @contextmanager
+    def _playing(self, player: Player) -> Iterator[_Results]:
+        """Send events until the block ends; yield readers of the results."""
+        assert self._broker is not None
+        player.start()
+        self._journal.add("the shop sends events")
+        try:
+            # Each thread has a client of its own.
+            with Cluster(self._broker.bootstrap) as cluster:
+                yield _Results(CommittedRecords(cluster, REVENUE), CommittedRecords(cluster, LATE_ORDERS))
+                player.check()
+        finally:
+            player.stop()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _look(self, player: Player, results: _Results, *, has_all_orders: bool = False) -> Facts:
+        """Renew the scene, and advance the kills."""
+        player.check()
+        kills = self._kills
+        if self._broker_is_up:
+            assert self._broker is not None
+            self._broker.check()
+            self._read_records(results)
+        status = self._read_status()
+        facts = Facts(
+            now=time.monotonic(),
+            final=self._scene.equal + self._scene.wrong,
+            rows=sum(flow.rows for flow in status.flows) if status is not None else 0,
+            broker_is_ready=kills is None or kills.step is not Step.BROKER_STARTING or self._is_ready(),
+            shop_waits_at=player.waits_at,
+            shop_has_ended=player.has_ended,
+            has_all_orders=has_all_orders,
+        )
+        if kills is not None:
+            kills.advance(facts)
+        self._scene.sent = player.sent
+        if not sys.stdout.isatty() and time.monotonic() - self._printed_at >= _LINE_EVERY_S:
+            self._printed_at = time.monotonic()
+            self._print(describe_moment(self._scene))
+        return facts
+
+    def _is_ready(self) -> bool:
+        assert self._broker is not None
+        if not self._broker.ready:
+            return False
+        self._scene.broker = f"process {self._broker.pid}, serves {self._broker.bootstrap}"
+        return True
+
+    def _read_records(self, results: _Results) -> None:
+        new = results.revenue.read()
+        if self._options.events is not None:
+            self._records += new
+            self._late += results.late.read()
+        for at, one in map(parse_revenue, new):
+            self._revenue[at] = one
+            # Figures of an earlier run with the same directory are shown, but this shop does not know them.
+            expected = self._shop.totals.revenue.get(at)
+            if expected is not None:
+                self._compare(expected == one, at, one)
+        for oldest in sorted(self._revenue)[: max(len(self._revenue) - _REVENUE_MAX, 0)]:
+            del self._revenue[oldest]
+        self._scene.revenue = dict(self._revenue)
+
+    def _compare(self, is_equal: bool, at: tuple[datetime, str], one: Revenue) -> None:
+        self._scene.equal += is_equal
+        self._scene.wrong += not is_equal
+        figure = f"{at[0]:%H:%M} {at[1]} {one.amount:,.2f}"
+        if self._scene.equal + self._scene.wrong == 1:
+            self._journal.add(f"the first figure is final: {figure}", "green")
+        if self._result_at is None:
+            self._result_at = time.monotonic()
+        if not is_equal:
+            self._journal.add(
+                f"{figure} differs from the shop's {self._shop.totals.revenue[at].amount:,.2f}", "bold red"
+            )
+
+    def _read_status(self) -> RunStatus | None:
+        """Return the status that the current driver has written; None if it has written none yet."""
+        if self._pipeline is None or self._files is None:
+            return None
+        self._pipeline.check()
+        status = self._files.read()
+        if status is None or status.pid != self._pipeline.pid:
+            # It is the status of an earlier run.
+            return None
+        if self._scene.starting_since_s is not None:
+            self._journal.add(f"Spark has started after {self._journal.elapsed_s - self._scene.starting_since_s:.0f} s")
+            self._scene.starting_since_s = None
+            self._scene.driver = f"process {self._pipeline.pid}, runs {len(status.flows)} flows on Spark"
+        self._scene.status = status
+        return status
+
+    def _result_was_seen(self, facts: Facts) -> bool:
+        """Return whether a figure became final since the last kill, and people have had time to look at it."""
+        return self._result_at is not None and facts.now - self._result_at >= _LOOK_AT_RESULT_S
+
+    # -- bounded ------------------------------------------------------------------------------------------------------
+
+    def _pause_before(self, count: int) -> Callable[[Event, int], str]:
+        passed: set[str] = set()
+
+        def pause_before(event: Event, sent: int) -> str:
+            place = _TILL if event.held_back else _HALF if self._kills is not None and sent >= count // 2 else ""
+            if place in passed:
+                return ""
+            passed.add(place)
+            return place
+
+        return pause_before
+
+    def _wait_for_results(self, player: Player, results: _Results) -> bool:
+        """Wait until the pipeline has all results. Return False if it makes no progress for too long."""
+        moved_at, before = time.monotonic(), None
+        missing = _Missing(self._lake)
+        while time.monotonic() - moved_at < _SILENCE_S_MAX:
+            totals = self._shop.totals
+            has_all_orders = player.waits_at == _TILL and self._lake.count("trusted", "orders") >= totals.good[ORDERS]
+            facts = self._look(player, results, has_all_orders=has_all_orders)
+            step = self._kills.step if self._kills is not None else Step.DONE
+            if (player.waits_at == _HALF and step > Step.RUNNING) or (has_all_orders and step >= Step.BROKER_DEAD):
+                player.resume()
+            if player.has_ended and step >= Step.BROKER_BACK and self._is_complete(missing):
+                return True
+            flows = self._scene.status.flows if self._scene.status is not None else []
+            now = (facts.final, step, player.sent.total, [(flow.rows, flow.quarantined, flow.state) for flow in flows])
+            if now != before:
+                moved_at, before = time.monotonic(), now
+            if self._signals.stop.wait(_LOOK_S):
+                raise Stopped
+        return False
+
+    def _is_complete(self, missing: _Missing) -> bool:
+        totals = self._shop.totals
+        # A flow writes its table first, then its topics.
+        if len(self._records) < len(totals.revenue) or len(self._late) < totals.held_back:
+            return False
+        expected = {
+            ("trusted", "orders"): totals.good[ORDERS],
+            ("trusted", "payments_trusted"): totals.good[PAYMENTS],
+            ("trusted", "clicks_trusted"): totals.good[CLICKS],
+            ("refined", "paid_orders"): totals.paid,
+            ("refined", "revenue_per_minute"): len(totals.revenue),
+            ("refined", "clicks_per_minute"): len(totals.clicks),
+        }
+        return missing.is_empty(expected)
+
+    def _describe_pipeline(self) -> str:
+        flows = self._scene.status.flows if self._scene.status is not None else []
+        errors = [f"{flow.name}: {flow.error}" for flow in flows if flow.error]
+        return "\n".join([*errors, self._pipeline.tail() if self._pipeline is not None else ""])
 
     def _opening(self) -> datetime:
-        """Where the shop's clock begins: now, or later if it has been there before."""
+        """Return where the shop's clock begins: now, or where it has ended if that is later."""
         now = datetime.now(UTC).replace(second=0, microsecond=0)
         if not self._clock_file.exists():
             return now
         reached = datetime.fromisoformat(json.loads(self._clock_file.read_text())["clock"])
         return max(now, reached.replace(second=0, microsecond=0) + timedelta(minutes=1))
 
-    # -- looking ------------------------------------------------------------------------------------------------------
-
-    def _look(self, revenue: CommittedRecords) -> RunStatus | None:
-        """What the pipeline says of itself, once it does; and what it has earned since the last look."""
-        assert self._pipeline is not None and self._files is not None
-        self._pipeline.check()
-        new = revenue.read()
-        if self._options.events is not None:
-            self._records += new
-        self._revenue |= dict(map(parse_revenue, new))
-        for oldest in sorted(self._revenue)[: max(len(self._revenue) - _REVENUE_MAX, 0)]:
-            del self._revenue[oldest]
-        status = self._files.read()
-        # A status may still be there from a run before.
-        return status if status is not None and status.pid == self._pipeline.pid else None
-
-    def _glance(self, revenue: CommittedRecords, show: Callable[[RunStatus | None], None]) -> None:
-        """Between events, and not after each of them."""
-        if self._stop.is_set():
-            raise Stopped
-        if time.monotonic() - self._looked_at >= _LOOK_S:
-            self._looked_at = time.monotonic()
-            show(self._look(revenue))
-
-    def _catch_up(self, revenue: CommittedRecords, show: Callable[[RunStatus | None], None]) -> None:
-        if not self._wait(revenue, show, self._has_seen_orders):
-            raise PartFailed(f"the pipeline stands still:\n{self._pipeline_tail()}")
-
-    def _wait(
-        self, revenue: CommittedRecords, show: Callable[[RunStatus | None], None], done: Callable[[RunStatus], bool]
-    ) -> bool:
-        """Wait until the pipeline has done its part; False if nothing has moved for too long."""
-        moved_at, before = time.monotonic(), None
-        while time.monotonic() - moved_at < _SILENCE_S_MAX:
-            status = self._look(revenue)
-            show(status)
-            if status is not None:
-                if done(status):
-                    return True
-                now = [(flow.rows, flow.quarantined, flow.late, flow.state) for flow in status.flows]
-                if now != before:
-                    moved_at, before = time.monotonic(), now
-            if self._stop.wait(_LOOK_S):
-                raise Stopped
-        return False
-
-    def _has_seen_orders(self, status: RunStatus) -> bool:
-        return _rows(status)["orders_trusted"] >= self._shop.totals.good[ORDERS]
-
-    def _is_complete(self, status: RunStatus) -> bool:
-        totals, rows = self._shop.totals, _rows(status)
-        expected = {
-            "orders_trusted": totals.good[ORDERS], "payments_trusted": totals.good[PAYMENTS],
-            "clicks_trusted": totals.good[CLICKS], "paid_orders": totals.paid,
-            "revenue_per_minute": len(totals.revenue), "clicks_per_minute": len(totals.clicks),
-        }  # fmt: skip
-        late = sum(flow.late for flow in status.flows if flow.name == "orders_trusted")
-        return all(rows[name] >= count for name, count in expected.items()) and late >= totals.held_back
-
-    def _pipeline_tail(self) -> str:
-        assert self._pipeline is not None
-        status = self._files.read() if self._files is not None else None
-        errors = [f"{flow.name}: {flow.error}" for flow in status.flows if flow.error] if status is not None else []
-        return "\n".join([*errors, self._pipeline.tail()])
+    # -- printing -----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _view(self, heading: str) -> Iterator[Callable[[RunStatus | None], None]]:
-        if sys.stdout.isatty():
-            with Live(console=self._console, refresh_per_second=4, vertical_overflow="crop") as live:
-                lines = self._console.height
-                yield lambda status: live.update(draw_moment(self._shop, status, self._revenue, heading, lines))
+    def _view(self) -> Iterator[None]:
+        if not sys.stdout.isatty():
+            self._print(self._scene.heading)
+            yield
             return
-        self._console.print(heading)
-        yield self._tell
+        with Live(self._scene, console=self._console, refresh_per_second=4, vertical_overflow="crop"):
+            yield
 
-    def _tell(self, status: RunStatus | None) -> None:
-        if time.monotonic() - self._told_at >= _TELL_EVERY_S:
-            self._told_at = time.monotonic()
-            self._console.print(tell_moment(self._shop, status, self._revenue), highlight=False)
+    def _print(self, text: str) -> None:
+        # The terminal wraps long lines, so that paths and commands can be copied whole.
+        self._console.print(Text(text), soft_wrap=True)
+
+    def _print_entry(self, entry: Entry) -> None:
+        self._print(f"{entry.time}  {entry.text}")
+
+    def _print_paths(self, bootstrap: str, log: Path) -> None:
+        self._print("While this runs, try in another terminal:")
+        for command in commands_to_try(bootstrap, self._file):
+            self._console.print(Text(f"  {command.text}", style="cyan"), soft_wrap=True)
+        logs = ", ".join(short_path(path) for path in (self._directory / "broker.log", self._driver_log, log))
+        self._print(f"Logs: {logs}")
+        if self._options.data is None and not self._options.keep:
+            self._print("Records and tables are deleted at the end. --keep (make demo KEEP=1) keeps them.")
+
+    def _print_kept(self, more: str = "") -> None:
+        """Say where records and tables are, and what to try with them, if they are kept."""
+        if self._options.data is None and not self._options.keep:
+            return
+        directory = short_path(self._directory)
+        self._print(f"{directory} has the broker's data, the tables (lake), shop.yaml and the logs. {more}".rstrip())
+        if not self._revenue:
+            return
+        self._print("Try:")
+        for command in commands_after(self._listener, self._directory / "broker", self._file):
+            self._console.print(Text(f"  {command.text}", style="cyan"), soft_wrap=True)
+
+    def _print_trace(self, cluster: Cluster) -> None:
+        trace = trace_figure(cluster, self._lake)
+        if trace is not None:
+            print_trace(self._console, trace)
+            self._scene.wrong += not trace.check.right
 
 
-def _rows(status: RunStatus) -> dict[str, int]:
-    return {flow.name: flow.rows for flow in status.flows}
+class _Results(NamedTuple):
+    """Readers of the topics with results."""
+
+    revenue: CommittedRecords
+    late: CommittedRecords
 
 
-@contextmanager
-def _in_background(player: Player) -> Iterator[Callable[[], None]]:
-    """Events are sent by a thread; what is yielded raises if that has failed."""
-    failed: list[OttlaError] = []
+class _Actions:
+    """What the kills do to the processes of a demonstration."""
 
-    def play() -> None:
-        try:
-            player.play()
-        except OttlaError as error:
-            failed.append(error)
+    def __init__(self, demo: _Demo) -> None:
+        self.kill_driver = demo.kill_driver
+        self.start_driver = demo.start_driver
+        self.kill_broker = demo.kill_broker
+        self.start_broker = demo.start_broker
 
-    def check_failure() -> None:
-        if failed:
-            raise PartFailed(f"events can no longer be sent: {failed[0]}") from failed[0]
 
-    thread = threading.Thread(target=play, name="shop")
-    thread.start()
-    try:
-        yield check_failure
-    finally:
-        player.stop()
-        thread.join()
+def _first_half_has_results(facts: Facts) -> bool:
+    return facts.shop_waits_at == _HALF and facts.final > 0
+
+
+class _Missing:
+    """The tables that do not have all of their rows yet. A table that has them is not counted again."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._complete: set[tuple[str, str]] = set()
+
+    def is_empty(self, expected: Mapping[tuple[str, str], int]) -> bool:
+        for table, count in expected.items():
+            if table not in self._complete:
+                if self._lake.count(*table) < count:
+                    return False
+                self._complete.add(table)
+        return True
 
 
 @contextmanager
 def _directory(options: Options, console: Console) -> Iterator[Path]:
     if options.data is not None:
         if options.events is not None and options.data.exists() and any(options.data.iterdir()):
-            raise DemoRefused(f"{options.data} is not empty, and what is in it would be counted: name a new directory")
+            raise DemoRefused(f"{options.data} is not empty, and its rows would be counted: choose a new directory")
         options.data.mkdir(parents=True, exist_ok=True)
         yield options.data.resolve()
         return
@@ -327,20 +574,19 @@ def _directory(options: Options, console: Console) -> Iterator[Path]:
     try:
         yield directory
     finally:
-        if options.keep:
-            console.print(f"Kept in {directory}: shop.yaml, the tables under lake, the logs of broker and pipeline.")
-        else:
+        if not options.keep:
             shutil.rmtree(directory, ignore_errors=True)
+            console.print("Records and tables are deleted. --keep (make demo KEEP=1) keeps them.")
 
 
 @contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM. The parts are in sessions of their own and hear nothing of it."""
-    stop = threading.Event()
+def _stop_on_signals() -> Iterator[_Signals]:
+    """Yield what SIGINT (Ctrl-C) and SIGTERM have asked for. The parts have other sessions and receive neither."""
+    signals = _Signals()
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    before = {number: signal.signal(number, signals.receive) for number in numbers}
     try:
-        yield stop
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,9 +1,14 @@
-"""What a demonstration looks like: a picture that moves while it runs, tables and figures at the end."""
+"""The screens of a demonstration: one that changes while it runs, tables and figures at the end.
+
+All of them are as wide as the terminal. While a demonstration runs, the screen is drawn four times a second for the
+size that the terminal has at that moment, and shows less if the terminal is low.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -12,22 +17,33 @@ from rich import box
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from ottla.demo.shop import TOPICS, Revenue, ShopEvents
+from ottla.demo.journal import Entry, format_elapsed
+from ottla.demo.play import Sent
+from ottla.demo.shop import TOPICS, Revenue
 from ottla.pipeline.status import RunStatus
 from ottla.pipeline.view import draw
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType
 
     from ottla.demo.check import Check, Lake
+    from ottla.demo.trace import Trace
 
-_MINUTES_SHOWN = 10
-#: on terminals that have no room for more
-_MINUTES_SHOWN_MIN = 5
-_HIGH_ENOUGH_LINES = 45
-_BAR_CELLS = 40
-_CELL_LETTERS_MAX = 38
+#: lines that stay free above the screen for what was printed before
+_LINES_ABOVE = 2
+#: minutes and journal entries on a low terminal, and on one with at least `_HIGH_LINES` lines
+_MINUTES_SHOWN = (3, 8)
+_ENTRIES_SHOWN = (4, 10)
+_HIGH_LINES = 40
+#: bars are drawn if they can be at least this wide, and at most
+_BAR_CELLS = (10, 40)
+#: between two columns
+_GAP = 3
+_CELL_LETTERS_MAX = 60
+#: narrower terminals show times of the tables without their date
+_DATES_FROM_WIDTH = 100
 _ROWS_SHOWN = 3
 #: what is shown of each zone: tables, and their columns that say most
 _ZONES: Mapping[str, Mapping[str, Sequence[str]]] = {
@@ -58,58 +74,112 @@ _QUARANTINE = ("_cause", "_partition", "_offset", "value", "row")
 # -- while it runs ----------------------------------------------------------------------------------------------------
 
 
-def draw_moment(
-    shop: ShopEvents,
-    status: RunStatus | None,
-    revenue: Mapping[tuple[datetime, str], Revenue],
-    heading: str,
-    lines: int = _HIGH_ENOUGH_LINES,
-) -> RenderableType:
-    """The shop, its revenue and its pipeline as they are now; the end is what a small terminal does not show."""
-    totals = shop.totals
-    sent = ", ".join(f"{totals.sent[topic]:,} {topic.partition('.')[2]}" for topic in TOPICS)
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """What a screen shows. The demonstration replaces the fields; the screen only reads them."""
+
+    heading: str = ""
+    broker: str = "starting"
+    driver: str = "not started yet"
+    #: when the driver that is starting was started, in seconds of the journal; None while none is starting
+    starting_since_s: float | None = None
+    elapsed_s: Callable[[], float] = lambda: 0.0
+    sent: Sent = field(default_factory=Sent)
+    status: RunStatus | None = None
+    #: by minute and currency, final
+    revenue: Mapping[tuple[datetime, str], Revenue] = field(default_factory=dict)
+    #: of the final figures of this demonstration: how many equal the shop's, and how many do not
+    equal: int = 0
+    wrong: int = 0
+    entries: Sequence[Entry] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield draw_scene(self, options.max_width, console.height)
+
+
+def draw_scene(scene: Scene, width: int, height: int) -> RenderableType:
+    """Return the shop, its revenue, the journal and the pipeline as they are now, for a terminal of this size."""
+    is_high = height >= _HIGH_LINES
+    sent = ", ".join(f"{scene.sent.events.get(topic, 0):,} {topic.partition('.')[2]}" for topic in TOPICS)
     odd = (
-        f"{totals.malformed.total():,} malformed, {totals.duplicates.total():,} twice, "
-        f"{totals.late.total():,} late, {totals.held_back:,} far too late"
+        f"{scene.sent.malformed:,} malformed, {scene.sent.duplicates:,} duplicates, {scene.sent.late:,} late, "
+        f"{scene.sent.held_back:,} too late"
     )
-    texts = [f"[bold]{escape(heading)}", f"sent by {shop.clock:%H:%M:%S} of the shop's clock: {sent}; {odd}"]
-    pipeline: RenderableType = "Spark is starting ..." if status is None else draw(status)
-    minutes = _MINUTES_SHOWN if lines >= _HIGH_ENOUGH_LINES else _MINUTES_SHOWN_MIN
-    return Group(*texts, draw_revenue(revenue, minutes), pipeline)
+    lines = [
+        Text(scene.heading, style="bold"),
+        Text(f"broker  {scene.broker}"),
+        Text(f"driver  {_driver_text(scene)}"),
+        Text(f"shop    {scene.sent.clock:%H:%M:%S}, sent {sent}"),
+        Text(f"        {odd}"),
+        Text(f"result  {describe_comparison(scene)}", style=_comparison_style(scene)),
+    ]
+    parts: list[RenderableType] = list(lines)
+    used = sum(max(1, -(-len(line) // width)) for line in lines)
+    if scene.revenue:
+        count = _MINUTES_SHOWN[is_high]
+        parts.append(draw_revenue(scene.revenue, count, width))
+        used += 2 + min(count, len({minute for minute, _ in scene.revenue}))
+    entries = list(scene.entries)[-_ENTRIES_SHOWN[is_high] :]
+    for entry in entries:
+        parts.append(Text(f"{entry.time}  {entry.text}", style=entry.style, no_wrap=True, overflow="ellipsis"))
+    used += len(entries)
+    if scene.status is not None:
+        parts.append(draw(scene.status, width, height - used - _LINES_ABOVE))
+    return Group(*parts)
 
 
-def draw_revenue(revenue: Mapping[tuple[datetime, str], Revenue], count: int) -> RenderableType:
-    """The last minutes that are final, with bars."""
+def _driver_text(scene: Scene) -> str:
+    if scene.starting_since_s is None:
+        return scene.driver
+    return f"{scene.driver}: starting Spark ... {scene.elapsed_s() - scene.starting_since_s:.0f} s"
+
+
+def describe_comparison(scene: Scene) -> str:
+    """Return one sentence about the final figures."""
+    if scene.wrong:
+        return f"{scene.wrong:,} of {scene.equal + scene.wrong:,} final figures differ from the shop's"
+    if scene.equal:
+        return f"{scene.equal:,} final figures, all equal to the shop's to the cent"
+    return "no final figure yet: the pipeline waits 10 shop minutes for late events"
+
+
+def _comparison_style(scene: Scene) -> str:
+    return "bold red" if scene.wrong else "green" if scene.equal else ""
+
+
+def draw_revenue(revenue: Mapping[tuple[datetime, str], Revenue], count: int, width: int) -> RenderableType:
+    """Return the newest final minutes, with bars if there is space for them."""
     minutes = sorted({minute for minute, _ in revenue})[-count:]
-    if not minutes:
-        return (
-            "revenue per minute: none is final yet (the pipeline waits ten minutes of the shop's time for late events)"
-        )
-    table = Table(title="revenue per minute, final", title_justify="left", box=box.SIMPLE_HEAD)
     currencies = sorted({currency for _, currency in revenue})
-    table.add_column("minute")
-    for currency in currencies:
-        table.add_column(currency, justify="right")
-    table.add_column("payments", justify="right")
-    table.add_column("", min_width=_BAR_CELLS)
     payments = {minute: sum(one.payments for (at, _), one in revenue.items() if at == minute) for minute in minutes}
+    rows = []
     for minute in minutes:
-        amounts = [revenue.get((minute, currency), Revenue(Decimal(0), 0)).amount for currency in currencies]
-        bar = "█" * max(1, round(_BAR_CELLS * payments[minute] / max(payments.values())))
-        table.add_row(f"{minute:%H:%M}", *(f"{one:,.2f}" for one in amounts), str(payments[minute]), f"[green]{bar}")
+        amounts = [revenue.get((minute, currency)) for currency in currencies]
+        rows.append([
+            f"{minute:%H:%M}", *(f"{one.amount:,.2f}" if one is not None else "-" for one in amounts),
+            str(payments[minute]),
+        ])  # fmt: skip
+    headings = ["minute", *currencies, "payments"]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if at else "left", no_wrap=True, overflow="ellipsis")
+    taken = sum(max(map(len, column)) + _GAP for column in zip(headings, *rows, strict=True))
+    few, many = _BAR_CELLS
+    cells = min(width - taken, many)
+    for row, minute in zip(rows, minutes, strict=True):
+        bar = "█" * max(1, round(cells * payments[minute] / max(payments.values())))
+        table.add_row(*row, *([f"[green]{bar}"] if cells >= few else []))
     return table
 
 
-def tell_moment(shop: ShopEvents, status: RunStatus | None, revenue: Mapping[tuple[datetime, str], Revenue]) -> str:
-    """The same in one line, for logs and pipes."""
-    rows = {flow.name: flow.rows for flow in status.flows} if status is not None else {}
-    quarantined = sum(flow.quarantined for flow in status.flows) if status is not None else 0
-    last = max((minute for minute, _ in revenue), default=None)
-    amounts = [f"{one.amount:,.2f} {currency}" for (minute, currency), one in sorted(revenue.items()) if minute == last]
-    earned = f"revenue at {last:%H:%M}: {', '.join(amounts)}" if last is not None else "no minute is final yet"
-    trusted = sum(rows.get(name, 0) for name in ("orders_trusted", "payments_trusted", "clicks_trusted"))
+def describe_moment(scene: Scene) -> str:
+    """Return the same as one line, for logs and pipes."""
+    flows = scene.status.flows if scene.status is not None else []
+    trusted = sum(flow.rows for flow in flows if flow.zone == "trusted")
+    quarantined = sum(flow.quarantined for flow in flows)
     return (
-        f"{shop.clock:%H:%M:%S} sent {shop.totals.events:,}, trusted {trusted:,}, quarantine {quarantined:,}; {earned}"
+        f"{format_elapsed(scene.elapsed_s())}  sent {scene.sent.total:,}, trusted {trusted:,}, quarantine "
+        f"{quarantined:,}; {describe_comparison(scene)}"
     )
 
 
@@ -117,7 +187,7 @@ def tell_moment(shop: ShopEvents, status: RunStatus | None, revenue: Mapping[tup
 
 
 def print_zones(console: Console, lake: Lake) -> None:
-    """A few rows of each table, zone by zone, and of what was put aside."""
+    """Print a few rows of each table, zone by zone, and of the quarantine."""
     for zone, tables in _ZONES.items():
         console.print(f"\n[bold cyan]zone {zone}")
         for name, columns in tables.items():
@@ -128,28 +198,49 @@ def print_zones(console: Console, lake: Lake) -> None:
 
 
 def print_checks(console: Console, checks: Sequence[Check]) -> None:
-    """Sent and found, side by side."""
-    table = Table(title="\nsent and found", title_justify="left", box=box.SIMPLE_HEAD)
+    """Print the expected and the found figures side by side."""
+    table = Table(title="\nexpected and found", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("what")
-    table.add_column("sent", justify="right")
-    table.add_column("found", justify="right")
-    table.add_column("")
+    table.add_column("expected", justify="right", no_wrap=True)
+    table.add_column("found", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for one in checks:
         table.add_row(escape(one.what), one.expected, one.found, "[green]ok" if one.right else "[bold red]WRONG")
     console.print(table)
 
 
+def print_trace(console: Console, trace: Trace) -> None:
+    """Print one figure with the records that it was computed from."""
+    title = f"\none figure, traced back to its records: {trace.minute:%H:%M} {trace.currency} {trace.revenue:,.2f}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading, right in (("topic", 0), ("partition", 1), ("offset", 1), ("order", 0), ("amount", 1)):
+        table.add_column(heading, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    for one in trace.origins:
+        table.add_row(
+            one.topic, str(one.partition), str(one.offset), escape(one.order_id), f"{one.amount:,.2f}",
+            style="" if one in trace.payments else "dim",
+        )  # fmt: skip
+    table.add_section()
+    table.add_row("sum of the payments", "", "", "", trace.check.expected)
+    console.print(table)
+
+
+def print_journal(console: Console, entries: Sequence[Entry]) -> None:
+    """Print everything that has happened."""
+    console.print("\nwhat happened", style="italic")
+    for entry in entries:
+        console.print(Text(f" {entry.time}  {entry.text}", style=entry.style), soft_wrap=True)
+
+
 def _print_rows(console: Console, name: str, columns: Sequence[str], rows: list[dict[str, Any]]) -> None:
-    table = Table(title=f"{name}: {len(rows):,} rows", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in columns:
-        numbers = any(isinstance(row[column], int | Decimal) for row in rows)
-        table.add_column(column, justify="right" if numbers else "left", no_wrap=True)
-    for row in sorted(rows, key=lambda row: _order(row, columns))[:_ROWS_SHOWN]:
-        table.add_row(*(escape(_cell(row[column])) for column in columns))
-    if rows:
-        console.print(table)
-    else:
+    if not rows:
         console.print(f" {name}: no rows")
+        return
+    with_date = console.width >= _DATES_FROM_WIDTH
+    first = sorted(rows, key=lambda row: _order(row, columns))[:_ROWS_SHOWN]
+    cells = [[_cell(row[column], with_date=with_date) for column in columns] for row in first]
+    right = {column for column in columns if isinstance(first[0][column], int | Decimal)}
+    console.print(_fitting_table(f"{name}: {len(rows):,} rows", columns, cells, right, console.width))
 
 
 def _order(row: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
@@ -159,29 +250,47 @@ def _order(row: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _print_quarantine(console: Console, name: str, rows: list[dict[str, Any]]) -> None:
-    """Causes, how often each, and the first row of each."""
+    """Print the causes, how many rows each has, and the first row of each."""
     counts = Counter(row["_cause"] for row in rows)
     first = {row["_cause"]: row for row in sorted(rows, key=lambda row: row["_offset"], reverse=True)}
-    table = Table(title=f"{name}: {len(rows):,} rows", title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in ("cause", "rows", "for example", "with the value"):
-        table.add_column(heading, justify="right" if heading == "rows" else "left", no_wrap=True)
-    for cause, count in counts.most_common():
-        row = first[cause]
-        place = f"partition {row['_partition']} offset {row['_offset']}"
-        # What was decoded is shown as it was understood, the rest as it was received.
-        table.add_row(escape(cause), str(count), place, escape(_cell(row["row"] or row["value"])))
-    console.print(table)
+    headings = ("cause", "rows", "partition", "offset", "for example")
+    cells = [
+        # A record that was decoded is shown as a row, any other as it was received.
+        [cause, str(count), *(str(first[cause][place]) for place in ("_partition", "_offset")),
+         _cell(first[cause]["row"] or first[cause]["value"])]
+        for cause, count in counts.most_common()
+    ]  # fmt: skip
+    right = {"rows", "partition", "offset"}
+    console.print(_fitting_table(f"{name}: {len(rows):,} rows", headings, cells, right, console.width))
 
 
-def _cell(value: Any) -> str:
+def _fitting_table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str], width: int
+) -> Table:
+    """Return a table that is at most `width` wide. Its last column is cut to what the others leave."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True, overflow="ellipsis")
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    last = max(width - sum(widths[:-1]) - _GAP * len(headings), len(headings[-1]))
+    for row in rows:
+        table.add_row(*map(escape, row[:-1]), escape(_cut(row[-1], last)))
+    return table
+
+
+def _cell(value: Any, *, with_date: bool = True) -> str:
     if value is None:
         return "-"
     if isinstance(value, bytes):
         text = value.decode(errors="replace")
     elif isinstance(value, datetime):
-        text = value.strftime("%Y-%m-%d %H:%M:%S")
+        text = value.strftime("%Y-%m-%d %H:%M:%S" if with_date else "%H:%M:%S")
     elif isinstance(value, list):
         text = ", ".join(f"{one['topic']}/{one['partition']}@{one['first']}" for one in value)
     else:
         text = str(value)
-    return text if len(text) <= _CELL_LETTERS_MAX else text[: _CELL_LETTERS_MAX - 1] + "…"
+    return _cut(text, _CELL_LETTERS_MAX)
+
+
+def _cut(text: str, letters_max: int) -> str:
+    return text if len(text) <= letters_max else text[: letters_max - 1] + "…"

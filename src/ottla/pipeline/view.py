@@ -17,6 +17,7 @@ from ottla.pipeline.status import FlowStatus, RunStatus
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
 
 Show = Callable[[RunStatus], None]
 Echo = Callable[[str], None]
@@ -62,7 +63,8 @@ class RunView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         if self.status is not None:
-            yield draw(self.status, options.max_width, console.height)
+            caption = "Ctrl-C stops" if self.status.state == "running" else self.status.state
+            yield draw(self.status, options.max_width, console.height, caption)
 
 
 @contextmanager
@@ -78,7 +80,15 @@ def live_view(echo: Echo) -> Iterator[Show]:
         yield view.show
 
 
-def draw(status: RunStatus, width: int = 140, height: int = 100) -> RenderableType:
+def print_status(status: RunStatus) -> None:
+    """Print the flows by zone, as wide as the terminal."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(draw(status, console.width))
+
+
+def draw(status: RunStatus, width: int = 140, height: int = 100, caption: str = "") -> RenderableType:
     """Return the flows by zone, at most `width` columns wide. One row per zone if the flows need more than `height`."""
     from rich.console import Group
     from rich.text import Text
@@ -93,17 +103,18 @@ def draw(status: RunStatus, width: int = 140, height: int = 100) -> RenderableTy
     available = height - _FRAME_LINES - sum(-(-len(text) // width) for text in errors)
     flows = [flow for zone in shown for flow in status.flows if flow.zone == zone]
     if len(flows) > available:
-        return Group(_draw_zones(status, shown, width), *errors)
+        return Group(_draw_zones(status, shown), *errors)
     with_headings = len(flows) + _ZONE_LINES * len(shown) <= available
-    return Group(_draw_flows(status, flows, width, with_headings=with_headings), *errors)
+    table = _draw_flows(status, flows, width, with_headings=with_headings)
+    table.caption = caption or None
+    return Group(table, *errors)
 
 
-def _draw_flows(status: RunStatus, flows: Sequence[FlowStatus], width: int, *, with_headings: bool) -> RenderableType:
+def _draw_flows(status: RunStatus, flows: Sequence[FlowStatus], width: int, *, with_headings: bool) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    caption = "Ctrl-C stops" if status.state == "running" else status.state
-    table = Table(title=f"{status.pipeline} on {status.master}", caption=caption, title_justify="left")
+    table = Table(title=f"{status.pipeline} on {status.master}", title_justify="left")
     columns = choose_columns(flows, width)
     for column in columns:
         justify = "right" if column.heading in _AT_RIGHT else "left"
@@ -144,12 +155,14 @@ def _width_of(columns: Sequence[Column]) -> int:
     return sum(column.width for column in columns) + _TABLE_EXTRA
 
 
-def _draw_zones(status: RunStatus, zones: Sequence[str], width: int) -> RenderableType:
+def _draw_zones(status: RunStatus, zones: Sequence[str]) -> RenderableType:
     """Return a table with one row per zone: the states of its flows and the sums of their figures."""
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"{status.pipeline} on {status.master}", title_justify="left")
+    title = f"{status.pipeline} on {status.master}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for heading in ("zone", "flows", "state", "rows", "rows/s", "lag", "quarantine"):
         justify = "right" if heading in _AT_RIGHT else "left"
         table.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]

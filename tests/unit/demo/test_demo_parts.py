@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import textwrap
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,10 +18,10 @@ from deltalake import write_deltalake
 from rich.console import Console
 
 from ottla.demo.check import Check, Lake, check, parse_revenue
-from ottla.demo.parts import Part, PartFailed, write_declaration
+from ottla.demo.parts import Part, PartFailed, session_members, write_declaration
 from ottla.demo.run import DemoRefused, Options, run
 from ottla.demo.shop import Revenue, ShopEvents, Totals
-from ottla.demo.show import draw_moment, print_checks, tell_moment
+from ottla.demo.show import print_checks
 from ottla.pipeline import load
 
 MINUTE = datetime(2026, 1, 5, 8, 1, tzinfo=UTC)
@@ -66,28 +70,40 @@ def test_revenue_that_is_there_twice_is_found_out(tmp_path: Path) -> None:
     assert [one.what for one in checks if not one.right] == ["revenue in the table: rows, one per minute and currency"]
 
 
-def test_the_picture_has_the_revenue_of_the_last_minute() -> None:
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(draw_moment(ShopEvents(), None, REVENUE, "here"))
-    assert "08:01" in capture.get() and "12.50" in capture.get()
-
-
-def test_a_line_tells_the_same_where_there_is_no_terminal() -> None:
-    assert tell_moment(ShopEvents(), None, REVENUE).endswith("revenue at 08:01: 12.50 EUR")
-
-
-def test_a_part_that_ends_by_itself_has_the_last_word(tmp_path: Path) -> None:
-    part = Part("thing", ["this.is.no.module"], tmp_path / "log", {})
+def test_part_that_ends_by_itself_is_reported_with_its_last_line_and_its_log(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("output of an earlier process\n")
+    part = Part("thing", ["this.is.no.module"], tmp_path / "log")
     part._process.wait(30)
-    with pytest.raises(PartFailed, match=r"the thing has ended with code 1:\n(.*\n)*.*this"):
+    with pytest.raises(PartFailed, match=rf"the thing has ended with code 1: .*this.*; {tmp_path}/log has its output"):
         part.check()
+    assert "earlier" not in part.written()
     assert part.stop() == 1
+
+
+def test_kill_ends_all_processes_of_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = """
+        import subprocess, time
+        subprocess.Popen(["sleep", "3600"])
+        subprocess.Popen(["sleep", "3600"], process_group=0)
+        print("started", flush=True)
+        time.sleep(3600)
+    """
+    (tmp_path / "part_with_children.py").write_text(textwrap.dedent(script))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    part = Part("thing", ["part_with_children"], tmp_path / "log")
+    deadline = time.monotonic() + 60
+    while "started" not in part.written():
+        part.check()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(session_members(part.pid)) == 3
+    assert part.kill() == -signal.SIGKILL
+    assert session_members(part.pid) == set()
 
 
 def test_a_directory_with_something_in_it_is_refused_where_all_is_counted(tmp_path: Path) -> None:
     (tmp_path / "something").touch()
-    with pytest.raises(DemoRefused, match="name a new directory"):
+    with pytest.raises(DemoRefused, match="choose a new directory"):
         run(Options(events=100, data=tmp_path))
 
 

@@ -87,7 +87,7 @@ def test_error_of_a_flow_is_shown_whole_below_the_table() -> None:
     )
     lines = lines_of(draw(status, 80, 60), 80, 60)
     below = " ".join(lines[max(at for at, line in enumerate(lines) if line.startswith("└")) + 1 :])
-    assert f"orders_raw: {status.flows[0].error}".split() == below.replace("Ctrl-C stops", "").split()
+    assert f"orders_raw: {status.flows[0].error}".split() == below.split()
 
 
 def test_view_follows_the_size_of_the_terminal() -> None:
@@ -102,3 +102,11 @@ def test_zone_that_is_not_one_of_the_four_is_shown() -> None:
     status = new_status()
     status.flows[0].zone = "landing"
     assert any("landing" in line for line in lines_of(draw(status, 80, 60), 80, 60))
+
+
+def test_caption_says_how_to_stop_a_run_and_how_it_has_ended() -> None:
+    view = RunView()
+    view.show(new_status())
+    assert lines_of(view, 140)[-1].strip() == "Ctrl-C stops"
+    view.show(replace(new_status(), state="ended"))
+    assert lines_of(view, 140)[-1].strip() == "ended"
