@@ -1,15 +1,15 @@
-"""Events of a shop that never was: orders, payments and clicks, as messy as real ones, and what they must add up to.
+"""Generates the events of a shop: orders, payments and clicks, and the results that a pipeline must compute from them.
 
-Time is the shop's own and goes from event to event; the same seed and start give the same bytes. Each event meets one
-fate:
+The shop has a clock of its own, which moves from event to event. The same seed and start give the same bytes. Each
+event is one of these:
 
-    fine          most
-    malformed     cut off, of a wrong type, without an id, with an amount of nothing: quarantine or drop is its place
+    fine          most of them
+    malformed     cut off, of a wrong type, without an id, or with a negative amount: for quarantine, or dropped
     duplicate     sent again a little later, byte for byte
-    late          sent after the fact, but soon enough to count
-    held back     orders of a till that was offline: handed in together, long after everybody has stopped waiting
+    late          sent after its time, but before the watermark of the pipeline has passed it
+    held back     orders of a till that was offline: sent together, long after the watermark has passed them
 
-`Totals` is the truth that a pipeline must find. It grows with every event that is taken.
+`Totals` has the expected results. It grows with each event that is taken.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ PAYMENTS = "shop.payments"
 CLICKS = "shop.clicks"
 TOPICS = (ORDERS, PAYMENTS, CLICKS)
 
-#: where a shop begins its day, unless told otherwise: always the same, so that a seed is all there is to know
+#: the default start of the shop's clock: always the same, so that the seed alone decides the events
 OPENING = datetime(2026, 1, 5, 8, tzinfo=UTC)
 
-# Shares of all events. A held-back order comes from none of them.
+# Shares of all events. Held-back orders are sent in addition.
 MALFORMED = 0.02
 DUPLICATED = 0.02
 LATE = 0.03
 
-#: the pipeline waits ten minutes for orders and payments and one for clicks; who is late must stay well below
+#: how late the late events are; the pipeline waits ten minutes for orders and payments, and one for clicks
 _LATE_S = {ORDERS: (30, 180), PAYMENTS: (30, 180), CLICKS: (5, 20)}
 _AGAIN_S = (1, 90)
 _PAID_AFTER_S = (5, 120)
 _TILL_EVERY = timedelta(minutes=45)
-#: how old the orders of the till are: far behind the watermark, whatever the batches
+#: how old the orders of the till are: older than the watermark, whatever the batches
 _TILL_AGE_S = (30 * 60, 40 * 60)
 _TILL_ORDERS = (3, 6)
-#: the last events of all come so much later that every minute before them is final
+#: the last events are so much later that every minute before them is final
 _CLOSING_AFTER = timedelta(hours=1)
 
 _CLICKS_PER_VISIT = (1, 5)
@@ -56,31 +56,31 @@ _PAID = 0.92
 _EVENTS_PER_VISIT = sum(_CLICKS_PER_VISIT) / 2 + _ORDERS_PER_VISIT * (1 + _PAID)
 
 _PAGES = ("/", "/boots", "/coats", "/hats", "/lamps", "/sale", "/cart")
-#: currency, its share, and what an amount in it is multiplied by; nobody told the pipeline about pounds
+#: currency, its share, and the factor of its amounts; GBP is a currency that the pipeline does not know
 _CURRENCIES = (("EUR", 0.6, 1), ("CZK", 0.25, 25), ("USD", 0.13, 1), ("GBP", 0.02, 1))
 _CENTS = (499, 24_999)
 
-#: so much is remembered of a shop that never closes: orders that nobody pays, minutes gone by
+#: bounds for a shop that never ends: orders that are not paid, minutes of results
 _OPEN_ORDERS_MAX = 10_000
 _MINUTES_MAX = 20_000
 
 
 class Event(NamedTuple):
-    """One record on its way."""
+    """One record to send."""
 
     topic: str
     key: bytes
     value: bytes
-    #: when it happened, whatever its value says
+    #: when it happened; the value of a malformed event may say something else
     event_time: datetime
-    #: when it is sent, by the shop's clock; never before the one before it
+    #: when it is sent, by the shop's clock; never earlier than the previous event
     sent_at: datetime
-    #: comes when everybody has stopped waiting for it
+    #: whether it is sent long after the watermark has passed it
     held_back: bool = False
 
 
 class Revenue(NamedTuple):
-    """Of one minute and currency."""
+    """The revenue of one minute in one currency."""
 
     amount: Decimal
     payments: int
@@ -88,16 +88,16 @@ class Revenue(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """What has been sent, and what becomes of it if nothing is lost and nothing is counted twice."""
+    """What was sent, and the results if no event is lost and none is counted twice."""
 
     #: by topic
     sent: Counter[str] = field(default_factory=Counter)
     duplicates: Counter[str] = field(default_factory=Counter)
-    #: late but in time, by topic
+    #: late but before the watermark has passed them, by topic
     late: Counter[str] = field(default_factory=Counter)
     #: orders only
     held_back: int = 0
-    #: what cannot be used, by topic and cause
+    #: events that cannot be used, by topic and cause
     malformed: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: distinct usable events by topic: the rows of the trusted zone
     good: Counter[str] = field(default_factory=Counter)
@@ -124,7 +124,7 @@ class _Fate(Enum):
 
 
 class _Planned(NamedTuple):
-    """An event that will be sent, in the order of time; and what it is about."""
+    """An event that will be sent, with what `Totals` needs to count it. Sorted by time."""
 
     sent_ms: int
     number: int
@@ -144,11 +144,11 @@ class ShopEvents:
         self.totals = Totals()
         self.limit = limit
         self.per_minute = per_minute
-        #: the minute of the very last events, which is never complete
+        #: the minute of the last events, which never becomes final
         self.open_minute: datetime | None = None
         self._random = Random(seed)
         self._start_ms = _milliseconds(start)
-        # Ids of another day must differ, for a pipeline may still know those of yesterday.
+        # Ids of another start must differ, because a pipeline deduplicates by them.
         self._day = f"{self._start_ms // 60_000:x}"
         self._numbers = itertools.count()
         self._visits = itertools.count(1)
@@ -156,13 +156,13 @@ class ShopEvents:
         self._next_visit_ms = self._start_ms
         self._next_till_ms = self._start_ms + _TILL_EVERY // timedelta(milliseconds=1)
         self._now_ms = self._start_ms
-        #: good ones that have not met yet: currency by order, time and amount by order
+        #: valid orders without a payment and payments without an order: currency, or time and amount, by order id
         self._orders: dict[str, str] = {}
         self._payments: dict[str, tuple[int, Decimal]] = {}
 
     @property
     def clock(self) -> datetime:
-        """What the shop's clock says."""
+        """Return the time of the shop's clock."""
         return _moment(self._now_ms)
 
     def __iter__(self) -> Iterator[Event]:
@@ -177,7 +177,7 @@ class ShopEvents:
         return planned.event
 
     def take(self, within: timedelta) -> list[Event]:
-        """The next events, as far as they are sent within this time of the first; held back ones never with others."""
+        """Return the next events that are sent within this time of the first; held-back ones never with others."""
         events: list[Event] = []
         while (event := self._upcoming()) is not None:
             if events and (event.sent_at - events[0].sent_at >= within or event.held_back != events[0].held_back):
@@ -196,7 +196,7 @@ class ShopEvents:
         return self._waiting[0].event
 
     def closing(self) -> list[Event]:
-        """An order, its payment and a click, much later: with them, every minute before is final."""
+        """Return an order, its payment and a click, much later: they make every minute before them final."""
         at_ms = self._now_ms + _CLOSING_AFTER // timedelta(milliseconds=1)
         self._waiting = []
         order = {"order_id": f"o-{self._day}-closing", "customer_id": "c-0000", "amount": 1.0, "currency": "EUR"}
@@ -214,10 +214,10 @@ class ShopEvents:
         self._now_ms = at_ms
         return [planned.event for planned in self._waiting]
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def _visit(self) -> None:
-        """Somebody looks around, and may buy something."""
+        """Plan the clicks of one customer, and perhaps an order and its payment."""
         random = self._random
         at_ms = self._next_visit_ms
         minutes_between = random.expovariate(self.per_minute / _EVENTS_PER_VISIT)
@@ -238,7 +238,7 @@ class ShopEvents:
             self._send(PAYMENTS, customer, payment, at_ms + self._between_ms(_PAID_AFTER_S))
 
     def _hand_in(self) -> None:
-        """The till is online again, and sends what it has kept."""
+        """Plan the orders of a till that is online again."""
         sent_ms = self._next_till_ms
         self._next_till_ms += _TILL_EVERY // timedelta(milliseconds=1)
         for number in range(self._random.randint(*_TILL_ORDERS)):
@@ -254,12 +254,12 @@ class ShopEvents:
     def _between_ms(self, bounds_s: tuple[int, int]) -> int:
         return self._random.randrange(bounds_s[0] * 1_000, bounds_s[1] * 1_000)
 
-    # -- how it is sent -----------------------------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------------------------------
 
     def _send(self, topic: str, key: str, fields: dict[str, Any], at_ms: int) -> None:
-        """Send an event at the time it happens, unless fate has other plans."""
+        """Plan an event: on time, late, twice, or malformed, at random."""
         drawn = self._random.random()
-        # Clicks have no id by which a second one could be told from the first.
+        # Clicks have no id, so a duplicate could not be recognised.
         again = DUPLICATED if topic != CLICKS else 0.0
         if drawn < MALFORMED:
             self._plan(topic, key, fields, at_ms, _Fate.MALFORMED)
@@ -282,7 +282,7 @@ class ShopEvents:
         heapq.heappush(self._waiting, planned)
 
     def _spoil(self, topic: str, fields: dict[str, Any], at_ms: int) -> tuple[bytes, str]:
-        """A value that cannot be used, and the cause that the pipeline must find."""
+        """Return a value that cannot be used, and the cause that the pipeline must report."""
         time_field = _TIME_FIELDS[topic]
         whole = {**fields, time_field: _format(at_ms)}
         text = _encode(whole)
@@ -299,7 +299,7 @@ class ShopEvents:
             ways.append((_encode(fields), "click has a time"))
         return self._random.choice(ways)
 
-    # -- the truth ----------------------------------------------------------------------------------------------------
+    # -- expected results ---------------------------------------------------------------------------------------------
 
     def _count(self, planned: _Planned) -> None:
         totals, topic = self.totals, planned.event.topic
