@@ -469,6 +469,38 @@ SIDE_OUTPUT = _section(
     Key("topic", "topic", "A topic, with the row as JSON and the cause in the header `_cause`."),
 )
 
+TEST_FILE = _section(
+    "test file",
+    "A file `tests/*.yaml` of a project. See [tests](#tests).",
+    Key("tests", "list of tests", "Unit tests of flows.", required=True),
+)
+
+TEST = _section(
+    "test",
+    "Rows that a flow is given, and the rows that it makes of them.",
+    Key("name", "text", "Name of the test, unique in the project.", required=True),
+    Key("description", "text", "For people."),
+    Key("flow", "name", "The flow to test.", required=True),
+    Key("parameters", "mapping", "Values of parameters for this test."),
+    Key(
+        "given",
+        "mapping of inputs to rows",
+        "Rows of the inputs: a list of mappings, or `{file: rows.csv}` (`.csv`, `.json`, `.jsonl`), relative to this "
+        "file. An input that is not named has no rows.",
+        required=True,
+    ),
+    Key("expect", "expected result", "What the flow makes of them.", required=True),
+)
+
+TEST_EXPECTATION = _section(
+    "expected result",
+    "Rows in the form of `given`. Only columns that are named in a row are compared.",
+    Key("rows", "rows", "Rows of the result; of a keyed table, its rows after the batch."),
+    Key("quarantine", "rows", "Rejected rows: `_cause`, and columns of the record or the row."),
+    Key("ordered", "`true` or `false`", "Whether the order of rows matters.", default="`false`"),
+    Key("failure", "text", "The flow fails, and this is a part of the message."),
+)
+
 #: in the order of the reference page
 SECTIONS = (
     PIPELINE,
@@ -486,4 +518,7 @@ SECTIONS = (
     VACUUM,
     TOPIC_SINK,
     SIDE_OUTPUT,
+    TEST_FILE,
+    TEST,
+    TEST_EXPECTATION,
 )

@@ -19,7 +19,8 @@ from ottla.pipeline.load import parse
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "pipelines.md"
 PURE = ("checks", "declaration", "decorators", "document", "duration", "expectations", "fields", "graph", "keys",
-        "lineage", "load", "predicate", "problems", "project", "parameters", "reading", "schema", "sql")  # fmt: skip
+        "lineage", "load", "parameters", "predicate", "problems", "project", "reading", "row_comparison", "schema",
+        "sql")  # fmt: skip
 
 
 def test_the_tables_of_keys_are_current() -> None:
@@ -34,7 +35,7 @@ def test_the_tables_of_keys_are_current() -> None:
 
 def test_every_key_is_read_somewhere() -> None:
     """A key in the table that no reader asks for would be accepted and mean nothing."""
-    files = ("reading.py", "zone_rules.py", "project.py", "environments.py")
+    files = ("reading.py", "zone_rules.py", "project.py", "environments.py", "flow_tests.py")
     code = "".join((ROOT / "src" / "ottla" / "pipeline" / name).read_text() for name in files)
     for section in SECTIONS:
         for key in section.keys:
