@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli import pipeline_maintenance, pipeline_plan, pipeline_run, pipeline_sql
+from ottla.cli import pipeline_maintenance, pipeline_plan, pipeline_run, pipeline_sql, pipeline_test
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.output import JSON, TEXT, YAML, escape_controls, output_option, print_data
 from ottla.cli.pipeline_project import Choice, environment_options
@@ -35,7 +35,7 @@ def command() -> None:
 # so that help stays instant.
 for _verb in (pipeline_run.run, pipeline_run.status, pipeline_run.stop, pipeline_run.backfill, pipeline_sql.sql):
     command.add_command(_verb)
-for _verb in (pipeline_plan.plan, pipeline_maintenance.compact, pipeline_maintenance.vacuum):
+for _verb in (pipeline_plan.plan, pipeline_test.test, pipeline_maintenance.compact, pipeline_maintenance.vacuum):
     command.add_command(_verb)
 
 

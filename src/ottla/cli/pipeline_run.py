@@ -269,7 +269,7 @@ def _logged_session(declaration: Declaration, master: str | None, settings: dict
             with stages() as shown, shown.stage("Starting Spark"), children_write_to(log):
                 spark = build_session(f"ottla {declaration.name}", master, settings)
                 spark.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
-        except _spark_errors() as error:
+        except spark_errors() as error:
             if interrupts.caused(error):
                 raise
             reason = str(error).partition("\n")[0].strip(" .")
@@ -281,7 +281,7 @@ def _logged_session(declaration: Declaration, master: str | None, settings: dict
             spark.stop()
 
 
-def _spark_errors() -> tuple[type[Exception], ...]:
+def spark_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions of Spark's start; none if it is not installed, which `build_session` reports."""
     try:
         from pyspark.errors import PySparkException

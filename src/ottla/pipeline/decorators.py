@@ -77,6 +77,11 @@ class Pipeline:
         return self._decorator(None, name, {"append_to": target, **keys}, _calling_place())
 
     @property
+    def file(self) -> str:
+        """The file that creates the pipeline."""
+        return self._place.file
+
+    @property
     def parameters(self) -> Mapping[str, Any]:
         """Values of the parameters, by name, while the flows are planned. Raise RuntimeError before that."""
         if self._values is None:

@@ -16,7 +16,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -32,6 +31,7 @@ from ottla.pipeline.declaration import Source
 from ottla.pipeline.lineage import OFFSET, PARTITION, RAW_COLUMNS, TIMESTAMP, TOPIC
 from ottla.pipeline.row_values import BadValue, convert_row, convert_value
 from ottla.spark import formats
+from ottla.spark.spark_internals import arrow_schema_of
 from ottla.spark.table_log import INSERT
 from ottla.spark.table_schema import CHANGE_TYPE
 from ottla.spark.wire_format import frame
@@ -87,7 +87,7 @@ def given_records(
 
 def frame_of(spark: SparkSession, schema: StructType, rows: Rows) -> DataFrame:
     """Return rows of converted values as a DataFrame; a column that a row does not have is null."""
-    table = pa.Table.from_pylist([dict(row) for row in rows], schema=to_arrow_schema(schema, timezone="UTC"))
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=arrow_schema_of(schema))
     return spark.createDataFrame(table, schema=schema)
 
 

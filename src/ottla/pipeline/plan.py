@@ -133,7 +133,7 @@ class Planner:
         inputs = {name: self.input(name) for name in flow.input_names}
         if source is not None and not flow.steps:
             (name,) = inputs
-            return self._finish(flow, decode(inputs[name], source, self._format(source)))
+            return self._finish(flow, decode(inputs[name], source, self.format_of(source)))
         if source is not None:
             return self._work_on_records(flow, inputs)
         rows = self._run_steps(flow, inputs) if flow.steps else inputs[flow.input_names[0]]
@@ -146,7 +146,7 @@ class Planner:
             source = self._graph.source_of(name)
             if source is None:
                 continue
-            decoded = decode(inputs[name], source, self._format(source))
+            decoded = decode(inputs[name], source, self.format_of(source))
             good = decoded.where(F.col(CAUSE).isNull()).drop(CAUSE, RECORD)
             known[name] = _with_watermark(good, source.watermark)
             undecoded.append(decoded.where(F.col(CAUSE).isNotNull()))
@@ -252,7 +252,8 @@ class Planner:
             raise FunctionRefused(flow, step, f"returned {type(result).__name__}; return a DataFrame")
         return result
 
-    def _format(self, source: Source) -> formats.Format | None:
+    def format_of(self, source: Source) -> formats.Format | None:
+        """Return the format of the values of a source; None for text and bytes, which are not decoded."""
         framed = source.framing == "confluent"
         if source.format == "json":
             return formats.Json(", ".join(str(column) for column in source.columns), framed=framed)

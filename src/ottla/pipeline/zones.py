@@ -181,6 +181,11 @@ class FlowWriter:
             sinks = (target,)
         return tuple(sorted(sinks, key=lambda sink: isinstance(sink, TopicSink)))
 
+    def outputs(self, rows: DataFrame, batch: Batch) -> tuple[DataFrame, DataFrame]:
+        """Return the rows of the result and those for quarantine, without writing them."""
+        is_good, is_refused, _ = self._classes(batch)
+        return rows.where(is_good).select(*map(quoted, self._columns)), self._rejected(rows.where(is_refused))
+
     def _write(self, rows: DataFrame, batch: Batch) -> Counts:
         seen = Observation()
         is_good, is_refused, is_late = self._classes(batch)

@@ -59,10 +59,7 @@ class SparkMissing(OttlaError):
 
 def build_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
     """The session of this process. Its master: the caller's, that of ``conf``, of spark-submit, else ``local[*]``."""
-    for package in ("pyspark", "pyarrow"):
-        if importlib.util.find_spec(package) is None:
-            remedy = "install Ottla with its extra spark, in a checkout: pip install '.[spark]'"
-            raise SparkMissing(f"the package {package} is missing; {remedy}")
+    check_packages()
     settings = settings_of(app_name, master, conf or {}, os.environ)
     prepare_environment(os.environ, settings)
     settings = executor_environment(os.environ, settings) | settings
@@ -81,6 +78,14 @@ def build_session(app_name: str, master: str | None = None, conf: Mapping[str, s
         raise
     complete_environments(session, _SOURCES)
     return session
+
+
+def check_packages() -> None:
+    """Raise SparkMissing if a package that Spark needs is not installed."""
+    for package in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(package) is None:
+            remedy = "install Ottla with its extra spark, in a checkout: pip install '.[spark]'"
+            raise SparkMissing(f"the package {package} is missing; {remedy}")
 
 
 def _child_processes() -> set[int]:

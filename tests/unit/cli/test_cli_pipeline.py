@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def test_deep_without_spark_says_what_to_install(ottla: Any, shop: Path, monkeyp
 
 
 _PROGRAM = """
+from decimal import Decimal
 from pathlib import Path
 from ottla.pipeline import Pipeline
 
@@ -266,3 +268,69 @@ def test_run_needs_secrets_and_status_does_not(ottla: Any, project: Path) -> Non
     assert result.exit_code == 1
     assert "the parameter 'token' has no value in environment 'dev'; set OTTLA_PARAM_TOKEN" in result.stderr
     assert "has never run here" in ottla("pipeline", "status", ".", "--env", "prod").stderr
+
+
+_TESTS = """\
+tests:
+  - {name: first test, flow: big, given: {staged: []}, expect: {rows: []}}
+  - {name: second test, flow: staged, given: {orders: []}, expect: {rows: []}}
+"""
+
+
+@pytest.fixture
+def tested(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with two tests, the second of which fails. Spark is not started."""
+    from ottla.cli import pipeline_test
+    from ottla.pipeline.row_comparison import compare_rows
+    from ottla.pipeline.testing import TestResult
+
+    def run(path: str, choice: object, declaration: object, tests: Any) -> Any:
+        for test in tests:
+            rows = [{"order": "a", "amount": Decimal("1.50")}] if test.name.startswith("second") else []
+            yield TestResult(test=test, seconds=0.25, comparisons={"rows": compare_rows([], rows)})
+
+    monkeypatch.setattr(pipeline_test, "_run", run)
+    (project / "tests").mkdir()
+    (project / "tests" / "big.yaml").write_text(_TESTS)
+    return project
+
+
+def test_failed_test_shows_its_rows_and_the_exit_code_is_1(ottla: Any, tested: Path) -> None:
+    result = ottla("pipeline", "test", ".")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "ok      big: first test  (0.2 s)",
+        "FAILED  staged: second test  (0.2 s)",
+        "        ./tests/big.yaml, line 3",
+        "        rows: 0 expected, 1 received, 0 of them equal",
+        "                        order  amount",
+        "          + unexpected  a      1.50",
+        "1 passed, 1 failed",
+    ]
+    assert "1 of 2 tests failed" in result.stderr
+
+
+def test_results_of_tests_can_be_read_by_programs(ottla: Any, tested: Path) -> None:
+    first, second = json.loads(ottla("pipeline", "test", ".", "-o", "json").stdout)
+    assert (first["name"], first["passed"], second["passed"], second["line"]) == ("first test", True, False, 3)
+    assert second["outputs"]["rows"]["unexpected"] == [{"order": "a", "amount": "1.50"}]
+
+
+@pytest.mark.parametrize("pattern", ["first test", "big", "first*"])
+def test_tests_are_selected_by_name_flow_and_pattern(ottla: Any, tested: Path, pattern: str) -> None:
+    result = ottla("pipeline", "test", ".", "--select", pattern)
+    assert (result.exit_code, "1 passed, 0 failed" in result.stdout) == (0, True)
+
+
+def test_selection_without_tests_and_a_project_without_tests_are_refused(ottla: Any, tested: Path) -> None:
+    result = ottla("pipeline", "test", ".", "--select", "third*")
+    assert (result.exit_code, "there are first test, second test" in result.stderr) == (3, True)
+    (tested / "tests" / "big.yaml").unlink()
+    result = ottla("pipeline", "test", ".")
+    assert (result.exit_code, "there are no tests in tests" in result.stderr) == (3, True)
+
+
+def test_test_of_an_unknown_flow_is_refused_before_spark_starts(ottla: Any, tested: Path) -> None:
+    (tested / "tests" / "big.yaml").write_text(_TESTS.replace("flow: big", "flow: bigg"))
+    result = ottla("pipeline", "test", ".")
+    assert (result.exit_code, "there is no flow 'bigg'; write big" in result.stderr) == (1, True)
