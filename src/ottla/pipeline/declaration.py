@@ -21,6 +21,7 @@ from ottla.pipeline.zone_rules import DEFAULT_ZONES, Zones
 
 Format = Literal["json", "avro", "protobuf", "bytes", "string"]
 
+DEFAULT_BROKERS = "127.0.0.1:9092"
 TOMBSTONE_RETENTION_MS = 7 * 24 * 3600 * 1000
 #: as Delta does
 VACUUM_RETAIN_MS = 7 * 24 * 3600 * 1000
@@ -273,7 +274,7 @@ class Declaration:
     #: values of the parameters, for output: those of secrets are hidden
     parameters: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
-    brokers: str = "127.0.0.1:9092"
+    brokers: str = DEFAULT_BROKERS
     properties: Mapping[str, str] = field(default_factory=dict)
     storage: str
     checkpoints: str

@@ -9,12 +9,13 @@ them do so is refused.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from ottla.pipeline import keys
-from ottla.pipeline.declaration import default_checkpoints
+from ottla.pipeline.declaration import DEFAULT_BROKERS, default_checkpoints
 from ottla.pipeline.document import Node
 from ottla.pipeline.fields import Fields
 from ottla.pipeline.parameters import HIDDEN_VALUE, Substitution, Value
@@ -286,10 +287,12 @@ class _Resolver:
         root = self.replaced(environment, values, unknown)
         places = {problem.place for problem in unknown}
         settings = {
-            key.text: value.text.rstrip("/")
+            key.text: _path(value.text) if key.text in ("storage", "checkpoints") else value.text
             for key, value in root.entries
             if key.text in ("name", "brokers", "storage", "checkpoints") and value.place not in places
         }
+        if not any(key.text == "brokers" for key, _ in root.entries):
+            settings["brokers"] = DEFAULT_BROKERS
         if "storage" in settings and not any(key.text == "checkpoints" for key, _ in root.entries):
             settings["checkpoints"] = default_checkpoints(settings["storage"])
         return settings
@@ -308,6 +311,15 @@ def _overlay(root: Node, settings: tuple[tuple[Node, Node], ...]) -> Node:
             value = replace(value, entries=tuple(before.values()))
         own[key.text] = (key, value)
     return replace(root, entries=tuple(own.values()))
+
+
+def _path(text: str) -> str:
+    """Return one spelling of a path or URL.
+
+    >>> [_path(text) for text in ("./lake/", "lake", "s3://bucket/lake/")]
+    ['lake', 'lake', 's3://bucket/lake']
+    """
+    return text.rstrip("/") if "://" in text else posixpath.normpath(text)
 
 
 def _flag(node: Node) -> str:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from ottla.pipeline import keys
 from ottla.pipeline.declaration import (
+    DEFAULT_BROKERS,
     PREVIOUS,
     TOMBSTONE_RETENTION_MS,
     VACUUM_RETAIN_MS,
@@ -501,7 +502,7 @@ class DeclarationReader:
         return None
 
     def _brokers(self, fields: Fields) -> str:
-        text = fields.text("brokers", "127.0.0.1:9092")
+        text = fields.text("brokers", DEFAULT_BROKERS)
         for one in text.split(","):
             host, colon, port = one.strip().rpartition(":")
             if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):

@@ -18,9 +18,9 @@ from ottla.pipeline.load import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "pipelines.md"
-PURE = ("checks", "declaration", "decorators", "document", "duration", "expectations", "fields", "graph", "keys",
-        "lineage", "load", "parameters", "predicate", "problems", "project", "reading", "row_comparison", "schema",
-        "sql")  # fmt: skip
+PURE = ("checks", "declaration", "decorators", "document", "duration", "environments", "expectations", "fields",
+        "graph", "keys", "lineage", "load", "parameters", "predicate", "problems", "project", "reading",
+        "row_comparison", "schema", "sql")  # fmt: skip
 
 
 def test_the_tables_of_keys_are_current() -> None:

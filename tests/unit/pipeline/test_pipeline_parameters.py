@@ -274,7 +274,9 @@ def test_every_key_with_sql_gets_literals() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("storage: prod-lake", "storage: dev-lake", "have the same storage 'dev-lake'"),
+        ("storage: prod-lake", "storage: ./dev-lake/", "have the same storage 'dev-lake'"),
+        ("name: shop_prod\n    storage: prod-lake\n    brokers: kafka:9092",
+         "brokers: 127.0.0.1:9092\n    storage: prod-lake", "have the same name 'shop' and brokers"),
         ("storage: prod-lake", "storage: prod-lake\n    checkpoints: dev-lake/_checkpoints/",
          "have the same checkpoints 'dev-lake/_checkpoints'"),
         ("    name: shop_prod\n", "", None),
