@@ -36,8 +36,11 @@ if moment == "broker":
         print("process", broker.pid, "is not ready", flush=True)
         return False
     parts.Broker.ready = property(is_ready)
+if moment == "dead broker":
+    run._Demo._result_was_seen = lambda self, facts: facts.now > 0
+options = run.Options(events=int(events) or None, data=Path(directory), kills_driver=False, pause_s=3600)
 try:
-    sys.exit(0 if run.run(run.Options(events=int(events) or None, data=Path(directory)), Driver) else 1)
+    sys.exit(0 if run.run(options, Driver) else 1)
 except run.Stopped:
     sys.exit(130)
 except OttlaError as error:
@@ -116,6 +119,14 @@ def test_ctrl_c_ends_all_processes(tmp_path: Path, demos: list[Demo], moment: st
         demo.wait_for_driver("driver runs")
     demo.interrupt()
     assert demo.end() == (code, "")
+
+
+def test_ctrl_c_while_the_broker_is_dead_ends_all_processes(tmp_path: Path, demos: list[Demo]) -> None:
+    demo = Demo(tmp_path, "dead broker", 0)
+    demos.append(demo)
+    demo.read_until("the broker is dead")
+    demo.interrupt()
+    assert demo.end() == (0, "")
 
 
 def test_second_ctrl_c_kills_a_driver_that_takes_long_to_stop(tmp_path: Path, demos: list[Demo]) -> None:

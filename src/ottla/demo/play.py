@@ -22,6 +22,7 @@ from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
 
 PARTITIONS = 2
+_STOP_S_MAX = 5.0
 #: the pipeline waits one minute for clicks, and some are late on purpose
 _SLICE = timedelta(seconds=15)
 
@@ -105,12 +106,12 @@ class Player:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Send no more slices, and wait for the end of the thread."""
+        """Send no more slices, and wait at most 5 s for the end of the thread: it may wait for a dead broker."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_S_MAX)
 
     def _run(self) -> None:
         try:
@@ -118,6 +119,10 @@ class Player:
             self.has_ended = True
         except OttlaError as error:
             self._failure = error
+        except OSError:
+            # The client was closed while the producer waited for a broker.
+            if not self._stopping:
+                raise
 
     def _play(self) -> None:
         count = 0

@@ -183,7 +183,8 @@ class _Demo:
         self._scene.heading = f"{rate:g} events per second; a minute of the shop takes a second. Ctrl-C stops all"
         if self._options.kills:
             self._kills = Kills(
-                _Actions(self), self._journal, pause_s=self._options.pause_s, driver_when=self._result_was_seen,
+                _Actions(self), self._journal, pause_s=self._options.pause_s,
+                driver_when=self._result_was_seen if self._options.kills_driver else None,
                 broker_when=self._result_was_seen,
             )  # fmt: skip
         with self._started(_LIVE_TRIGGER) as cluster:
@@ -306,7 +307,8 @@ class _Demo:
         pid = self._pipeline.pid
         self._pipeline.kill()
         self._pipeline = self._result_at = None
-        self._scene.driver, self._scene.starting_since_s = f"process {pid}, killed", None
+        self._scene.driver = f"process {pid}, killed"
+        self._scene.starting_since_s = self._scene.status = None
         return pid
 
     def _stop_pipeline(self) -> None:
