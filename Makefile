@@ -11,7 +11,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench properties crash groups transactions hostile spark-kills pipeline-kills spark-cluster clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench properties crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -111,8 +111,14 @@ pipeline-kills: $(VENV)/.dev
 spark-cluster: $(VENV)/.dev
 	OTTLA_SPARK_CLUSTER=1 $(BIN)/pytest tests/spark/test_standalone_cluster.py -s
 
+# The Spark tests with the minor release before the newest, in a virtual environment of its own: some minutes. `make test` runs the newest
+# that pyproject.toml allows.
+SPARK_PREVIOUS := 4.2
+spark-previous: $(VENV)-spark-previous/.dev
+	$(VENV)-spark-previous/bin/pytest --durations 5 $(or $(PYTEST_ARGS),tests/spark tests/unit/spark tests/unit/pipeline)
+
 clean:
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-spark-previous .bench .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -126,6 +132,11 @@ $(VENV)/.run: pyproject.toml $(BIN)/python
 $(VENV)/.dev: pyproject.toml $(BIN)/python
 	@$(BIN)/python tools/install.py dev
 	@touch $@ $(VENV)/.run
+
+$(VENV)-spark-previous/.dev: pyproject.toml $(BIN)/python
+	$(PYTHON) -m venv $(VENV)-spark-previous
+	$(VENV)-spark-previous/bin/pip install --quiet --disable-pip-version-check -e '.[dev]' 'pyspark==$(SPARK_PREVIOUS).*'
+	@touch $@
 
 # kcat is the one foreign client that is small enough to fetch; without it its tests skip and say so.
 .PHONY: kcat
