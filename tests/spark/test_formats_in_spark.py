@@ -101,6 +101,7 @@ def test_framed_json_has_an_id(spark: SparkSession) -> None:
 
 
 def test_rows_survive_every_format(spark: SparkSession) -> None:
+    pytest.importorskip("grpc_tools", reason="grpcio-tools is missing: pip install '.[protobuf]'")
     rows = spark.createDataFrame(
         [(1, _AT, {"a": "b"}, Decimal("12.00"))], "id bigint, at timestamp, tags map<string,string>, price decimal(9,2)"
     )
@@ -129,6 +130,7 @@ def test_filter_on_the_cause_does_not_decode_twice(
 
 
 def test_avro_and_protobuf_rejects_say_why(spark: SparkSession) -> None:
+    pytest.importorskip("grpc_tools", reason="grpcio-tools is missing: pip install '.[protobuf]'")
     avro = Avro(SchemasById({5: _AVRO}), framed=True)
     found = causes(spark, [None, b"{}", frame(6, b""), frame(5, b"\2")], avro)
     assert [cause and cause.split(":")[0] for cause in found] == [

@@ -203,7 +203,8 @@ SOURCE = _section(
         "schema_file",
         "path",
         "A file with the schema, relative to this one: `.avsc` for Avro, `.proto` or `.desc` for "
-        "Protobuf, `.ddl` for JSON.",
+        "Protobuf, `.ddl` for JSON. A `.proto` file needs the extra `protobuf`, and may import files beside it; a "
+        "`.desc` file is what `protoc --include_imports --descriptor_set_out` writes.",
     ),
     Key("message", "name", "Message type in a Protobuf file; required if it has several."),
     Key(

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from ottla.spark.avro import AvroDecoder, AvroEncoder
-from ottla.spark.protobuf import ProtobufDecoder, ProtobufEncoder
+from ottla.spark.protobuf import ProtobufDecoder, ProtobufEncoder, compile_schemas
 from ottla.spark.spark_internals import spark_type_of
 from ottla.spark.wire_format import Cause, SchemaRefused, SchemaSource
 
@@ -54,11 +54,15 @@ class Avro:
 
 @dataclass(frozen=True, slots=True)
 class Protobuf:
+    #: texts of .proto files are compiled at once, so that tasks need no compiler
     schemas: SchemaSource
     #: full name; the first message of the schema when it is left out
     message: str | None = None
     framed: bool = False
     schema_id: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schemas", compile_schemas(self.schemas))
 
 
 Format = Json | Avro | Protobuf

@@ -7,13 +7,13 @@
 | uint32, fixed32                        | bigint                                                                    |
 | uint64, fixed64                        | decimal(20,0)                                                             |
 | enum                                   | string, the name; a number that has no name as its digits                 |
-| message, repeated, map                 | struct, array, map                                                        |
+| message or group, repeated, map        | struct, array, map                                                        |
 | oneof, optional                        | columns that are null when they are not set                               |
 | google.protobuf.Timestamp              | timestamp in UTC; Duration: bigint, microseconds                          |
 | google.protobuf.*Value (wrappers)      | the type inside, null when it is not set                                  |
 | google.protobuf.Struct, Value, ListValue | string, as JSON                                                         |
 
-A schema is a .proto text (``proto_text`` says which), or the bytes of a FileDescriptorSet as protoc writes it.
+A schema is a .proto text, which ``proto_compiler`` compiles, or the bytes of a FileDescriptorSet as protoc writes it.
 Values are read with the schema of the rows: Protobuf's own rules let it read what older and newer ones have written.
 """
 
@@ -38,11 +38,13 @@ from google.protobuf import (
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from ottla.spark.proto_text import compile_proto
+from ottla.spark.proto_compiler import compile_proto
 from ottla.spark.wire_format import (
     Cause,
+    OneSchema,
     Rejected,
     SchemaRefused,
+    SchemasById,
     SchemaSource,
     build_array,
     decode_indexes,
@@ -162,19 +164,30 @@ class ProtobufEncoder:
 # -- schemas --------------------------------------------------------------------------------------------------------
 
 
+def compile_schemas(source: SchemaSource) -> SchemaSource:
+    """Return the same schemas without texts. Raise SchemaRefused for a text that protoc refuses.
+
+    Texts of other sources, which may not have all schemas yet, are compiled where they are used.
+    """
+    if isinstance(source, OneSchema):
+        return OneSchema(_compiled(source.schema))
+    if isinstance(source, SchemasById):
+        return SchemasById({number: _compiled(each) for number, each in source.schemas.items()}, source.rows)
+    return source
+
+
+def _compiled(schema: str | bytes) -> bytes:
+    return compile_proto(schema) if isinstance(schema, str) else schema
+
+
 def find_message(schema: str | bytes, name: str | None) -> Descriptor:
     """A message of a schema; without a name, the first one of its last file."""
     pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet()
-    if isinstance(schema, str):
-        files.file.append(compile_proto(schema))
-    else:
-        try:
-            files.ParseFromString(schema)
-        except DecodeError:
-            raise SchemaRefused(
-                "the bytes are no FileDescriptorSet: make them with protoc --descriptor_set_out"
-            ) from None
+    try:
+        files.ParseFromString(_compiled(schema))
+    except DecodeError:
+        raise SchemaRefused("the bytes are no FileDescriptorSet: make them with protoc --descriptor_set_out") from None
     try:
         for module in _WELL_KNOWN:
             pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
@@ -223,9 +236,7 @@ def _field_type(field: FieldDescriptor, path: tuple[str, ...]) -> pa.DataType:
 
 
 def _value_type(field: FieldDescriptor, path: tuple[str, ...]) -> pa.DataType:
-    if field.type == FieldDescriptor.TYPE_GROUP:
-        raise SchemaRefused(f"the field {field.full_name} is a group, which is not supported")
-    if field.type != FieldDescriptor.TYPE_MESSAGE:
+    if not _is_message(field):
         return _SCALARS[field.type]
     name = field.message_type.full_name
     if name == _TIMESTAMP:
@@ -237,6 +248,11 @@ def _value_type(field: FieldDescriptor, path: tuple[str, ...]) -> pa.DataType:
     if name in _WRAPPERS:
         return _SCALARS[field.message_type.fields_by_name["value"].type]
     return message_type(field.message_type, path)
+
+
+def _is_message(field: FieldDescriptor) -> bool:
+    """Return whether values are messages: groups are, and the messages of editions that are encoded like groups."""
+    return field.type in (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP)
 
 
 def _is_map(field: FieldDescriptor) -> bool:
@@ -292,7 +308,7 @@ def _value_column(field: FieldDescriptor, values: Sequence[Any]) -> pa.Array:
     if field.type == FieldDescriptor.TYPE_ENUM:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return pa.array([None if each is None else names.get(each, str(each)) for each in values], pa.string())
-    if field.type != FieldDescriptor.TYPE_MESSAGE:
+    if not _is_message(field):
         return pa.array(values, _SCALARS[field.type])
     name = field.message_type.full_name
     if name in (_TIMESTAMP, _DURATION):
@@ -320,11 +336,11 @@ def _fill(message: Message, descriptor: Descriptor, row: Mapping[str, Any]) -> N
         elif field.is_repeated:
             target = getattr(message, name)
             for each in value:
-                if field.type == FieldDescriptor.TYPE_MESSAGE:
+                if _is_message(field):
                     _fill_value(target.add(), field.message_type, each)
                 else:
                     target.append(_scalar(field, each))
-        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+        elif _is_message(field):
             getattr(message, name).SetInParent()
             _fill_value(getattr(message, name), field.message_type, value)
         else:
@@ -333,7 +349,7 @@ def _fill(message: Message, descriptor: Descriptor, row: Mapping[str, Any]) -> N
 
 def _fill_map(target: Any, field: FieldDescriptor, entries: Mapping[Any, Any]) -> None:
     for key, value in entries.items():
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
+        if _is_message(field):
             _fill_value(target[key], field.message_type, value)
         else:
             target[key] = _scalar(field, value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -95,10 +96,16 @@ def build_array(rows: list[Any], causes: list[str | None], build: Callable[[list
 
 
 def read_schema(path: str) -> OneSchema:
-    """A schema from a file: .avsc, .proto or .json as text, anything else as bytes of a FileDescriptorSet."""
-    with open(path, "rb") as file:
-        data = file.read()
-    return OneSchema(data.decode() if path.endswith((".avsc", ".proto", ".json")) else data)
+    """Return the schema of a file: .avsc and .json as text, .proto compiled, others as bytes of a FileDescriptorSet.
+
+    A .proto file may import files that lie beside it or in directories there. Raise SchemaRefused if protoc does.
+    """
+    data = Path(path).read_bytes()
+    if path.endswith(".proto"):
+        from ottla.spark.proto_compiler import compile_proto
+
+        return OneSchema(compile_proto(data.decode(), str(Path(path).parent)))
+    return OneSchema(data.decode() if path.endswith((".avsc", ".json")) else data)
 
 
 def unframe(value: bytes) -> tuple[int, bytes]:
