@@ -32,7 +32,7 @@ _JAVA_MEMBERS = re.compile(r"_j(c|conf|df|listener|query|reader|sc|sparkSession|
 #: methods of objects of the JVM
 _JAVA_METHODS = {"getClass", "queryExecution", "sessionState", "sharedState", "lastExecution"}
 #: documented in spite of the underscore
-_PUBLIC_ATTRIBUTES = {"_replace", "_asdict", "_fields", "_make", "_getframe"}
+_PUBLIC_ATTRIBUTES = {"_replace", "_asdict", "_fields", "_make", "_getframe", "_exit"}
 
 
 def private_uses(text: str) -> list[str]:

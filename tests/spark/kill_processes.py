@@ -13,8 +13,8 @@ from pathlib import Path
 
 _EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _EXECUTOR_ID = b"--executor-id"
-#: Spark starts its Python processes as ``python -m pyspark.daemon`` and similar
-_PYTHON_MODULE = b"pyspark."
+#: Python processes of a session are started as ``python -m pyspark.daemon`` and similar
+_PYTHON_MODULES = (b"pyspark.", b"ottla.spark.stream_server")
 _END_S_MAX = 60.0
 
 
@@ -60,11 +60,11 @@ def executors_of(driver: subprocess.Popen[bytes]) -> list[Executor]:
 
 
 def workers_of(driver: subprocess.Popen[bytes]) -> list[int]:
-    """Return the ids of the Python processes that Spark has started, the oldest first."""
+    """Return the ids of the Python processes that serve Spark, the oldest first."""
     found = []
     for pid in session_of(driver):
         with suppress(OSError):
-            if any(word.startswith(_PYTHON_MODULE) for word in _command(pid)):
+            if any(word.startswith(_PYTHON_MODULES) for word in _command(pid)):
                 found.append(pid)
     return sorted(found)
 

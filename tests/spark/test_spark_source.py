@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from ottla.client.cluster import Cluster
 from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
 from ottla.spark.spark_internals import STREAM_VARIABLES, worker_environment
+from ottla.spark.stream_server import SERVER_VARIABLE
 from ottla.testing import BrokerProcess
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.client, pytest.mark.spark]
 
 _DEADLINE_S = 60
+_AVAILABLE_NOW = {"availableNow": True}
 
 
 @pytest.fixture
@@ -41,15 +45,17 @@ class Streams:
         self._checkpoint = checkpoint
         self._out = str(out)
 
-    def start(self, topic: str, format_: str = "ottla", **options: str) -> StreamingQuery:
-        """Until everything is read that is there now."""
+    def start(
+        self, topic: str, format_: str = "ottla", *, trigger: Mapping[str, Any] = _AVAILABLE_NOW, **options: str
+    ) -> StreamingQuery:
+        """Until everything is read that is there now, or as the trigger says."""
         reader = self._spark.readStream.format(format_).option("kafka.bootstrap.servers", self._bootstrap)
         rows = reader.options(subscribe=topic, startingOffsets="earliest", **options).load()
         writer = rows.writeStream.format("parquet").option("path", self._out).queryName(f"q-{topic.split(',')[0]}")
-        return writer.option("checkpointLocation", self._checkpoint).trigger(availableNow=True).start()
+        return writer.option("checkpointLocation", self._checkpoint).trigger(**trigger).start()
 
     def run(self, topic: str, format_: str = "ottla", **options: str) -> list[int]:
-        """The number of rows of each batch."""
+        """Read everything that is there now; return the number of rows of each batch."""
         query = self.start(topic, format_, **options)
         assert query.awaitTermination(_DEADLINE_S)
         # What is reported when there is nothing to do is no batch.
@@ -130,9 +136,52 @@ def test_stream_adds_nothing_to_the_environment_that_all_streams_of_a_source_sha
     spark: SparkSession, streams: Streams, cluster: Cluster, topic: str
 ) -> None:
     """Two that add to it at the same time damage it."""
+    before = set(worker_environment(spark, "ottla").keySet())
+    assert before >= {"PYTHONPATH", SERVER_VARIABLE, *STREAM_VARIABLES}
     produce(cluster, topic, 0, 1)
     assert streams.run(topic) == [1]
-    assert set(worker_environment(spark, "ottla").keySet()) == {"PYTHONPATH", *STREAM_VARIABLES}
+    assert set(worker_environment(spark, "ottla").keySet()) == before
+
+
+def test_streams_share_a_process_and_run_in_processes_of_their_own_without_it(
+    spark: SparkSession, streams: Streams, cluster: Cluster, topic: str
+) -> None:
+    path = str(worker_environment(spark, "ottla").get(SERVER_VARIABLE))
+    produce(cluster, topic, 0, 5)
+    with running(streams, topic) as query:
+        assert processes_with(path) == 0, "a process other than the server runs the stream"
+        assert query.isActive
+    worker_environment(spark, "ottla").put(SERVER_VARIABLE, f"{path}-is-not-here")
+    try:
+        with running(streams, topic):
+            assert processes_with(f"{path}-is-not-here") == 1
+    finally:
+        worker_environment(spark, "ottla").put(SERVER_VARIABLE, path)
+    assert streams.run(topic) == []
+
+
+@contextmanager
+def running(streams: Streams, topic: str) -> Iterator[StreamingQuery]:
+    """A query that has read the rows of the topic and waits for more."""
+    query = streams.start(topic, trigger={"processingTime": "100 milliseconds"})
+    try:
+        deadline = time.monotonic() + _DEADLINE_S
+        while not query.recentProgress:
+            assert query.isActive and time.monotonic() < deadline, query.exception()
+            time.sleep(0.05)
+        yield query
+    finally:
+        query.stop()
+
+
+def processes_with(server: str) -> int:
+    """Return the number of processes that run a stream and have this path of a server in their environment."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            runs_stream = b"pyspark.sql.streaming.python_streaming_source_runner" in (process / "cmdline").read_bytes()
+            found += runs_stream and f"{SERVER_VARIABLE}={server}\0".encode() in (process / "environ").read_bytes()
+    return found
 
 
 def test_running_stream_sees_records_and_publishes_its_progress_as_a_group(

@@ -22,6 +22,7 @@ from ottla.model.errors import OttlaError
 from ottla.spark.home import home_without_archive
 from ottla.spark.java import find_java
 from ottla.spark.spark_internals import LOCAL_CHECKPOINT_MANAGER, complete_environments, is_submitted
+from ottla.spark.stream_server import stream_variables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +77,7 @@ def build_session(app_name: str, master: str | None = None, conf: Mapping[str, s
         for child in _child_processes() - children:
             os.kill(child, signal.SIGKILL)
         raise
-    complete_environments(session, _SOURCES)
+    complete_environments(session, _SOURCES, stream_variables())
     return session
 
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -85,6 +85,7 @@ STREAM_VARIABLES: Final = (
     "SPARK_LOCAL_DIRS",
     "SPARK_PYTHON_RUNTIME",
 )
+_RUNTIME, _WORKER = "SPARK_PYTHON_RUNTIME", "PYTHON_WORKER"
 
 
 def is_submitted(environ: Mapping[str, str]) -> bool:
@@ -93,23 +94,32 @@ def is_submitted(environ: Mapping[str, str]) -> bool:
     return "PYSPARK_GATEWAY_PORT" in environ
 
 
-def complete_environments(spark: SparkSession, sources: Iterable[str]) -> None:
-    """Put the variables that a starting stream adds into the environment of each source's workers.
+def complete_environments(spark: SparkSession, sources: Iterable[str], more: Mapping[str, str]) -> None:
+    """Give the workers of the sources their final environment, with `more` variables, before a stream starts.
 
     All streams of a source share this environment, a hash map without a lock, and each stream puts the same variables
     into it when it starts. Two that start at the same moment can leave one in it twice, and then no task of that source
     can be sent as long as the session lives ("Illegal size 5 of collection, expected 6"). Putting a variable that is
     there already changes nothing.
+
+    In a local session, functions such as those of mapInArrow get the same environment. Spark has one pool of workers
+    for each environment, so that reading and writing share their workers.
     """
-    # The first stream puts its own values; until then these suffice for workers that plan.
-    values = {"SPARK_PYTHON_RUNTIME": "PYTHON_WORKER", "SPARK_LOCAL_DIRS": tempfile.gettempdir()}
     # Seen with 4.2.1 and 4.3.0. If missing: a warning; streams that start at the same moment may fail.
     try:
         with _needs("the environments of Python data sources"):
+            context = spark.sparkContext
+            if str(context.master).startswith("local"):
+                more = {**context.environment, _RUNTIME: _WORKER, **more}
+                context.environment.update(more)
             for source in sources:
                 environment = worker_environment(spark, source)
-                for variable in STREAM_VARIABLES if environment is not None else ():
-                    environment.putIfAbsent(variable, values.get(variable, "0"))
+                if environment is not None:
+                    for variable in STREAM_VARIABLES:
+                        # The first stream puts its own values; until then these suffice for workers that plan.
+                        environment.putIfAbsent(variable, {_RUNTIME: _WORKER}.get(variable, "0"))
+                    for name, value in more.items():
+                        environment.put(name, value)
     except SparkInternalMissing as missing:
         log.warning("streams of one source that start at the same moment may fail: %s", missing)
 
@@ -396,7 +406,7 @@ def read_progress(text: str) -> StreamingQueryProgress:
 # -- the process that runs a stream reader ----------------------------------------------------------------------------
 
 #: the main module of the process in which Spark calls a stream reader
-_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+STREAM_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class RowsAhead:
@@ -442,8 +452,40 @@ def write_offsets_with(dump: Callable[[Any], str]) -> None:
     Spark compares offsets as text: with other spaces, a checkpoint of Spark's own connector begins with an empty batch.
     """
     # Seen with 4.2.1 and 4.3.0. If missing: that one empty batch.
-    for name in ("__main__", _RUNNER):
+    for name in ("__main__", STREAM_RUNNER):
         runner = sys.modules.get(name)
         spec = getattr(runner, "__spec__", None)
-        if runner is not None and spec is not None and spec.name == _RUNNER and getattr(runner, "json", None) is json:
+        if (
+            runner is not None
+            and spec is not None
+            and spec.name == STREAM_RUNNER
+            and getattr(runner, "json", None) is json
+        ):
             vars(runner)["json"] = SimpleNamespace(dumps=dump, loads=json.loads)
+
+
+def load_stream_runner() -> None:
+    """Import what `run_stream` needs."""
+    # Seen with 4.3.0. If missing: the server of streams ends, and each stream gets a process of its own.
+    import pyspark.sql.streaming.python_streaming_source_runner
+    import pyspark.util  # noqa: F401
+
+
+def run_stream(address: str | int, secret: str | None, connected: Callable[[], None]) -> None:
+    """Do the work of the process that Spark starts for a stream of a Python data source, until Spark ends it.
+
+    Spark waits at `address`, a port or the path of a socket. `connected` is called when Spark was reached.
+    """
+    # Seen with 4.3.0. If missing: an exception before `connected` is called, and the process does its work itself.
+    from pyspark.serializers import write_int
+    from pyspark.sql.streaming import python_streaming_source_runner
+    from pyspark.util import local_connect_and_auth
+
+    stream, connection = local_connect_and_auth(address, secret)
+    # The runner ends its process when its stream is stopped, and Spark closes the connection then.
+    with suppress(SystemExit, OSError), connection, stream:
+        connection.settimeout(None)
+        write_int(os.getpid(), stream)  # type: ignore[no-untyped-call]
+        stream.flush()
+        connected()
+        python_streaming_source_runner.main(stream, stream)

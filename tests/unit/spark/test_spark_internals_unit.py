@@ -100,7 +100,7 @@ def test_dead_java_process_is_not_taken_for_a_missing_part() -> None:
 def test_checks_and_precautions_that_are_missing_cost_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "ottla.spark"):
         check_streaming(nothing(), updates=False)
-        complete_environments(nothing(), ["ottla"])
+        complete_environments(nothing(), ["ottla"], {})
     assert [record.message.split(":")[0] for record in caplog.records] == [
         "operations that a stream does not support are reported only when it starts",
         "streams of one source that start at the same moment may fail",
