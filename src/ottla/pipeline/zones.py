@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
@@ -32,13 +31,13 @@ from ottla.pipeline.lineage import LINEAGE, OFFSET, PARTITION, RECORD_COLUMNS, T
 from ottla.pipeline.merging import KeyedTable, merge_rows, sequence_of
 from ottla.pipeline.plan import ASIDE, CAUSE, LATE, RECORD, VIOLATED, Work, accepted, quoted
 from ottla.spark import formats
+from ottla.spark.batch_write import write_batch
 from ottla.spark.commit import CommitProtocol
+from ottla.spark.lake import TableDataSource
+from ottla.spark.source import OttlaDataSource
 from ottla.spark.table_commit import TableBatch, has_batch
 from ottla.spark.table_location import TableLocation
 from ottla.spark.wire_format import read_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql.readwriter import DataFrameWriter
 
 TABLE_FORMAT = "ottla-table"
 TOPIC_FORMAT = "ottla"
@@ -290,11 +289,9 @@ class FlowWriter:
             table = KeyedTable(location=TableLocation.at(path), sink=sink, sequence=sequence)
             merge_rows(parted, table, TableBatch(f"{batch.writer}.table", batch.number, batch.digest))
             return
-        writer = parted.write.format(TABLE_FORMAT).option("partitionBy", ",".join(partition_by))
-        writer = writer.option("tableFormat", sink.format)
-        if not self._replace:
-            writer = writer.option("mergeSchema", str(sink.merge_schema).lower())
-        self._save(writer, path, f"{batch.writer}.table", batch, once=sink.format == "delta")
+        options = {"partitionBy": ",".join(partition_by), "tableFormat": sink.format}
+        name = f"{batch.writer}.table" if sink.format == "delta" else None
+        self._save(parted, path, name, batch, options, merge_schema=sink.merge_schema)
 
     def _write_topic(self, rows: DataFrame, sink: TopicSink, batch: Batch) -> None:
         name = f"{batch.writer}.topic-{sink.topic}"
@@ -304,24 +301,31 @@ class FlowWriter:
         assert side is not None, "rows are put aside only where a declaration says so"
         name = f"{batch.writer}.{room}"
         if side.table:
-            writer = rows.write.format(TABLE_FORMAT)
-            if not self._replace:
-                writer = writer.option("mergeSchema", "true")
-            self._save(writer, self._layout.table(room, side.table), name, batch)
+            self._save(rows, self._layout.table(room, side.table), name, batch, {}, merge_schema=True)
         elif self._with_topics:
             self._to_topic(side_rows(rows), side.topic or "", name, batch)
 
-    def _save(self, writer: DataFrameWriter, path: str, name: str, batch: Batch, *, once: bool = True) -> None:
+    def _save(
+        self, rows: DataFrame, path: str, name: str | None, batch: Batch, more: Mapping[str, str], *, merge_schema: bool
+    ) -> None:
+        """Write to a table: once per batch if there is a name; in place of all its rows if the flow replaces them."""
+        options = {"path": path, **more}
         if self._replace:
-            writer.mode("overwrite").option("overwriteSchema", "true").save(path)
+            options["overwriteSchema"] = "true"
         else:
-            (_once(writer, name, batch) if once else writer).mode("append").save(path)
+            options["mergeSchema"] = str(merge_schema).lower()
+            options |= _identity(name, batch) if name is not None else {}
+        write_batch(rows, TableDataSource, options, overwrite=self._replace)
 
     def _to_topic(self, rows: DataFrame, topic: str, name: str, batch: Batch, delivery: str = "exactly-once") -> None:
-        writer = rows.write.format(TOPIC_FORMAT).mode("append").options(**broker_options(self._declaration))
-        staging = f"{self._layout.checkpoint(self._flow)}/ottla-staging"
-        writer = writer.option("topic", topic).option("ottla.delivery", delivery).option("stagingDir", staging)
-        _once(writer, name, batch).save()
+        options = {
+            **broker_options(self._declaration),
+            **_identity(name, batch),
+            "topic": topic,
+            "ottla.delivery": delivery,
+            "stagingDir": f"{self._layout.checkpoint(self._flow)}/ottla-staging",
+        }
+        write_batch(rows, OttlaDataSource, options)
 
 
 def _is_behind(time: Column, batch: Batch) -> Column:
@@ -329,9 +333,10 @@ def _is_behind(time: Column, batch: Batch) -> Column:
     return F.coalesce(time <= F.lit(batch.watermark), F.lit(False))
 
 
-def _once(writer: DataFrameWriter, name: str, batch: Batch) -> DataFrameWriter:
-    writer = writer.option("ottla.sink.name", name).option("ottla.batch.id", str(batch.number))
-    return writer if batch.digest is None else writer.option("ottla.batch.digest", batch.digest)
+def _identity(name: str, batch: Batch) -> dict[str, str]:
+    """Return the options by which an output knows a batch that it has already."""
+    digest = {} if batch.digest is None else {"ottla.batch.digest": batch.digest}
+    return {"ottla.sink.name": name, "ottla.batch.id": str(batch.number), **digest}
 
 
 def with_partitions(rows: DataFrame, partition_by: tuple[PartitionColumn, ...]) -> DataFrame:

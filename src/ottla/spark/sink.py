@@ -53,8 +53,10 @@ _SWEEP_BATCHES = 64
 
 _partition_counts: dict[tuple[str, str], tuple[int, float]] = {}
 _sweep_again_at: dict[str, int] = {}
-#: by bootstrap servers and name, with the options that the protocol was made from
-_protocols: dict[tuple[str, str], tuple[tuple[Connection, CommitSettings], CommitProtocol]] = {}
+#: a protocol that was not used for so long is made anew, because brokers close connections without requests
+_PROTOCOL_AGE_S_MAX = 60.0
+#: by bootstrap servers and name: the options that the protocol was made from, the protocol, and when it was last used
+_protocols: dict[tuple[str, str], tuple[tuple[Connection, CommitSettings], CommitProtocol, float]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,19 +233,18 @@ def connect(options: WriteOptions) -> Cluster:
 
 
 def _protocol(options: WriteOptions, name: str, checkpoint: Checkpoint) -> CommitProtocol:
-    """Return the protocol of a name, a new one if the options differ from those of its last batch.
+    """Return the protocol of a name, a new one if its last batch was long ago or had other options.
 
-    The committing process outlives a query. A query that is started again with a longer timeout, for example, must not
-    get the protocol with the old one.
+    The committing process outlives a query, and that of a pipeline commits for all its flows. A query that is started
+    again with a longer timeout, for example, must not get the protocol with the old one.
     """
-    key, used = (options.connection.bootstrap, name), (options.connection, _settings(options))
+    key, used, now = (options.connection.bootstrap, name), (options.connection, _settings(options)), time.monotonic()
     known = _protocols.get(key)
-    if known is not None and known[0] == used:
-        return known[1]
-    if known is not None:
+    if known is not None and (known[0] != used or now - known[2] > _PROTOCOL_AGE_S_MAX):
         known[1].close()
-    protocol = CommitProtocol(lambda: connect(options), name, used[1], checkpoint=checkpoint)
-    _protocols[key] = (used, protocol)
+        known = None
+    protocol = known[1] if known else CommitProtocol(lambda: connect(options), name, used[1], checkpoint=checkpoint)
+    _protocols[key] = (used, protocol, now)
     return protocol
 
 

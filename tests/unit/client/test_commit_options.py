@@ -21,7 +21,7 @@ def no_protocols(fake_tokens: TokenCluster) -> Iterator[None]:
     """A process that has committed no batch."""
     sink._protocols.clear()
     yield
-    for _, protocol in sink._protocols.values():
+    for _, protocol, _ in sink._protocols.values():
         protocol.close()
     sink._protocols.clear()
 
@@ -54,6 +54,17 @@ def test_longer_transaction_timeout_is_used_by_the_next_commit(fake_tokens: Toke
     assert timeouts(fake_tokens) == [1000, 2000]
     assert fake_tokens.rows_written == 3
     assert len(sink._protocols) == 1
+
+
+def test_producer_that_was_idle_for_long_is_made_anew(
+    fake_tokens: TokenCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker may have closed its connection."""
+    commit(0)
+    monkeypatch.setattr(sink, "_PROTOCOL_AGE_S_MAX", -1.0)
+    commit(1)
+    assert len(timeouts(fake_tokens)) == 2
+    assert fake_tokens.rows_written == 2
 
 
 def test_changed_connection_property_is_used_by_the_next_commit(fake_tokens: TokenCluster) -> None:
