@@ -236,8 +236,22 @@ class Supervisor:
                 return False
             if flow.trigger.ends and above.trigger.ends and above.status.state not in ("done", "failed"):
                 return False
+        if not flow.trigger.ends and self._has_no_input(flow.flow):
+            return False
         running = [one for one in self._flows if one.status.state == "running"]
         return sum(one.trigger.ends or one.starting for one in running) < self._active_max
+
+    def _has_no_input(self, flow: Flow) -> bool:
+        """Return whether a flow reads tables alone and none of them exists yet.
+
+        Spark runs a first batch also without rows. At the first start of a pipeline, empty batches of all its flows
+        would delay the rows of the first ones.
+        """
+        session = self._session
+        if _reads_topic(session.graph, flow):
+            return False
+        stored = (session.declaration.flows[name] for name in _stored_inputs(session.graph, flow))
+        return not any(session.inputs.location(one).exists() for one in stored)
 
     def _stop_flows(self) -> None:
         self.status.state = "stopping"
@@ -620,6 +634,15 @@ def _stored_inputs(graph: Graph, flow: Flow) -> Iterator[str]:
             yield from _stored_inputs(graph, reads)
         else:
             yield name
+
+
+def _reads_topic(graph: Graph, flow: Flow) -> bool:
+    """Return whether a flow reads a source itself or by way of views."""
+    for name in graph.inputs[flow.name]:
+        reads = graph.declaration.flows.get(name)
+        if reads is None or (reads.kind == "view" and _reads_topic(graph, reads)):
+            return True
+    return False
 
 
 def joined_tables(session: Session, flow: Flow) -> tuple[TableLocation, ...]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from small_pipeline import HEAD
 
 from ottla.model.types import TopicPartition
@@ -21,6 +23,7 @@ from ottla.pipeline.status import RunStatus, StatusFiles
 pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
 
 from ottla.pipeline import run as module
+from ottla.spark.table_location import TableLocation
 
 _WAIT_S_MAX = 60.0
 
@@ -134,6 +137,28 @@ def test_run_stops_if_another_one_has_written_the_status_file(declaration: Decla
     with pytest.raises(TakenOver):
         supervisor.run()
     assert files.read() == successor
+
+
+def test_flow_that_reads_tables_alone_starts_when_one_of_them_exists(
+    read: Callable[..., Declaration], spark: Any, tmp_path: Path
+) -> None:
+    text = "trigger: every 10s\n" + HEAD + "  trusted: {zone: trusted, from: staged}\n"
+    declaration = replace(read(text), file=str(tmp_path / "p.yaml"))
+    claim, files = Claim(), StatusFiles(Layout.of(declaration))
+    table = Layout.of(declaration).table("staging", "staged")
+    seen: list[tuple[str, bool]] = []
+
+    def show(status: RunStatus) -> None:
+        staged, trusted = status.flows
+        seen.append((trusted.state, TableLocation.at(table).exists()))
+        if trusted.state == "running":
+            files.ask_to_stop(status.run)
+        elif staged.state == "running" and not seen[-1][1] and len(seen) > 5:
+            write_deltalake(table, pa.table({"order_id": ["a"]}))
+
+    module.Supervisor(declaration, spark, ownership=claim, show=show).run()
+    assert ("running", True) in seen and ("waiting", False) in seen
+    assert ("running", False) not in seen
 
 
 def operator(name: str, dropped: int) -> Any:
