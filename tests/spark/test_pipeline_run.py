@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from deltalake import DeltaTable
@@ -74,7 +76,9 @@ def shop(spark: SparkSession, broker: BrokerProcess, tmp_path_factory: pytest.Te
     directory, topic = tmp_path_factory.mktemp("shop"), "pipeline-orders"
     with Cluster(broker.bootstrap) as cluster:
         cluster.create_topic(topic, 2, {})
-    declaration = load(str(write_shop(directory, broker.bootstrap, topic)))
+    file = write_shop(directory, broker.bootstrap, topic)
+    file.write_text(f"{file.read_text()}openlineage: {{file: lineage.jsonl}}\n")
+    declaration = load(str(file))
     produce(broker.bootstrap, topic, *_FIRST)
     first = Supervisor(declaration, spark).run()
     produce(broker.bootstrap, topic, *_SECOND)
@@ -174,6 +178,24 @@ def test_plan_knows_which_flows_and_operators_wrote_the_checkpoints(shop: Shop) 
     edited.write_text(file.read_text().replace("'1 minute'", "'5 minutes'").replace("amount > 0", "amount > 1"))
     plans = {one.flow: one.plan for one in plan_start(load(str(edited))).decisions}
     assert (plans["revenue"], plans["orders_trusted"]) == ("needs a new checkpoint", "keeps state")
+
+
+def test_events_of_openlineage_tell_what_each_flow_has_read_and_written(shop: Shop) -> None:
+    runs = {str(UUID(one.run)) for one in (shop.first, shop.second)}
+    written = map(json.loads, (shop.directory / "lineage.jsonl").read_text().splitlines())
+    events = [one for one in written if one["run"]["facets"].get("parent", one)["run"]["runId"] in runs]
+    kinds = Counter((event["job"]["name"], event["eventType"]) for event in events)
+    for name in ("shop.orders_raw", "shop.orders_staged", "shop.orders_trusted", "shop.revenue"):
+        # A flow that was restarted has a FAIL and one more START.
+        assert kinds[name, "COMPLETE"] == 2 and kinds[name, "START"] == 2 + kinds[name, "FAIL"]
+    assert kinds["shop.strict", "FAIL"] >= 1 and (kinds["shop", "START"], kinds["shop", "FAIL"]) == (2, 1)
+    last = [event for event in events if event["job"]["name"] == "shop.revenue"][-1]
+    assert [one["name"] for one in last["inputs"]] == [str(shop.directory / "lake" / "trusted" / "orders")]
+    table, topic = last["outputs"]
+    assert (topic["namespace"], topic["name"]) == (f"kafka://{shop.brokers}", f"{shop.topic}.revenue")
+    assert {"name": "revenue", "type": "decimal(20,2)"} in table["facets"]["schema"]["fields"]
+    assert "revenue" in table["facets"]["columnLineage"]["fields"]
+    assert last["eventType"] == "COMPLETE" and "rowCount" in table["outputFacets"]["outputStatistics"]
 
 
 def test_progress_is_that_of_a_consumer_group(shop: Shop, cluster: Cluster) -> None:

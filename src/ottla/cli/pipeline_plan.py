@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,11 @@ def plan(file: str, choice: Choice, output: str) -> None:
 
 def check_start(declaration: Declaration, backfill: str, keep: tuple[str, ...] = ()) -> None:
     """Show edits that keep the state. Raise Failure if a flow cannot continue with its checkpoint or table."""
+    from ottla.pipeline.openlineage_transport import target_of
     from ottla.pipeline.start_plan import StartRefused
 
+    # A wrong OPENLINEAGE_CONFIG is known before Spark starts.
+    target_of(declaration, os.environ)
     unknown = [name for name in keep if name not in declaration.flows]
     if unknown:
         raise click.UsageError(f"--keep-checkpoint: there is no flow {unknown[0]!r}")
@@ -67,6 +71,10 @@ def check_start(declaration: Declaration, backfill: str, keep: tuple[str, ...] =
         if one.plan in ("keeps state", "needs a new checkpoint"):
             for reason in one.reasons:
                 click.echo(escape_controls(f"flow {one.flow} keeps state: {reason}", keep=""), err=True)
+        elif one.plan == "new":
+            # The first reason says where it begins, which is no news; others are warnings.
+            for reason in one.reasons[1:]:
+                click.echo(escape_controls(f"flow {one.flow} is new: {reason}", keep=""), err=True)
 
 
 def _plan_of(declaration: Declaration, backfill: str) -> StartPlan:

@@ -264,6 +264,17 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLineage:
+    """Where OpenLineage events go. What is None is taken from the environment of the process."""
+
+    url: str | None = None
+    endpoint: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    file: str | None = None
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
     """A whole pipeline. Relative paths in it are relative to the directory of `file`."""
 
@@ -280,6 +291,7 @@ class Declaration:
     checkpoints: str
     trigger: Trigger
     spark: Mapping[str, str] = field(default_factory=dict)
+    openlineage: OpenLineage | None = field(default=None, compare=False)
     #: in the order of rows
     zones: Zones = field(default_factory=lambda: DEFAULT_ZONES)
     sources: Mapping[str, Source]

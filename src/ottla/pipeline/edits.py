@@ -145,9 +145,9 @@ def _column_edits(old: Record, new: Record, checkpoint: Checkpoint) -> Iterator[
         if before is None or columns is None or before == columns:
             continue
         types = [one for one in columns if one in before and columns[one] != before[one]]
-        gone = [one for one in before if one not in columns]
+        removed = [one for one in before if one not in columns]
         added = [one for one in columns if one not in before]
-        for one in (*types, *gone):
+        for one in (*types, *removed):
             change = f"is {columns[one]}, before {before[one]}" if one in columns else "was removed"
             in_state = checkpoint.operators and (_JOIN in checkpoint.operators or one.lower() in used)
             effect = "the state has values of it" if in_state else "applies from the next batch on"

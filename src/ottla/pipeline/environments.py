@@ -35,7 +35,7 @@ _SQL_PATHS = frozenset(
         ("flows", "*", "to", "tombstone_when"),
     }
 )
-_SECRET_KEYS = frozenset({"properties", "spark"})
+_SECRET_KEYS = frozenset({"properties", "spark", "openlineage"})
 _FIXED_KEYS = frozenset({"parameters", "environments", "include"})
 #: settings that are mappings: an environment adds to them
 _MERGED = ("properties", "spark")

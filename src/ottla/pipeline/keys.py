@@ -101,6 +101,12 @@ PIPELINE = _section(
     ),
     Key("spark", "mapping", "Spark settings, such as `spark.sql.shuffle.partitions`."),
     Key(
+        "openlineage",
+        "OpenLineage",
+        "Where OpenLineage events of runs go. See [OpenLineage](#openlineage).",
+        default="the variables `OPENLINEAGE_URL` and `OPENLINEAGE_CONFIG`, else nowhere",
+    ),
+    Key(
         "zones",
         "mapping of names to zones",
         "Own zones in place of the four, in the order of rows. See [own zones](#own-zones).",
@@ -135,7 +141,7 @@ PARAMETER = _section(
     Key(
         "secret",
         "`true` or `false`",
-        "Never shown. Only used in `properties` and `spark`, and set by a command or a variable, not in files.",
+        "Never shown. Only used in `properties`, `spark` and `openlineage`, and set by a command or a variable.",
         default="`false`",
     ),
 )
@@ -151,6 +157,16 @@ ENVIRONMENT = _section(
         for each in PIPELINE.keys.values()
         if each.name in ENVIRONMENT_SETTINGS
     ),
+)
+
+OPENLINEAGE = _section(
+    "OpenLineage",
+    "Events of runs for a lineage backend such as Marquez. Give `url` or `file`.",
+    Key("url", "URL", "Address of the backend, such as `http://marquez:5000`.", default="`OPENLINEAGE_URL`"),
+    Key("endpoint", "path", "Path of the events under `url`.", default="`api/v1/lineage`"),
+    Key("api_key", "text", "Sent as a bearer token. Use a secret parameter.", default="`OPENLINEAGE_API_KEY`"),
+    Key("file", "path", "Append events to this file, one per line. Relative to the pipeline's file."),
+    Key("namespace", "text", "Namespace of the jobs.", default="`OPENLINEAGE_NAMESPACE`, else `ottla`"),
 )
 
 ZONE = _section(
@@ -508,6 +524,7 @@ SECTIONS = (
     INCLUDED,
     PARAMETER,
     ENVIRONMENT,
+    OPENLINEAGE,
     ZONE,
     SOURCE,
     WATERMARK,

@@ -162,7 +162,7 @@ def vacuum_table(
     return Vacuumed(table=table.name, files=len(files), retained_ms=hours * _HOUR_MS)
 
 
-class Caretaker:
+class MaintenanceThread:
     """A thread that compacts and vacuums the tables of a running pipeline, as their settings say.
 
     A failure is logged: the next turn repeats it, and flows are never disturbed.
@@ -207,13 +207,13 @@ class Caretaker:
                             self._tried[table.name, what] = last
                             continue
                     self._tried[table.name, what] = self._clock()
-                    self._care(table, what)
+                    self._maintain(table, what)
                     done.append((table.name, what))
                 except (DeltaError, OttlaError, OSError) as error:
                     log.warning("the table %s was not maintained (%s): %s", table.name, what, error)
         return done
 
-    def _care(self, table: Table, what: str) -> None:
+    def _maintain(self, table: Table, what: str) -> None:
         if what == "compact":
             compacted = compact_table(table)
             log.info("compacted %s: %d files became %d", table.name, compacted.files_before, compacted.files_after)

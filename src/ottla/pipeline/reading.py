@@ -18,6 +18,7 @@ from ottla.pipeline.declaration import (
     Declaration,
     Flow,
     Input,
+    OpenLineage,
     PartitionColumn,
     PythonStep,
     SideOutput,
@@ -36,6 +37,7 @@ from ottla.pipeline.document import Node
 from ottla.pipeline.duration import parse_duration_ms, parse_size_bytes
 from ottla.pipeline.expectations import Expectation, OnViolation
 from ottla.pipeline.fields import Fields, as_mapping
+from ottla.pipeline.parameters import HIDDEN_VALUE
 from ottla.pipeline.problems import Problems, suggestion
 from ottla.pipeline.project import ReadFile
 from ottla.pipeline.schema import BadType, Column, parse_ddl, parse_type
@@ -78,9 +80,29 @@ class DeclarationReader:
             checkpoints=fields.text("checkpoints", default_checkpoints(storage)),
             trigger=self._trigger(fields) or _DEFAULT_TRIGGER,
             spark=fields.properties("spark"),
+            openlineage=self._openlineage(fields),
             zones=self._zones,
             sources=sources,
             flows=flows,
+        )
+
+    def _openlineage(self, fields: Fields) -> OpenLineage | None:
+        node = fields.node("openlineage")
+        if node is None:
+            return None
+        inner = Fields(node, keys.OPENLINEAGE, "openlineage", self._problems)
+        url = inner.text("url") or None
+        if url is not None and not url.startswith(("http://", "https://", HIDDEN_VALUE)):
+            # The value is not shown, because it may have a secret in it.
+            inner.problem(inner.place_of("url"), "openlineage: 'url' is no address of HTTP", "write http://HOST:PORT")
+        if url is not None:
+            inner.refuse("file", "events go to a url or to a file", "remove one of them")
+        return OpenLineage(
+            url=url,
+            endpoint=inner.text("endpoint") or None,
+            api_key=inner.text("api_key") or None,
+            file=inner.text("file") or None,
+            namespace=inner.text("namespace") or None,
         )
 
     # -- sources ------------------------------------------------------------------------------------------------------

@@ -42,7 +42,8 @@ from ottla.pipeline.inputs import Inputs, Pins
 from ottla.pipeline.lag import EndOffsets, merge_offsets
 from ottla.pipeline.late import count_late
 from ottla.pipeline.layout import Layout
-from ottla.pipeline.maintenance import Caretaker
+from ottla.pipeline.maintenance import MaintenanceThread
+from ottla.pipeline.openlineage_run import RunLineage
 from ottla.pipeline.ownership import Ownership, TakenOver
 from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
 from ottla.pipeline.preflight import topics_written
@@ -173,6 +174,7 @@ class Supervisor:
             if declaration.flows[name].kind != "view" and (chosen is None or name in chosen)
         ]
         self.status.flows = [flow.status for flow in self._flows]
+        self._lineage = RunLineage.of(graph, layout, schemas)
 
     def request_stop(self) -> None:
         """From any thread, or a signal handler: end as soon as possible, with everything in order."""
@@ -198,7 +200,7 @@ class Supervisor:
         for one in (listener, publisher):
             self._spark.streams.addListener(one)
         try:
-            with self._session.ends, Caretaker(self._declaration, self._session.layout):
+            with self._session.ends, MaintenanceThread(self._declaration, self._session.layout):
                 self._supervise()
         finally:
             self._stop_flows()
@@ -208,6 +210,7 @@ class Supervisor:
             publisher.close()
             self.status.state = "ended"
             self._publish()
+            self._lineage.close()
         if self._is_replaced:
             raise TakenOver(ownership.pipeline, ownership.other)
         return self.status
@@ -277,6 +280,7 @@ class Supervisor:
                 self._is_published = True
             except OSError as error:
                 log.warning("the status of %s was not written: %s", self.status.pipeline, error)
+        self._lineage.observe(self.status)
         self._show(self.status)
 
     def _find_replacement(self) -> None:

@@ -69,25 +69,25 @@ def shape_of(sql: str) -> Shape:
     top = {token.word for token in _at_depth_0(tokens)}
     if not tokens or tokens[0].word != "SELECT" or top & _SET_OPERATIONS:
         return Shape(reads=reads, tables=_text(tokens), words=words)
-    clauses = _split_clauses(tokens)
+    clauses = split_clauses(tokens)
     listed = clauses.pop("SELECT")
     distinct = [token for token in listed[:1] if token.word == "DISTINCT"]
     group = clauses.pop("GROUP", [])[1:]
     filters, rest = [], [*distinct]
     for name, clause in clauses.items():
         is_filter = name in ("WHERE", "HAVING") and not any(token.word == "SELECT" for token in clause)
-        if is_filter and (name == "WHERE" or not _calls_unknown(clause)):
+        if is_filter and (name == "WHERE" or not calls_unknown(clause)):
             filters.append(_text(clause))
         else:
             rest += clause
     by_position = any(token.kind == "number" or token.word == "ALL" for token in _at_depth_0(group))
     grouped = {token.text.lower() for token in group if token.kind in ("word", "quoted")}
     aggregates, items = [], []
-    for item in _split_commas(listed[len(distinct) :]):
-        plain, alias = _without_alias(item)
+    for item in split_commas(listed[len(distinct) :]):
+        plain, alias = without_alias(item)
         if by_position or distinct or alias in grouped:
             aggregates.append(_text(item))
-        elif _calls_unknown(plain):
+        elif calls_unknown(plain):
             aggregates.append(_text(plain))
         else:
             items.append(_text(item))
@@ -111,7 +111,7 @@ def _at_depth_0(tokens: Sequence[Token]) -> Iterator[Token]:
         depth += token.is_sign("(", "[", "{")
 
 
-def _split_clauses(tokens: Sequence[Token]) -> dict[str, list[Token]]:
+def split_clauses(tokens: Sequence[Token]) -> dict[str, list[Token]]:
     """Return the clauses of a SELECT, each without its first word."""
     clauses: dict[str, list[Token]] = {"SELECT": []}
     current, depth = "SELECT", 0
@@ -129,7 +129,8 @@ def _split_clauses(tokens: Sequence[Token]) -> dict[str, list[Token]]:
     return clauses
 
 
-def _split_commas(tokens: Sequence[Token]) -> Iterator[list[Token]]:
+def split_commas(tokens: Sequence[Token]) -> Iterator[list[Token]]:
+    """Yield the parts between commas that are outside of brackets."""
     item: list[Token] = []
     outer = {token.position for token in _at_depth_0(tokens) if token.is_sign(",")}
     for token in tokens:
@@ -142,13 +143,14 @@ def _split_commas(tokens: Sequence[Token]) -> Iterator[list[Token]]:
         yield item
 
 
-def _without_alias(item: Sequence[Token]) -> tuple[list[Token], str]:
+def without_alias(item: Sequence[Token]) -> tuple[list[Token], str]:
+    """Return an item of a SELECT without `AS name`, and the name in lower case; empty if it has none."""
     if len(item) > 2 and item[-2].word == "AS":
         return list(item[:-2]), item[-1].text.lower()
     return list(item), ""
 
 
-def _calls_unknown(tokens: Sequence[Token]) -> bool:
+def calls_unknown(tokens: Sequence[Token]) -> bool:
     """Return whether a function is called that may be an aggregate."""
     for token, following in pairwise(tokens):
         is_name = token.kind == "quoted" or (token.kind == "word" and token.word not in ("AND", "OR", "NOT", "IN"))

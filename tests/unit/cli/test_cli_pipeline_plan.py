@@ -77,3 +77,24 @@ def test_run_refuses_with_the_words_of_the_plan(ottla: Any, shop: Path, monkeypa
     assert line.startswith("flow staged needs a new checkpoint: reads topic visits, before topic clicks")
     pipeline_plan.check_start(load(str(shop)), "ottla pipeline backfill shop.yaml", ("staged",))
     assert shown[1].startswith("flow staged keeps state: reads topic visits")
+
+
+def test_run_warns_that_a_flow_without_a_checkpoint_adds_all_rows_to_its_table_again(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    from ottla.cli import pipeline_plan
+
+    columns = {"page": ["a"], "_key": [b""], "_topic": ["t"], "_partition": pa.array([0], pa.int32()), "_offset": [0]}
+    times = pa.array([0], pa.timestamp("us", "UTC"))
+    write_deltalake("lake/staging/staged", pa.table({**columns, "_timestamp": times}))
+    shop.write_text(_FILE.replace("from: clicks}", "from: clicks, version: 2}"))
+    shown: list[str] = []
+    monkeypatch.setattr("click.echo", lambda line, err: shown.append(line))
+    pipeline_plan.check_start(load(str(shop)), "ottla pipeline backfill shop.yaml")
+    assert shown == [
+        "flow staged is new: the table staging/staged has rows, which would be in it twice: run "
+        "'ottla pipeline backfill shop.yaml staged'"
+    ]

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "pipelines.md"
 PURE = ("checks", "declaration", "decorators", "document", "duration", "environments", "expectations", "fields",
         "graph", "keys", "lineage", "load", "parameters", "predicate", "problems", "project", "reading",
-        "row_comparison", "schema", "sql")  # fmt: skip
+        "row_comparison", "schema", "sql", "openlineage", "sql_shape", "table_fit", "column_lineage")  # fmt: skip
 
 
 def test_the_tables_of_keys_are_current() -> None:

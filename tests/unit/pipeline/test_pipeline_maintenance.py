@@ -19,7 +19,7 @@ from ottla.pipeline.declaration import Compaction, Declaration, Vacuum
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.load import load
 from ottla.pipeline.maintenance import (
-    Caretaker,
+    MaintenanceThread,
     RetentionTooShort,
     Table,
     compact_table,
@@ -180,22 +180,22 @@ def test_versions_that_readers_need(shop: Declaration, table: Table, case: str) 
     assert round(needed_ms / _HOUR_MS) == (hours or 0) + 1
 
 
-def test_caretaker_does_what_is_due_and_survives_failures(
+def test_thread_does_what_is_due_and_survives_failures(
     shop: Declaration, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [time.time()]
-    caretaker = Caretaker(shop, Layout.of(shop), clock=lambda: now[0])
-    assert caretaker.turn() == [("staging/typed", "compact"), ("staging/typed", "vacuum")]
+    thread = MaintenanceThread(shop, Layout.of(shop), clock=lambda: now[0])
+    assert thread.turn() == [("staging/typed", "compact"), ("staging/typed", "vacuum")]
     assert len(snapshot_files(table.location.table())) == 1
-    assert caretaker.turn() == []
+    assert thread.turn() == []
     # Another process knows from the history of the table that it was compacted; a vacuum without a file is not there.
-    assert Caretaker(shop, Layout.of(shop), clock=lambda: now[0]).turn() == [("staging/typed", "vacuum")]
+    assert MaintenanceThread(shop, Layout.of(shop), clock=lambda: now[0]).turn() == [("staging/typed", "vacuum")]
     now[0] += 3601
     monkeypatch.setattr("ottla.pipeline.maintenance.compact_table", _fail)
-    assert caretaker.turn() == []
+    assert thread.turn() == []
     monkeypatch.undo()
     now[0] += 3601
-    assert caretaker.turn() == [("staging/typed", "compact")]
+    assert thread.turn() == [("staging/typed", "compact")]
 
 
 def _fail(*arguments: Any) -> None:

@@ -150,7 +150,8 @@ def test_secret_is_used_where_it_is_not_shown_and_nowhere_else(text: str) -> Non
     assert shop.properties["sasl.password"] == "hunter2"
     assert "hunter2" not in str(shop.parameters)
     (problem,) = problems_of(text.replace("'EUR'", "x").replace("${currency}\n", "${password}\n"))
-    assert "the secret ${password} would become visible here; use secrets in 'properties' and 'spark' only" in problem
+    assert "the secret ${password} would become visible here" in problem
+    assert "use secrets in 'openlineage' and 'properties' and 'spark' only" in problem
     (problem,) = problems_of(text.replace("topic: shop.orders", "topic: ${password}"))
     assert "would become visible" in problem
 
