@@ -30,6 +30,7 @@ from ottla.pipeline.layout import QUARANTINE, Layout, partition_name, resolve
 from ottla.pipeline.lineage import LINEAGE, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC
 from ottla.pipeline.merging import KeyedTable, merge_rows, sequence_of
 from ottla.pipeline.plan import ASIDE, CAUSE, LATE, RECORD, VIOLATED, Work, accepted, quoted
+from ottla.pipeline.source_options import cluster_options
 from ottla.spark import formats
 from ottla.spark.batch_write import write_batch
 from ottla.spark.commit import CommitProtocol
@@ -86,12 +87,6 @@ class Batch:
     watermark: datetime | None = None
     #: None in a backfill, which nobody continues
     digest: str | None = None
-
-
-def broker_options(declaration: Declaration) -> dict[str, str]:
-    """What `format("ottla")` needs to reach the cluster."""
-    properties = {f"kafka.{name}": value for name, value in declaration.properties.items()}
-    return {"kafka.bootstrap.servers": declaration.brokers, **properties}
 
 
 class FlowWriter:
@@ -319,7 +314,7 @@ class FlowWriter:
 
     def _to_topic(self, rows: DataFrame, topic: str, name: str, batch: Batch, delivery: str = "exactly-once") -> None:
         options = {
-            **broker_options(self._declaration),
+            **cluster_options(self._declaration),
             **_identity(name, batch),
             "topic": topic,
             "ottla.delivery": delivery,
