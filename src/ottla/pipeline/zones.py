@@ -35,6 +35,7 @@ from ottla.spark import formats
 from ottla.spark.batch_write import write_batch
 from ottla.spark.commit import CommitProtocol
 from ottla.spark.lake import TableDataSource
+from ottla.spark.sink import forget_protocol
 from ottla.spark.source import OttlaDataSource
 from ottla.spark.table_commit import TableBatch, has_batch
 from ottla.spark.table_location import TableLocation
@@ -145,6 +146,8 @@ class FlowWriter:
             if location.exists():
                 has_batch(location.table(), TableBatch(name, batch.number, batch.digest))
         for name in self._topic_writers(batch) if self._with_topics else ():
+            # The check fences all producers of the name. An earlier run of the flow in this process may have left one.
+            forget_protocol(name)
             protocol = CommitProtocol(partial(open_cluster, self._declaration), name)
             protocol.check(batch.number, batch.digest)
 
