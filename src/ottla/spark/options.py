@@ -29,7 +29,7 @@ _BATCH_ONLY = names_only(TOPIC_OPTIONS, Use.READ_BATCH)
 #: Spark puts these into a source's options itself
 _SPARKS_OWN = ("path", "checkpointLocation", "queryName")
 
-_SECURITY = re.compile(r"security\.|ssl\.|sasl\.")
+_SECURITY = re.compile(r"security\.|ssl\.|sasl\.|enable\.ssl\.")
 #: properties that contradict what the source does, and what to do instead
 REFUSED_PROPERTIES = {
     "auto.offset.reset": "set startingOffsets to earliest or latest: Spark's checkpoint decides where reading goes on",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.client.security import PROPERTIES as SECURITY_PROPERTIES
 from ottla.model.types import TopicPartition
 from ottla.spark.offsets import EARLIEST, LATEST, Bound
 from ottla.spark.options import NoMatch, OptionError, ReadOptions
@@ -144,3 +145,10 @@ def test_assigned_partitions_that_do_not_exist_are_not_read() -> None:
     options = ReadOptions.parse({"kafka.bootstrap.servers": "a:1", "assign": '{"t":[0,5],"u":[0]}'}, stream=True)
     assert options.subscription.partitions({"t": 2}) == [T0]
     assert options.subscription.names == ("t", "u")
+
+
+def test_every_security_property_of_the_client_is_passed_to_the_connection() -> None:
+    given = {f"kafka.{name}": "x" for name in SECURITY_PROPERTIES}
+    assert dict(ReadOptions.parse({**LEAST, **given}, stream=True).connection.properties) == dict.fromkeys(
+        SECURITY_PROPERTIES, "x"
+    )
