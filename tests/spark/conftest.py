@@ -52,14 +52,16 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of all tests. They give their queries checkpoints of their own and stop what they start."""
     from ottla.spark.java import JavaMissing
     from ottla.spark.session import build_session
 
     jars = {"spark.jars": ",".join(map(str, CONNECTOR_JARS))} if CONNECTOR_JARS else {}
     try:
-        session = build_session("ottla-tests", _MASTER, {**_SESSION, **jars})
+        # Spark makes a directory for every table of its catalog.
+        warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+        session = build_session("ottla-tests", _MASTER, {**_SESSION, **warehouse, **jars})
     except JavaMissing as missing:
         pytest.skip(str(missing))
     # A query that is stopped in the middle of a batch would otherwise fill the report with Java's traces.

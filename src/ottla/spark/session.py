@@ -77,7 +77,7 @@ def build_session(app_name: str, master: str | None = None, conf: Mapping[str, s
         for child in _child_processes() - children:
             os.kill(child, signal.SIGKILL)
         raise
-    complete_environments(session, _SOURCES, stream_variables())
+    prepare_streams(session)
     return session
 
 
@@ -95,6 +95,11 @@ def _child_processes() -> set[int]:
     for path in Path("/proc/self/task").glob("*/children"):
         children.update(map(int, path.read_text().split()))
     return children
+
+
+def prepare_streams(session: SparkSession) -> None:
+    """Let streams of our sources start at the same time, in one process. `build_session` does this for its sessions."""
+    complete_environments(session, _SOURCES, stream_variables())
 
 
 def settings_of(
