@@ -62,6 +62,8 @@ LISTENER_ANY = "PLAINTEXT://127.0.0.1:0"
 _PER_MINUTE = 100.0
 #: a bounded run always takes this long by the shop's clock, so that late events are late however few there are
 _BOUNDED_MINUTES = 60
+#: between two live shops with the same directory, by their clocks
+_OPENING_AFTER = timedelta(minutes=10)
 _LIVE_TRIGGER = "every 2s"
 _BOUNDED_TRIGGER = "every 1s"
 #: For a few thousand rows, compiling less is faster, and one task per step is enough.
@@ -192,7 +194,8 @@ class _Demo:
             with self._playing(player) as results, self._view():
                 while not self._signals.stop.wait(_LOOK_S):
                     self._look(player, results)
-                    self._clock_file.write_text(json.dumps({"clock": player.sent.clock.isoformat()}))
+                    self._write_clock(player)
+            self._write_clock(player)
             self._print("Stopping: the shop, then Spark after its batches, then the broker. Ctrl-C again kills them.")
             if self._revenue and self._broker_is_up and not self._signals.hurry.is_set():
                 self._print_trace(cluster)
@@ -474,12 +477,13 @@ class _Demo:
         return "\n".join([*errors, self._pipeline.tail() if self._pipeline is not None else ""])
 
     def _opening(self) -> datetime:
-        """Return where the shop's clock begins: now, or where it has ended if that is later."""
-        now = datetime.now(UTC).replace(second=0, microsecond=0)
-        if not self._clock_file.exists():
-            return now
-        reached = datetime.fromisoformat(json.loads(self._clock_file.read_text())["clock"])
-        return max(now, reached.replace(second=0, microsecond=0) + timedelta(minutes=1))
+        reached = None
+        if self._clock_file.exists():
+            reached = datetime.fromisoformat(json.loads(self._clock_file.read_text())["clock"])
+        return opening_after(reached, datetime.now(UTC))
+
+    def _write_clock(self, player: Player) -> None:
+        self._clock_file.write_text(json.dumps({"clock": player.sent.clock.isoformat()}))
 
     # -- printing -----------------------------------------------------------------------------------------------------
 
@@ -542,6 +546,16 @@ class _Actions:
         self.start_driver = demo.start_driver
         self.kill_broker = demo.kill_broker
         self.start_broker = demo.start_broker
+
+
+def opening_after(reached: datetime | None, now: datetime) -> datetime:
+    """Return where the clock of a shop begins: now, or after an earlier shop with the same directory if that is later.
+
+    A minute must not have events of two shops, because each compares the results with its own events only. A
+    demonstration that was killed may have sent some minutes more than `reached`.
+    """
+    begin = now if reached is None else max(now, reached + _OPENING_AFTER)
+    return begin.replace(second=0, microsecond=0)
 
 
 def _first_half_has_results(facts: Facts) -> bool:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from ottla.demo.check import Check, Lake, check, parse_revenue
 from ottla.demo.parts import Part, PartFailed, session_members, write_declaration
-from ottla.demo.run import DemoRefused, Options, run
+from ottla.demo.run import DemoRefused, Options, opening_after, run
 from ottla.demo.shop import Revenue, ShopEvents, Totals
 from ottla.demo.show import print_checks
 from ottla.pipeline import load
@@ -105,6 +105,13 @@ def test_a_directory_with_something_in_it_is_refused_where_all_is_counted(tmp_pa
     (tmp_path / "something").touch()
     with pytest.raises(DemoRefused, match="choose a new directory"):
         run(Options(events=100, data=tmp_path))
+
+
+def test_two_shops_with_one_directory_have_no_minute_in_common() -> None:
+    now = datetime(2026, 1, 5, 8, 1, 30, tzinfo=UTC)
+    assert opening_after(None, now) == MINUTE
+    assert opening_after(now - timedelta(hours=1), now) == MINUTE
+    assert opening_after(now + timedelta(seconds=29), now) == datetime(2026, 1, 5, 8, 11, tzinfo=UTC)
 
 
 def test_a_broker_is_shown_without_spark_in_its_process() -> None:
