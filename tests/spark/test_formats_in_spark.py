@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -86,6 +86,28 @@ def test_json_is_decoded_and_rejects_say_why(spark: SparkSession) -> None:
     bad = rejected(decoded)
     assert bad.columns == ["n", "value", "_cause"]
     assert sorted(row.n for row in bad.where("value is not null").collect()) == [3, 4, 5, 6, 7, 8, 10]
+
+
+def test_json_is_decoded_without_analysis_by_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a declarative pipeline, what a function reads cannot be analysed before the function has returned."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError("this asks Spark for an analysis")
+
+    rows = spark.createDataFrame([(b'{"id": 1, "b": {"c": 2}}',), (b"{",)], "value binary")
+    monkeypatch.setattr(StructType, "fromDDL", refuse)
+    monkeypatch.setattr(type(rows), "drop", refuse)
+    for owner in (DataFrame, type(rows)):
+        monkeypatch.setattr(owner, "schema", property(refuse))
+    found = decode(rows, Json("`id` BIGINT NOT NULL, b STRUCT<c: INT>"))
+    monkeypatch.undo()
+    assert found.columns == ["value", "decoded", "_cause"]
+    assert [(row.decoded and row.decoded.asDict(True), row._cause) for row in found.collect()] == [
+        ({"id": 1, "b": {"c": 2}}, None),
+        (None, "not JSON"),
+    ]
 
 
 def test_framed_json_has_an_id(spark: SparkSession) -> None:

@@ -99,6 +99,7 @@ def test_every_zone_has_exactly_its_rows_after_two_runs(shop: Shop) -> None:
     assert [row["order_id"] for row in trusted] == ["o1", "o2", "o6", "o7", "o8", "o9"]
     assert [row["_offset"] for row in trusted] == [0, 1, 10, 11, 14, 15]
     assert {row["_day_ordered_at"] for row in trusted} == {NOON.date()}
+    assert {one.name: one.restarts for one in shop.second.flows if one.restarts} == {}
     counts = {one.name: (one.rows_in, one.rows) for one in shop.first.flows}
     assert counts["orders_raw"] == (12, 12)
     assert counts["orders_staged"] == (12, 8)

@@ -17,7 +17,7 @@ from random_topic import consume, fill, rows_of
 from ottla.client.cluster import Cluster
 from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
-from ottla.spark.spark_internals import STREAM_VARIABLES, worker_environment
+from ottla.spark.spark_internals import PLANNERS, STREAM_RUNNER, STREAM_VARIABLES, worker_environment
 from ottla.spark.stream_server import SERVER_VARIABLE
 from ottla.testing import BrokerProcess
 
@@ -148,13 +148,14 @@ def test_streams_share_a_process_and_run_in_processes_of_their_own_without_it(
 ) -> None:
     path = str(worker_environment(spark, "ottla").get(SERVER_VARIABLE))
     produce(cluster, topic, 0, 5)
-    with running(streams, topic) as query:
-        assert processes_with(path) == 0, "a process other than the server runs the stream"
-        assert query.isActive
+    with running(streams, topic):
+        assert processes_with(path, STREAM_RUNNER) == 0, "a process other than the server runs the stream"
+        # One process for each kind of planner asked the server for a port. Nothing was forked from it.
+        assert [processes_with(path, planner) for planner in PLANNERS] == [1, 1]
     worker_environment(spark, "ottla").put(SERVER_VARIABLE, f"{path}-is-not-here")
     try:
         with running(streams, topic):
-            assert processes_with(f"{path}-is-not-here") == 1
+            assert processes_with(f"{path}-is-not-here", STREAM_RUNNER) == 1
     finally:
         worker_environment(spark, "ottla").put(SERVER_VARIABLE, path)
     assert streams.run(topic) == []
@@ -174,13 +175,13 @@ def running(streams: Streams, topic: str) -> Iterator[StreamingQuery]:
         query.stop()
 
 
-def processes_with(server: str) -> int:
-    """Return the number of processes that run a stream and have this path of a server in their environment."""
+def processes_with(server: str, module: str) -> int:
+    """Return the number of processes that run a module and have this path of a server in their environment."""
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            runs_stream = b"pyspark.sql.streaming.python_streaming_source_runner" in (process / "cmdline").read_bytes()
-            found += runs_stream and f"{SERVER_VARIABLE}={server}\0".encode() in (process / "environ").read_bytes()
+            runs_module = module.encode() in (process / "cmdline").read_bytes().split(b"\0")
+            found += runs_module and f"{SERVER_VARIABLE}={server}\0".encode() in (process / "environ").read_bytes()
     return found
 
 

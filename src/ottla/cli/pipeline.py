@@ -136,6 +136,29 @@ def graph(file: str, choice: Choice, form: str, out: str | None, allow_code: boo
     click.echo(f"Wrote {out}.")
 
 
+@command.command("export")
+@click.argument("file", metavar="PATH", type=_PATH)
+@click.option("--to", "target", type=click.Choice(["sdp"]), required=True, help="sdp: Spark Declarative Pipelines.")
+@click.option("--out", metavar="DIR", help="Directory of the project.  [default: NAME-sdp]")
+@click.option("--force", is_flag=True, help="Overwrite files in a directory that is not empty.")
+@environment_options
+@_allow_code
+@output_option(TEXT, JSON, YAML, default=TEXT)
+def export(
+    file: str, target: str, out: str | None, force: bool, choice: Choice, allow_code: bool, output: str
+) -> None:  # fmt: skip
+    """Convert a pipeline into a project for Spark Declarative Pipelines.
+
+    Prints one line, with the reason, for each part that the project has in another form (changed) or does not have (not
+    exported). The exit code is 1 if a part is not exported; the project is written in any case.
+
+    PATH is a file or a project directory. A Python file is executed, which needs --allow-code. YAML is only read.
+    """
+    from ottla.cli.pipeline_export import export_to_sdp
+
+    export_to_sdp(_declaration_of(file, choice, allow_code), out, force, output)
+
+
 def _declaration_of(file: str, choice: Choice, allow_code: bool) -> Declaration:
     """Return the declaration in a file. Print its problems and raise Failure if it has any."""
     declaration, problems = _check(file, choice, deep=False, allow_code=allow_code)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from datetime import datetime
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +16,8 @@ from ottla.pipeline.graph import stored_columns
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from ottla.pipeline.merging import MergeRefused, sequence_of
-from ottla.pipeline.zones import TABLE_FORMAT, TOPIC_FORMAT, broker_options
+from ottla.pipeline.source_options import cluster_options, source_options
+from ottla.pipeline.zones import TABLE_FORMAT, TOPIC_FORMAT
 from ottla.spark.table_location import TableLocation
 from ottla.spark.table_log import INSERT
 from ottla.spark.table_schema import CHANGE_TYPE, IS_CURRENT, VALID_FROM, VALID_TO
@@ -97,27 +97,7 @@ class Inputs:
         return rows.withColumn(CHANGE_TYPE, F.lit(INSERT)) if feeds_deletes else rows
 
     def _source_options(self, source: Source, *, stream: bool) -> dict[str, str]:
-        options = {
-            "kafka.isolation.level": "read_committed",
-            **broker_options(self._declaration),
-            "subscribe": source.topic,
-            "includeHeaders": "true",
-            "failOnDataLoss": str(source.on_data_loss == "fail").lower(),
-        }
-        if not stream:
-            return options
-        starting = source.starting_offsets
-        if isinstance(starting, datetime):
-            options["startingTimestamp"] = str(int(starting.timestamp() * 1000))
-            options["startingOffsetsByTimestampStrategy"] = "latest"
-        elif isinstance(starting, str):
-            options["startingOffsets"] = starting
-        else:
-            each = {str(partition): offset for partition, offset in starting.items()}
-            options["startingOffsets"] = json.dumps({source.topic: each})
-        if source.max_offsets_per_trigger is not None:
-            options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
-        return options
+        return cluster_options(self._declaration) | source_options(self._declaration, source, stream=stream)
 
 
 def stored_schema(flow: Flow, result: StructType) -> StructType:

@@ -47,8 +47,9 @@ from ottla.pipeline.openlineage_run import RunLineage
 from ottla.pipeline.ownership import Ownership, TakenOver
 from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
 from ottla.pipeline.preflight import topics_written
+from ottla.pipeline.source_options import cluster_options
 from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
-from ottla.pipeline.zones import Batch, Counts, FlowWriter, broker_options, watermark_of_batch
+from ottla.pipeline.zones import Batch, Counts, FlowWriter, watermark_of_batch
 from ottla.spark.batch_manifest import ManifestFiles, TableWasReplaced, batch_digest
 from ottla.spark.checkpoint_files import CheckpointFiles
 from ottla.spark.commit_errors import CheckpointMismatch
@@ -196,7 +197,7 @@ class Supervisor:
         ship_code(self._session)
         make_topics(self._declaration)
         listener = _Listener({flow.flow.name: flow for flow in self._flows})
-        publisher = ProgressPublisher({**broker_options(self._declaration), "groupIdPrefix": self._declaration.name})
+        publisher = ProgressPublisher({**cluster_options(self._declaration), "groupIdPrefix": self._declaration.name})
         for one in (listener, publisher):
             self._spark.streams.addListener(one)
         try:

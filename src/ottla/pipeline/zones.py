@@ -30,10 +30,12 @@ from ottla.pipeline.layout import QUARANTINE, Layout, partition_name, resolve
 from ottla.pipeline.lineage import LINEAGE, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC
 from ottla.pipeline.merging import KeyedTable, merge_rows, sequence_of
 from ottla.pipeline.plan import ASIDE, CAUSE, LATE, RECORD, VIOLATED, Work, accepted, quoted
+from ottla.pipeline.source_options import cluster_options
 from ottla.spark import formats
 from ottla.spark.batch_write import write_batch
 from ottla.spark.commit import CommitProtocol
 from ottla.spark.lake import TableDataSource
+from ottla.spark.sink import forget_protocol
 from ottla.spark.source import OttlaDataSource
 from ottla.spark.table_commit import TableBatch, has_batch
 from ottla.spark.table_location import TableLocation
@@ -86,12 +88,6 @@ class Batch:
     watermark: datetime | None = None
     #: None in a backfill, which nobody continues
     digest: str | None = None
-
-
-def broker_options(declaration: Declaration) -> dict[str, str]:
-    """What `format("ottla")` needs to reach the cluster."""
-    properties = {f"kafka.{name}": value for name, value in declaration.properties.items()}
-    return {"kafka.bootstrap.servers": declaration.brokers, **properties}
 
 
 class FlowWriter:
@@ -150,6 +146,8 @@ class FlowWriter:
             if location.exists():
                 has_batch(location.table(), TableBatch(name, batch.number, batch.digest))
         for name in self._topic_writers(batch) if self._with_topics else ():
+            # The check fences all producers of the name. An earlier run of the flow in this process may have left one.
+            forget_protocol(name)
             protocol = CommitProtocol(partial(open_cluster, self._declaration), name)
             protocol.check(batch.number, batch.digest)
 
@@ -319,7 +317,7 @@ class FlowWriter:
 
     def _to_topic(self, rows: DataFrame, topic: str, name: str, batch: Batch, delivery: str = "exactly-once") -> None:
         options = {
-            **broker_options(self._declaration),
+            **cluster_options(self._declaration),
             **_identity(name, batch),
             "topic": topic,
             "ottla.delivery": delivery,

@@ -172,13 +172,11 @@ class _Encode(_Work):
 
 def _decode_json(rows: DataFrame, format: Json, column: str, into: str, cause: str) -> DataFrame:
     """By Spark's own parser, which keeps the text of what it could not read."""
-    schema = format.schema if isinstance(format.schema, StructType) else StructType.fromDDL(format.schema)
-    assert isinstance(schema, StructType)
     value = F.col(column)
     framing = _framing_cause(value, format) if format.framed else F.lit(None).cast("string")
     text = (F.substring(value, _HEADER_BYTES + 1, 1 << 30) if format.framed else value).cast("string")
-    with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-    parsed = F.from_json(text, with_corrupt, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    parsed = F.from_json(text, _with_corrupt(format.schema), options)
     # With a random number in it, Spark does not parse a second time for a filter on the cause.
     once = F.rand().alias("once")
     work = F.struct(parsed.alias("row"), text.alias("text"), framing.alias("framing"), once)
@@ -195,8 +193,18 @@ def _decode_json(rows: DataFrame, format: Json, column: str, into: str, cause: s
         .when(F.get_json_object(raw, "$").isNull(), str(Cause.NOT_JSON))
         .otherwise(str(Cause.TYPE_MISMATCH))
     )
-    clean = F.when(why.isNull(), F.struct(*(row[field.name].alias(field.name) for field in schema.fields)))
+    clean = F.when(why.isNull(), row.dropFields(_CORRUPT))
     return _split(rows.withColumn(_CORRUPT, work), clean, why, into, cause)
+
+
+def _with_corrupt(schema: str | StructType) -> str | StructType:
+    """Return the schema with a column for text that is not JSON of this schema.
+
+    A DDL text stays text: to parse it would ask Spark, which Spark forbids in the functions of a declarative pipeline.
+    """
+    if isinstance(schema, StructType):
+        return StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    return f"{schema}, {_CORRUPT} STRING"
 
 
 def _framing_cause(value: Column, format: Json) -> Column:
@@ -216,4 +224,5 @@ def _header(schema_id: int) -> Column:
 
 
 def _split(rows: DataFrame, value: Column, why: Column, into: str, cause: str) -> DataFrame:
-    return rows.withColumns({into: value, cause: why}).drop(_CORRUPT)
+    # Not with drop(): Spark Connect would analyse the plan for it, which fails in a declarative pipeline.
+    return rows.withColumns({into: value, cause: why}).selectExpr(f"* EXCEPT ({_CORRUPT})")

@@ -248,6 +248,17 @@ def _protocol(options: WriteOptions, name: str, checkpoint: Checkpoint) -> Commi
     return protocol
 
 
+def forget_protocol(name: str) -> None:
+    """Close the protocol of a name, if this process has one: the next commit becomes the producer again.
+
+    A caller that fences the producers of a name (`CommitProtocol.check`) also fences the one of its own process.
+    """
+    for key in [key for key in list(_protocols) if key[1] == name]:
+        known = _protocols.pop(key, None)
+        if known is not None:
+            known[1].close()
+
+
 def _maybe_sweep(options: WriteOptions, name: str, batch_id: int) -> None:
     """What attempts and drivers left behind that lost or died: at the first batch of a process, and now and then."""
     directory = staging_directory(options, this_host())

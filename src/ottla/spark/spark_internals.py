@@ -14,6 +14,8 @@ PySpark is imported inside of functions: this module is imported before it is kn
 
 from __future__ import annotations
 
+import hmac
+import importlib
 import json
 import logging
 import os
@@ -27,6 +29,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.model.errors import OttlaError
 
 if TYPE_CHECKING:
+    import socket
+
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -464,11 +468,39 @@ def write_offsets_with(dump: Callable[[Any], str]) -> None:
             vars(runner)["json"] = SimpleNamespace(dumps=dump, loads=json.loads)
 
 
+#: the modules of the processes that create a Python data source and plan how it is read
+PLANNERS: Final = ("pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
+
+
 def load_stream_runner() -> None:
-    """Import what `run_stream` needs."""
+    """Import what `run_stream` and `run_planner` need."""
     # Seen with 4.3.0. If missing: the server of streams ends, and each stream gets a process of its own.
-    import pyspark.sql.streaming.python_streaming_source_runner
+    import pyspark.serializers
     import pyspark.util  # noqa: F401
+
+    for module in (STREAM_RUNNER, *PLANNERS):
+        importlib.import_module(module)
+
+
+def run_planner(connection: socket.socket, module: str, secret: str) -> None:
+    """Do the work of one process that `pyspark.daemon` would have forked for this module, until Spark ends it."""
+    # Seen with 4.3.0. If missing: the query does not start, with an error of Spark about a Python worker.
+    from pyspark.serializers import UTF8Deserializer, write_int, write_with_length
+
+    planner: Any = importlib.import_module(module)
+    requests, answers = connection.makefile("rb"), connection.makefile("wb")
+    with suppress(SystemExit, OSError, EOFError), connection, requests, answers:
+        write_int(os.getpid(), answers)  # type: ignore[no-untyped-call]
+        answers.flush()
+        is_spark = hmac.compare_digest(str(UTF8Deserializer().loads(requests)), secret)  # type: ignore[no-untyped-call]
+        write_with_length(b"ok" if is_spark else b"err", answers)  # type: ignore[no-untyped-call]
+        answers.flush()
+        # Spark keeps the connection for its next request.
+        while is_spark and requests.peek(1):
+            try:
+                planner.main(requests, answers)
+            finally:
+                answers.flush()
 
 
 def run_stream(address: str | int, secret: str | None, connected: Callable[[], None]) -> None:

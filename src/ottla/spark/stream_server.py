@@ -1,15 +1,18 @@
 """One process for all streams of our sources in a session.
 
-Spark starts a Python process for each stream of a Python source. It answers which offsets a batch has; tasks read the
-rows elsewhere. Each such process needs 85 MB and half a second of a core for its start, and a pipeline with a dozen
-flows has a dozen of them. A session of ours has one instead:
+Spark starts a Python process for each stream of a Python source: it says which offsets a batch has, while tasks read
+the rows elsewhere. Each needs 85 MB, and half a second of a core for its start, and a pipeline with a dozen flows has a
+dozen of them. More processes create sources and plan reads, and wait for a minute before they end. A session of ours
+has one process instead:
 
 1. ``StreamServer.start`` starts ``python -m ottla.spark.stream_server``, which listens on a socket in a private
    directory and has imported everything that a stream needs.
 2. ``build_session`` gives the processes of our sources variables (``stream_variables``): the path of that socket, and
    ``stream_start`` in PYTHONPATH, where Python finds a ``sitecustomize`` and runs it first.
-3. There a new process sends the server the address on which Spark waits, and ends. The server connects to Spark in its
-   place, and a thread does what the process would have done.
+3. There a process for a stream sends the server the address on which Spark waits, and ends. The server connects to
+   Spark in its place, and a thread does what the process would have done.
+4. A process from which Spark wants to fork planners asks the server for a port and gives it to Spark instead of its
+   own. For each connection of Spark a thread of the server does what a forked process would have done.
 
 A process that cannot reach the server does its work itself, as it would without a server. The server ends with the
 process that has started it: its standard input ends then.
@@ -22,6 +25,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -29,17 +33,18 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from ottla.spark.spark_internals import STREAM_RUNNER, load_stream_runner, run_stream
+from ottla.spark.spark_internals import PLANNERS, STREAM_RUNNER, load_stream_runner, run_planner, run_stream
 
 log = logging.getLogger("ottla.spark")
 
 #: where the ``sitecustomize`` of new processes lies
 START_DIRECTORY: Final = Path(__file__).parent / "stream_start"
-#: the variables with the path of the server's socket and with the module of processes that run a stream
+#: the variable with the path of the server's socket; the others name the modules whose processes ask the server
 SERVER_VARIABLE: Final = "OTTLA_STREAM_SERVER"
-_MODULE_VARIABLE: Final = "OTTLA_STREAM_MODULE"
+_STREAM_VARIABLE: Final = "OTTLA_STREAM_MODULE"
+_PLANNERS_VARIABLE: Final = "OTTLA_PLANNER_MODULES"
 _WAITING_MAX: Final = 128
-_ADDRESS_BYTES_MAX: Final = 4096
+_REQUEST_BYTES_MAX: Final = 4096
 _OK: Final = b"1"
 
 
@@ -55,7 +60,12 @@ def stream_variables() -> dict[str, str]:
     if _server is None:
         return {}
     path = os.pathsep.join(filter(None, (str(START_DIRECTORY), os.environ.get("PYTHONPATH"))))
-    return {SERVER_VARIABLE: str(_server.path), _MODULE_VARIABLE: STREAM_RUNNER, "PYTHONPATH": path}
+    return {
+        SERVER_VARIABLE: str(_server.path),
+        _STREAM_VARIABLE: STREAM_RUNNER,
+        _PLANNERS_VARIABLE: ",".join(PLANNERS),
+        "PYTHONPATH": path,
+    }
 
 
 class StreamServer:
@@ -122,10 +132,22 @@ def serve(listener: socket.socket) -> None:
 def _serve_one(connection: socket.socket) -> None:
     with connection:
         with connection.makefile("rb") as stream:
-            line = stream.readline(_ADDRESS_BYTES_MAX)
-        port, path, secret = line.decode().rstrip("\n").split("\0")
-        # The new process waits for the answer. If Spark cannot be reached from here, it tries by itself.
-        run_stream(path or int(port), secret or None, lambda: connection.sendall(_OK))
+            kind, *words = stream.readline(_REQUEST_BYTES_MAX).decode().rstrip("\n").split("\0")
+        if kind == "stream":
+            port, path, secret = words
+            # The new process waits for the answer. If Spark cannot be reached from here, it tries by itself.
+            run_stream(path or int(port), secret or None, lambda: connection.sendall(_OK))
+        elif kind == "planner" and words[0] in PLANNERS:
+            module, secret = words
+            planners = socket.create_server(("127.0.0.1", 0), backlog=_WAITING_MAX)
+            connection.sendall(struct.pack("!i", planners.getsockname()[1]))
+            threading.Thread(target=_serve_planners, args=(planners, module, secret), daemon=True).start()
+
+
+def _serve_planners(listener: socket.socket, module: str, secret: str) -> None:
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=run_planner, args=(connection, module, secret), daemon=True).start()
 
 
 def main() -> None:

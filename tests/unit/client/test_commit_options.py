@@ -67,6 +67,17 @@ def test_producer_that_was_idle_for_long_is_made_anew(
     assert fake_tokens.rows_written == 2
 
 
+def test_forgotten_producer_is_made_anew(fake_tokens: TokenCluster) -> None:
+    """A check of the driver has fenced it."""
+    commit(0)
+    sink.forget_protocol("other")
+    commit(1)
+    sink.forget_protocol(NAME)
+    commit(2)
+    assert len(timeouts(fake_tokens)) == 2
+    assert fake_tokens.rows_written == 3
+
+
 def test_changed_connection_property_is_used_by_the_next_commit(fake_tokens: TokenCluster) -> None:
     commit(0)
     commit(1, kafka_client_id="other")

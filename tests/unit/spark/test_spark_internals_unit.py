@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
+import socket
+import struct
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +26,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType, Tim
 from ottla.spark import spark_internals
 from ottla.spark.offsets import compact_json
 from ottla.spark.spark_internals import (
+    PLANNERS,
     RowsAhead,
     SparkInternalMissing,
     StreamTask,
@@ -34,6 +39,7 @@ from ottla.spark.spark_internals import (
     java_errors,
     planned_batch,
     query_of_batch,
+    run_planner,
     spark_type_of,
     stateful_inputs,
     stream_task,
@@ -165,3 +171,15 @@ def test_loggers_of_query_errors_are_enabled_again() -> None:
     with without_error_logs():
         assert all(logger.disabled for logger in loggers)
     assert not any(logger.disabled for logger in loggers)
+
+
+def test_planner_serves_only_a_client_that_knows_the_secret() -> None:
+    spark, ours = socket.socketpair()
+    server = threading.Thread(target=run_planner, args=(ours, PLANNERS[0], "secret"))
+    server.start()
+    with spark, spark.makefile("rwb") as stream:
+        assert struct.unpack("!i", stream.read(4)) == (os.getpid(),)
+        stream.write(struct.pack("!i", 5) + b"wrong")
+        stream.flush()
+        assert stream.read() == struct.pack("!i", 3) + b"err"
+    server.join()

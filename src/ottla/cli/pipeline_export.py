@@ -1,0 +1,65 @@
+"""`ottla pipeline export`: write a project and report what it has in another form, or not at all."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.cli.failure import Failure
+from ottla.cli.output import TEXT, escape_controls, print_data
+from ottla.pipeline import sdp_project
+from ottla.pipeline.sdp_export import Note
+from ottla.pipeline.sdp_export import export as export_declaration
+
+if TYPE_CHECKING:
+    from ottla.pipeline import Declaration
+
+
+def export_to_sdp(declaration: Declaration, out: str | None, force: bool, output: str) -> None:
+    """Write the project and print the result. Raise Failure if the directory has files or a part is not exported."""
+    project = export_declaration(declaration)
+    directory = out or f"{declaration.name}-sdp"
+    try:
+        files = sdp_project.write_project(declaration, project, directory, force=force)
+    except sdp_project.ProjectExists as error:
+        raise Failure(str(error)) from None
+    except OSError as error:
+        reason = str(error.strerror).lower()
+        raise Failure(f"{error.filename} cannot be written: {reason}; choose another --out") from None
+    missing = sdp_project.missing_modules(declaration, project)
+    if output == TEXT:
+        for note in project.notes:
+            click.echo(escape_controls(str(note), keep=""))
+        for module in missing:
+            click.echo(f"The module {module} is not beside {declaration.file}; install it where Spark runs.")
+        click.echo(f"Wrote {_count(len(files), 'file')} to {directory}. Next: {os.path.join(directory, 'README.md')}")
+    else:
+        result = {
+            "directory": directory,
+            "files": files,
+            "notes": [_fields(note) for note in project.notes],
+            "modules": missing,
+            "command": sdp_project.command(declaration),
+        }
+        print_data(result, output)
+    left_out = sum(note.left_out for note in project.notes)
+    if left_out:
+        raise Failure(f"{_count(left_out, 'part')} not exported; the lines above say why")
+
+
+def _fields(note: Note) -> dict[str, object]:
+    place = note.place
+    return {
+        "file": place.file,
+        "line": place.line,
+        "column": place.column,
+        "exported": not note.left_out,
+        "what": note.what,
+        "why": note.why,
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
