@@ -42,11 +42,15 @@ def shop(tmp_path: Path) -> Pipeline:
     """A pipeline in Python: a view, an expectation that fails, nested types, and a source in Avro."""
     (tmp_path / "orders.avsc").write_text(_AVRO)
     nested = {"id": "int", "tags": ["string"], "prices": "map<string, decimal(10,2)>", "at": "timestamp", "x": "double"}
+    avro = {"topic": "out.avro", "format": "avro", "schema_file": str(tmp_path / "orders.avsc")}
     shop = Pipeline("shop", storage="lake", parameters={"least": {"type": "int", "default": 0}})
     shop.source("things", topic="things", format="json", schema=nested)
     shop.source("orders", topic="orders", format="avro", schema_file=str(tmp_path / "orders.avsc"))
     shop.flow("things_staged", zone="staging", from_="things")
-    shop.flow("orders_staged", zone="staging", from_="orders")
+    deletes = {"topic": "out", "key": "key", "tombstone_when": "n < 0"}
+    shop.flow(
+        "orders_staged", zone="staging", from_="orders", to=[deletes, {**deletes, **avro}, {"table": "orders_staged"}]
+    )
     shop.flow(
         "known", zone="trusted", from_="things_staged", kind="view", sql="SELECT * FROM things_staged WHERE id > 0"
     )
@@ -78,10 +82,12 @@ def test_flow_of_python_is_run_with_views_parameters_and_nested_values(spark: Sp
         run_flow(shop, "doubled", {"orders": []}, spark=spark)
 
 
-def test_given_fields_are_encoded_so_that_the_flow_decodes_them(spark: SparkSession, shop: Pipeline) -> None:
-    given = [{"key": "a", "n": 1, "_key": "k"}, {"value": "no Avro", "_offset": 9}]
+def test_given_fields_are_encoded_and_records_of_topics_are_decoded(spark: SparkSession, shop: Pipeline) -> None:
+    given = [{"key": "a", "n": 1, "_key": "k"}, {"key": "b", "n": -1}, {"value": "no Avro", "_offset": 9}]
     result = run_flow(shop, "orders_staged", {"orders": given}, spark=spark)
-    result.assert_rows([{"key": "a", "n": 1, "_key": "k", "_offset": 0}])
+    result.assert_rows([{"key": "a", "n": 1, "_key": "k", "_offset": 0}, {"key": "b", "n": -1, "_offset": 1}])
+    result.assert_topic("out", [{"_key": "a", "value": '{"key":"a","n":1}', "n": 1}, {"_key": "b", "value": None}])
+    result.assert_topic("out.avro", [{"_key": "a", "key": "a", "n": 1}, {"_key": "b", "n": None}])
     result.assert_quarantine([{"value": "no Avro", "_offset": 9}])
     (rejected,) = result.quarantine
     assert rejected["_cause"]

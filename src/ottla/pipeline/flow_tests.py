@@ -33,7 +33,7 @@ Rows = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedRows:
-    """Rows of one output; `name` is that of the key under `expect`."""
+    """Rows of one output; `name` is `rows`, `quarantine` or `topic <name>`."""
 
     name: str
     rows: Rows
@@ -88,14 +88,17 @@ class FlowTestReader:
         given = {key.text: self._rows(value, f"given {key.text!r}", path) for key, value in _entries(fields, "given")}
         expect = fields.node("expect") or Node("mapping", node.place)
         outcome = Fields(expect, keys.TEST_EXPECTATION, f"test {name!r}: expect", self._problems)
+        outputs = [(key, rows) for key in OUTPUTS if (rows := outcome.node(key)) is not None]
+        outputs += [(f"topic {key.text}", rows) for key, rows in _entries(outcome, "topics")]
         expected = tuple(
             ExpectedRows(name=key, rows=self._rows(rows, f"expected {key}", path), place=rows.place)
-            for key in OUTPUTS
-            if (rows := outcome.node(key)) is not None
+            for key, rows in outputs
         )
         failure = outcome.text("failure") or None
         if fields.has("expect") and not expected and failure is None:
-            outcome.problem(expect.place, f"test {name!r} expects nothing", "add rows:, quarantine: or failure:")
+            outcome.problem(
+                expect.place, f"test {name!r} expects nothing", "add rows:, quarantine:, topics: or failure:"
+            )
         if failure is not None and expected:
             what = f"test {name!r}: a flow that fails makes no rows"
             outcome.problem(outcome.place_of("failure"), what, "keep 'failure' or the rows")
@@ -204,5 +207,5 @@ def _number(text: str) -> Any:
 def _entries(fields: Fields, key: str) -> Iterator[tuple[Node, Node]]:
     node = fields.node(key)
     if node is not None and node.kind != "mapping":
-        fields.problem(node.place, f"{fields.called}: {key!r} is {node.kind_name}", "write 'input: rows' lines")
-    yield from node.entries if node is not None else ()
+        fields.problem(node.place, f"{fields.called}: {key!r} is {node.kind_name}", "write 'name: rows' lines")
+    yield from node.entries if node is not None and node.kind == "mapping" else ()

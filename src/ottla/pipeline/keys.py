@@ -514,6 +514,11 @@ TEST_EXPECTATION = _section(
     "Rows in the form of `given`. Only columns that are named in a row are compared.",
     Key("rows", "rows", "Rows of the result; of a keyed table, its rows after the batch."),
     Key("quarantine", "rows", "Rejected rows: `_cause`, and columns of the record or the row."),
+    Key(
+        "topics",
+        "mapping of topics to rows",
+        "Records of topic sinks: `_key`, `value`, and the fields of the value.",
+    ),
     Key("ordered", "`true` or `false`", "Whether the order of rows matters.", default="`false`"),
     Key("failure", "text", "The flow fails, and this is a part of the message."),
 )

@@ -28,14 +28,14 @@ from pyspark.sql.types import StructType, VariantType
 
 from ottla.model.errors import OttlaError
 from ottla.pipeline.analysis import schemas_of
-from ottla.pipeline.declaration import Declaration, Flow, TableSink
+from ottla.pipeline.declaration import Declaration, Flow, TableSink, TopicSink
 from ottla.pipeline.decorators import Pipeline
 from ottla.pipeline.environments import Arguments
 from ottla.pipeline.flow_tests import FlowTest
 from ottla.pipeline.given_rows import RAW_SCHEMA, Rows, given_records, given_rows
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import stored_schema
-from ottla.pipeline.layout import Layout
+from ottla.pipeline.layout import Layout, resolve
 from ottla.pipeline.lineage import DECODED_COLUMNS
 from ottla.pipeline.load import find_beside, load, read_beside
 from ottla.pipeline.plan import CAUSE, RECORD, Planner, decode, own_modules
@@ -43,12 +43,15 @@ from ottla.pipeline.problems import BadDeclaration, suggestion
 from ottla.pipeline.row_comparison import Comparison, compare_rows, describe_comparison
 from ottla.pipeline.row_values import BadValue, convert_row
 from ottla.pipeline.run import describe_failure
-from ottla.pipeline.zones import QUARANTINE_COLUMNS, Batch, FlowWriter
+from ottla.pipeline.zones import QUARANTINE_COLUMNS, Batch, FlowWriter, topic_rows
+from ottla.spark import formats
 from ottla.spark.session import build_session
 from ottla.spark.spark_internals import java_errors
 from ottla.spark.table_location import TableLocation
 from ottla.spark.table_schema import CHANGE_TYPE
+from ottla.spark.wire_format import read_schema
 
+_DECODED = "__decoded"
 _SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, *java_errors())
 #: for few rows compilation costs more than it saves
 _SETTINGS = {
@@ -92,6 +95,8 @@ class FlowResult:
 
     output: Output
     rejected: Output
+    #: records of topic sinks, by topic
+    records: Mapping[str, Output] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -103,6 +108,15 @@ class FlowResult:
         """The rejected rows: their cause, the record, and the columns of the row if it could be decoded."""
         return self.rejected.rows
 
+    @property
+    def topics(self) -> dict[str, list[dict[str, Any]]]:
+        """The records of each topic that the flow writes: `_key`, `value`, and the fields of the value."""
+        return {topic: output.rows for topic, output in self.records.items()}
+
+    def outputs(self) -> dict[str, Output]:
+        """Return all outputs by the names that tests give them."""
+        return {each.name: each for each in (self.output, self.rejected, *self.records.values())}
+
     def assert_rows(self, expected: Rows, *, ordered: bool = False) -> None:
         """Raise AssertionError with the differences if the result has other rows, in the columns that are named."""
         _assert_equal(self.output, expected, ordered)
@@ -110,6 +124,12 @@ class FlowResult:
     def assert_quarantine(self, expected: Rows, *, ordered: bool = False) -> None:
         """Raise AssertionError with the differences if other rows were rejected."""
         _assert_equal(self.rejected, expected, ordered)
+
+    def assert_topic(self, topic: str, expected: Rows, *, ordered: bool = False) -> None:
+        """Raise AssertionError with the differences if the flow writes other records to a topic."""
+        if topic not in self.records:
+            raise GivenRefused(f"the flow does not write {topic!r}; {suggestion(topic, self.records, none='no topic')}")
+        _assert_equal(self.records[topic], expected, ordered)
 
 
 def run_flow(
@@ -252,7 +272,9 @@ class FlowTester:
                     output = _stored_output(flow, work.schema, layout.table(flow.zone, table.name))
                 else:
                     output = _collected("rows", result)
-                return FlowResult(output, self._rejected(rejected, work.schema))
+                sinks = [sink for sink in flow.sinks if isinstance(sink, TopicSink)]
+                records = {sink.topic: self._records(sink, result) for sink in sinks}
+                return FlowResult(output, self._rejected(rejected, work.schema), records)
             finally:
                 rows.unpersist()
 
@@ -266,6 +288,24 @@ class FlowTester:
             parsed = F.from_json("row", StructType(own))
             rows = rows.withColumns({each.name: parsed[each.name] for each in own})
         return _collected("quarantine", rows)
+
+    def _records(self, sink: TopicSink, result: DataFrame) -> Output:
+        """Return the records that a sink writes: key and value as bytes, and the fields that a reader would decode."""
+        rows = topic_rows(result, sink, self._declaration)
+        names = list(sink.value) or [name for name in result.columns if not name.startswith("_")]
+        columns = {"_key": F.col("key").cast("binary"), "value": F.col("value")}
+        framed = sink.framing == "confluent"
+        format: formats.Format | None = None
+        if sink.format == "json":
+            format = formats.Json(StructType([result.schema[name] for name in names]), framed=framed)
+        elif sink.format in ("avro", "protobuf"):
+            schemas = read_schema(resolve(self._declaration, sink.schema_file or ""))
+            avro = sink.format == "avro"
+            format = formats.Avro(schemas, framed) if avro else formats.Protobuf(schemas, sink.message, framed)
+        if format is not None:
+            rows = formats.decode(rows, format, into=_DECODED)
+            columns |= {name: F.col(_DECODED)[name] for name in rows.schema[_DECODED].dataType.names}  # type: ignore[attr-defined]
+        return _collected(f"topic {sink.topic}", rows.select(*(each.alias(name) for name, each in columns.items())))
 
 
 def _collected(name: str, rows: DataFrame) -> Output:

@@ -26,6 +26,7 @@ tests:
     expect:
       rows: [{a: 1}]
       quarantine: []
+      topics: {out: [{_key: a}]}
       ordered: true
 """
 
@@ -49,7 +50,9 @@ def test_tests_have_a_flow_given_rows_and_expected_rows() -> None:
     assert problems == []
     assert (test.name, test.flow, test.parameters, test.ordered) == ("one", "big", {"least": "5"}, True)
     assert test.given == {"staged": ({"a": 1, "b": Decimal("1.50"), "c": None},), "other": ({"x": "1", "y": None},)}
-    assert [(each.name, each.rows) for each in test.expected] == [("rows", ({"a": 1},)), ("quarantine", ())]
+    assert [(each.name, each.rows) for each in test.expected] == [
+        ("rows", ({"a": 1},)), ("quarantine", ()), ("topic out", ({"_key": "a"},)),
+    ]  # fmt: skip
     assert str(test.place) == "shop/tests/a.yaml:2:5"
 
 
@@ -70,8 +73,10 @@ def test_tests_of_all_files_are_read_in_the_order_of_names() -> None:
         ("flow: big", "description: x", "a test has no 'flow'"),
         ("rows: [{a: 1}]", "rows: {a: 1}", "expected rows is a mapping of keys to values; write a list of rows"),
         ("rows: [{a: 1}]", "rows: [1]", "expected rows: a row is a number; write '{column: value, ...}'"),
+        ("topics: {out: [{_key: a}]}", "topics: [out]", "'topics' is a list; write 'name: rows' lines"),
         ("rows: [{a: 1}]", "failure: x", "a flow that fails makes no rows"),
-        ("      rows: [{a: 1}]\n      quarantine: []\n", "", "test 'one' expects nothing"),
+        ("      rows: [{a: 1}]\n      quarantine: []\n      topics: {out: [{_key: a}]}\n", "",
+         "test 'one' expects nothing"),
         ("file: rows.csv", "file: none.csv", "none.csv cannot be read: No such file or directory"),
         ("file: rows.csv", "file: ../../rows.csv", "is not in the directory of the project"),
         ("file: rows.csv", "file: rows.txt", "its name ends in none of .csv, .json"),
