@@ -10,7 +10,7 @@ them do so is refused.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -49,7 +49,7 @@ class Arguments:
     parameters: Mapping[str, str] = field(default_factory=dict)
     #: environment variables of the process
     variables: Mapping[str, str] = field(default_factory=dict)
-    #: whether a secret without a value is a problem; it is none to commands that only look
+    #: whether a secret that is used and has no value is a problem; it is none to commands that only look
     needs_secrets: bool = False
 
 
@@ -101,7 +101,11 @@ def resolve_parameters(root: Node, arguments: Arguments, problems: Problems) -> 
     resolver = _Resolver(root, own)
     chosen = resolver.choose(arguments)
     values = resolver.values(chosen, arguments) if not len(own) else {}
-    resolved = resolver.replaced(chosen, values, own) if not len(own) else root
+    resolved = root
+    if not len(own):
+        resolved, used = resolver.replaced(chosen, values, own)
+        if arguments.needs_secrets:
+            resolver.check_secrets(used)
     resolver.check_separation()
     if len(own):
         raise BadDeclaration([*problems, *own])
@@ -117,6 +121,8 @@ class _Resolver:
         entries = tuple(entry for entry in root.entries if entry[0].text in names)
         fields = Fields(replace(root, entries=entries), section, "the pipeline", problems)
         self._place = fields.place_of("environments")
+        #: secrets for which neither the command nor a variable has a value
+        self._missing_secrets: list[Parameter] = []
         self._parameters = {each.name: each for each in self._read_parameters(fields)}
         self._environments = {each.name: each for each in self._read_environments(fields)}
 
@@ -245,20 +251,28 @@ class _Resolver:
             return chosen.values[name]
         if parameter.default is not None:
             return parameter.default
-        if parameter.is_secret and not arguments.needs_secrets:
+        if parameter.is_secret:
+            self._missing_secrets.append(parameter)
             return Value(parameter.type, HIDDEN_VALUE, is_secret=True)
         where = f" in environment {chosen.name!r}" if chosen is not None else ""
         advice = f"add --param {name}=VALUE, set {variable}, or write a default"
-        if parameter.is_secret:
-            advice = f"set {variable}"
         self._problems.add(parameter.place, f"the parameter {name!r} has no value{where}", advice)
         return None
 
-    def replaced(self, chosen: Environment | None, values: Mapping[str, Value], problems: Problems) -> Node:
-        """Return the document as this environment with these values makes it."""
+    def check_secrets(self, used: Collection[str]) -> None:
+        """Add a problem for each secret without a value that the document uses."""
+        for parameter in self._missing_secrets:
+            if parameter.name in used:
+                variable = PARAMETER_VARIABLE + parameter.name.upper()
+                self._problems.add(parameter.place, f"the secret {parameter.name!r} has no value", f"set {variable}")
+
+    def replaced(
+        self, chosen: Environment | None, values: Mapping[str, Value], problems: Problems
+    ) -> tuple[Node, Collection[str]]:
+        """Return the document as this environment with these values makes it, and the parameters that it uses."""
         root = _overlay(self._root, chosen.settings) if chosen is not None else self._root
         substitution = Substitution(values, problems, _SQL_PATHS, _SECRET_KEYS, _FIXED_KEYS)
-        return substitution.apply(root)
+        return substitution.apply(root), substitution.used
 
     # -- separation ---------------------------------------------------------------------------------------------------
 
@@ -284,7 +298,7 @@ class _Resolver:
         values |= environment.values
         values[ENVIRONMENT] = Value("string", environment.name)
         unknown = Problems()
-        root = self.replaced(environment, values, unknown)
+        root, _ = self.replaced(environment, values, unknown)
         places = {problem.place for problem in unknown}
         settings = {
             key.text: _path(value.text) if key.text in ("storage", "checkpoints") else value.text

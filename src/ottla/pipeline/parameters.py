@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -96,6 +96,8 @@ class Substitution:
     secret_keys: frozenset[str]
     #: keys of the root whose content stays as it is
     fixed_keys: frozenset[str]
+    #: names of the parameters that were replaced
+    used: set[str] = field(default_factory=set)
 
     def apply(self, root: Node) -> Node:
         """Return the document with all parameters replaced. Unknown names are problems, and stay."""
@@ -190,6 +192,7 @@ class Substitution:
             where = " and ".join(f"'{key}'" for key in sorted(self.secret_keys))
             self.problems.add(place, f"the secret {written} would become visible here", f"use secrets in {where} only")
             return None
+        self.used.add(name)
         return value
 
 

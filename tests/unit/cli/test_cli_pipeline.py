@@ -266,7 +266,7 @@ def test_values_that_do_not_fit_are_refused_with_what_exists(ottla: Any, project
 def test_run_needs_secrets_and_status_does_not(ottla: Any, project: Path) -> None:
     result = ottla("pipeline", "run", ".")
     assert result.exit_code == 1
-    assert "the parameter 'token' has no value in environment 'dev'; set OTTLA_PARAM_TOKEN" in result.stderr
+    assert "the secret 'token' has no value; set OTTLA_PARAM_TOKEN" in result.stderr
     assert "has never run here" in ottla("pipeline", "status", ".", "--env", "prod").stderr
 
 

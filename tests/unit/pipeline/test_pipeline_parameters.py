@@ -126,7 +126,7 @@ def test_environment_of_the_command_comes_before_the_variable_and_the_default(te
         ({"environment": "prd"}, "p.yaml:7:1: there is no environment 'prd' (--env); write prod"),
         ({"variables": {"OTTLA_ENV": "x"}}, "there is no environment 'x' (OTTLA_ENV); write one of dev, prod"),
         ({"parameters": {"least": "ten"}}, "--param least: 'ten' is no decimal; write a decimal number such as 19.90"),
-        ({"needs_secrets": True}, "the parameter 'password' has no value in environment 'dev'; set OTTLA_PARAM_PASS"),
+        ({"needs_secrets": True}, "p.yaml:6:3: the secret 'password' has no value; set OTTLA_PARAM_PASSWORD"),
     ],
 )
 def test_argument_that_is_wrong_is_a_problem_that_says_what_exists(
@@ -154,6 +154,14 @@ def test_secret_is_used_where_it_is_not_shown_and_nowhere_else(text: str) -> Non
     assert "use secrets in 'openlineage' and 'properties' and 'spark' only" in problem
     (problem,) = problems_of(text.replace("topic: shop.orders", "topic: ${password}"))
     assert "would become visible" in problem
+
+
+def test_secret_that_the_environment_does_not_use_needs_no_value(text: str) -> None:
+    moved = text.replace(", sasl.password: '${password}'", "")
+    moved = moved.replace("{security.protocol: SASL_SSL}", '{sasl.password: "${password}"}')
+    assert read(moved, needs_secrets=True).properties == {"client.id": "ottla-dev"}
+    (problem,) = problems_of(moved, environment="prod", needs_secrets=True)
+    assert "the secret 'password' has no value" in problem
 
 
 def test_secret_is_not_in_files(text: str) -> None:
