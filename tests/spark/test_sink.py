@@ -63,7 +63,7 @@ def fresh_process() -> Iterator[None]:
 
 def forget_process() -> None:
     while sink._protocols:
-        _, (_, protocol) = sink._protocols.popitem()
+        _, (_, protocol, _) = sink._protocols.popitem()
         protocol.close()
     sink._sweep_again_at.clear()
 

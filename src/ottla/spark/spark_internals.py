@@ -468,8 +468,13 @@ def write_offsets_with(dump: Callable[[Any], str]) -> None:
             vars(runner)["json"] = SimpleNamespace(dumps=dump, loads=json.loads)
 
 
-#: the modules of the processes that create a Python data source and plan how it is read
-PLANNERS: Final = ("pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
+#: The modules of the processes that create a Python data source and plan how it is read and written. Those that commit
+#: are left out: Spark kills them when a query is stopped, and a thread would go on.
+PLANNERS: Final = (
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.write_into_data_source",
+)
 
 
 def load_stream_runner() -> None:

@@ -20,6 +20,7 @@ process that has started it: its standard input ends then.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
@@ -99,7 +100,9 @@ class StreamServer:
             return None
         finally:
             listener.close()
-        return cls(process, path)
+        server = cls(process, path)
+        atexit.register(server.close)
+        return server
 
     @property
     def is_running(self) -> bool:
@@ -110,6 +113,7 @@ class StreamServer:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+        atexit.unregister(self.close)
 
 
 def _worker_environment() -> dict[str, str]:
