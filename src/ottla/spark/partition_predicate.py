@@ -1,5 +1,8 @@
 """The predicate of ``replaceWhere``: comparisons of partition columns with literals, joined by AND. Pure.
 
+It is decided on the driver, for the values in Delta's log, so it must mean the same as in Spark's SQL; everything else
+is refused. Why no SQL library: docs/decisions/0011-parsers.md.
+
 Such as: day >= '2026-01-01' AND day < '2026-02-01' AND country IN ('DE', 'AT') AND hour IS NOT NULL
 """
 
@@ -9,7 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -17,9 +20,13 @@ from ottla.spark.options import OptionError
 from ottla.spark.table_files import PartitionValues
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+(?:\.\d+)?)|(?P<quoted>`[^`]+`)|(?P<word>[A-Za-z_]\w*)"
-    r"|(?P<sign><=>|<=|>=|<>|!=|==|[=<>(),]))"
+    r"""\s*(?:(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")|(?P<number>-?\d+(?:\.\d+)?)|(?P<quoted>`[^`]+`)|(?P<word>[A-Za-z_]\w*)"""
+    r"|(?P<sign><=>|<=|>=|<>|!=|==|[=<>(),]))",
+    re.S,
 )
+#: in texts: a quote that is doubled, or a backslash with the number of a character or with a character
+_ESCAPE = re.compile(r"''|\"\"|\\(u[0-9a-fA-F]{4}|[01][0-7]{2}|.)", re.S)
+_ESCAPED: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "==": operator.eq,
@@ -134,7 +141,9 @@ class _Parser:
         if kind == "word" and word.upper() in ("DATE", "TIMESTAMP"):
             kind, word = self._next()
         if kind == "text":
-            word = word[1:-1].replace("''", "'")
+            word = unescape(word[1:-1], word[0])
+        elif kind == "number" and self._types[column] == "string":
+            raise OptionError(f"replaceWhere compares {column}, a string, with a number: write '{word}' in quotes")
         elif kind != "number" and word.lower() not in ("true", "false"):
             raise OptionError(f"replaceWhere needs a value instead of {word!r}; texts and dates stand in single quotes")
         try:
@@ -158,6 +167,24 @@ class _Parser:
         return self._tokens[0][1].upper() if self._tokens else ""
 
 
+def unescape(text: str, quote: str = "'") -> str:
+    """Return what Spark reads between the quotes of a text.
+
+    >>> print(unescape(r"it\\'s \\u0041\\%"))
+    it's A\\%
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        escape = match[1]
+        if escape is None:
+            return quote if match[0][0] == quote else match[0]
+        if len(escape) > 1:
+            return chr(int(escape[1:], 16) if escape[0] == "u" else int(escape, 8))
+        return _ESCAPED.get(escape, escape)
+
+    return _ESCAPE.sub(replaced, text)
+
+
 def _typed(text: str | None, kind: str) -> Any:
     if text is None:
         return None
@@ -168,7 +195,10 @@ def _typed(text: str | None, kind: str) -> Any:
     if kind == "date":
         return date.fromisoformat(text)
     if kind in ("timestamp", "timestamp_ntz"):
-        return datetime.fromisoformat(text.removesuffix("Z"))
+        moment = datetime.fromisoformat(text.removesuffix("Z"))
+        return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+    if kind in ("float", "double"):
+        return float(text)
     if kind == "boolean":
         if text.lower() not in ("true", "false"):
             raise ValueError(text)
