@@ -1,7 +1,9 @@
 """A reader of SQL predicates, such as an expectation's: does it parse, and which columns does it ask for?
 
-It knows the grammar of Spark's expressions as far as predicates on one row need it. Where something rarer begins
-(windows, subqueries) it gives up without a word, because Spark will have the last one anyway.
+It knows the grammar of Spark's expressions as far as predicates on one row need it. Where something rarer begins, such
+as a window, it reports neither flaws nor columns: Spark analyses the predicate later. A predicate that Spark takes must
+not be refused; `tests/spark/test_sql_readers.py` compares with Spark's parser. Why no SQL library:
+docs/decisions/0011-parsers.md.
 """
 
 from __future__ import annotations
@@ -185,11 +187,11 @@ class _Reader:
     def _factor(self) -> None:
         while self._take_sign("+", "-", "~", "!") or self._take_word("NOT"):
             pass
-        token = self.current
+        token, first = self.current, len(self.columns)
         if (
             token is None
             or token.is_sign(")", "]", ",")
-            or token.word in _NO_VALUE
+            or (token.word in _NO_VALUE and not self._is_compared_name(token))
             or token.is_sign(*_COMPARISONS, *_ARITHMETIC)
         ):
             raise _Broken(self._missing_value(token))
@@ -204,7 +206,12 @@ class _Reader:
         elif token.kind == "sign":
             # Parameter markers and whatever else Spark may read.
             raise _Unsure
-        self._postfix()
+        self._postfix(first)
+
+    def _is_compared_name(self, token: Token) -> bool:
+        """Return whether a word such as LIKE is the name of a column: a comparison follows."""
+        following = self.tokens[self.at + 1] if self.at + 1 < len(self.tokens) else None
+        return token.word != "NOT" and following is not None and following.is_sign(*_COMPARISONS)
 
     def _parenthesis(self, token: Token) -> None:
         if self.current is not None and self.current.word in ("SELECT", "WITH"):
@@ -243,16 +250,21 @@ class _Reader:
         elif token.word not in _LITERALS and token.word not in _BARE_FUNCTIONS:
             self.columns.append(token)
 
-    def _postfix(self) -> None:
+    def _postfix(self, first: int) -> None:
+        """Read what may follow a value. The columns of the value are those from `first` on."""
         while self.current is not None:
             if self._take_sign("."):
+                if self.current is not None and self.current.is_sign("*"):
+                    # All columns of a table or of a struct: the name may be either.
+                    del self.columns[first:]
                 self.at += 1
                 if self.current is not None and self.current.is_sign("("):
                     # A function of a schema: what stood before was no column.
                     raise _Unsure
             elif self._take_sign(":") or self._take_word("COLLATE"):
-                # A path into a variant, or a collation: either way a name follows.
-                self.at += 1
+                # A path into a variant, which may begin with an index in brackets, or the name of a collation.
+                if self.current is None or not self.current.is_sign("["):
+                    self.at += 1
             elif self._take_sign("["):
                 self._list("]")
             elif self._take_sign("::"):
@@ -270,19 +282,33 @@ class _Reader:
             self._need_word("AS")
             self._skip_to(")")
         elif function in _ODD_ARGUMENTS:
-            self._skip_to(")")
+            self._odd_arguments()
         elif not self._take_sign(")"):
             self._take_word("DISTINCT", "ALL")
             if self._take_sign("*"):
                 self._need_sign(")")
             else:
-                self._list(")")
+                self._list(")", named=function == "STRUCT")
 
-    def _list(self, closing: str) -> None:
+    def _odd_arguments(self) -> None:
+        """Read usual arguments but for units, such as DAY; skip arguments with words between them."""
+        at, depth, first = self.at, self.depth, len(self.columns)
+        try:
+            if not self._take_sign(")"):
+                self._list(")")
+            self.columns[first:] = [one for one in self.columns[first:] if one.word not in _UNITS]
+        except _Broken:
+            self.at, self.depth = at, depth
+            del self.columns[first:]
+            self._skip_to(")")
+
+    def _list(self, closing: str, *, named: bool = False) -> None:
+        """Read values with commas between them. `named`: a name may follow each, as in struct(a AS b, c d)."""
         while True:
             self.expression()
-            if self._take_word("AS"):
-                # struct(a AS b)
+            if self._take_word("AS") or (
+                named and self.current is not None and self.current.kind in ("word", "quoted")
+            ):
                 self.at += 1
             if not self._take_sign(","):
                 break

@@ -94,6 +94,12 @@ def test_a_query_that_drops_lineage_is_known(sql: str, drops: bool) -> None:
         ("a % 2 = 0 AND -b < ~c", "a b c"),
         ("date > '2020' AND end > 1 AND order = 2 AND when = 3", "date end order when"),
         ("count(*) OVER () > 1", ""),
+        ("a:['b'] = 1 AND c:d.e[0]::int = 2", "a c"),
+        ("like = 'x' AND between > 1", "like between"),
+        ("count(a.*) > 1 AND b.c > 2", "b"),
+        ("to_json(struct(a x, b AS y, c)) = '{}'", "a b c"),
+        ("trim(s) = substring(t, 1, 2) AND datediff(DAY, d, e) > 1 AND date_add(f, 1) > g", "s t d e f g"),
+        ("substring(s FROM 2 FOR 3) = u AND timestampadd(MINUTE, 5, a) > b", "u a b"),
     ],
 )
 def test_predicates_are_read_with_their_columns(predicate: str, columns: str) -> None:
