@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems
+from ottla.pipeline.replaced_parts import ReplacedPart, written_position
 
 #: a pipeline of hundreds of flows is smaller; PyYAML needs about a second for so much
 SIZE_BYTES_MAX = 256 * 1024
@@ -48,19 +49,11 @@ class Written:
     """A text before parameters were replaced by their values."""
 
     text: str
-    #: start and end of each replaced part in `text`, and the length of its replacement; in order
-    replaced: tuple[tuple[int, int, int], ...]
+    replaced: tuple[ReplacedPart, ...]
 
     def position_of(self, position: int) -> int:
         """Return the position in `text` of a position in the result; that of the parameter inside a replacement."""
-        grown = 0
-        for start, end, length in self.replaced:
-            if position < start + grown:
-                break
-            if position < start + grown + length:
-                return start
-            grown += length - (end - start)
-        return position - grown
+        return written_position(position, self.replaced)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ottla.pipeline.replaced_parts import ReplacedPart, written_position
 from ottla.pipeline.sql import Flaw, Token, tokenize
 
 TOPIC = "_topic"
@@ -59,26 +60,18 @@ FUNCTIONS = ("lineage", "lineage_range", "lineage_union")
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A query with the lineage functions written out, and the way back to the one that was written."""
+    """A query in which expressions have replaced the calls of lineage functions."""
 
     text: str
-    #: where a call began and ended in the query as written, and how long it has become; in order
-    calls: tuple[tuple[int, int, int], ...] = ()
+    calls: tuple[ReplacedPart, ...] = ()
 
     def written_at(self, position: int) -> int:
-        """Where in the query as written stands what is at this position; inside of a call, where the call begins."""
-        grown = 0
-        for start, end, length in self.calls:
-            if position < start + grown:
-                break
-            if position < start + grown + length:
-                return start
-            grown += length - (end - start)
-        return position - grown
+        """Return the position in the query as it was written; inside of an expression that of its call."""
+        return written_position(position, self.calls)
 
 
 def expand_lineage(sql: str) -> str:
-    """The query as Spark reads it, with the lineage functions written out.
+    """Return the query as Spark reads it: calls of lineage functions are replaced by expressions.
 
     >>> expand_lineage("SELECT lineage_union(o) AS _lineage FROM o")
     'SELECT array_distinct(flatten(collect_set(o._lineage))) AS _lineage FROM o'
@@ -87,7 +80,7 @@ def expand_lineage(sql: str) -> str:
 
 
 def expand(sql: str) -> Expanded:
-    """The same, with positions.
+    """Return the same together with the parts that were replaced.
 
     >>> query = expand("SELECT lineage_union(o) AS _lineage, x FROM o")
     >>> query.written_at(query.text.index("x FROM"))
@@ -96,16 +89,16 @@ def expand(sql: str) -> Expanded:
     tokens, flaws = tokenize(sql)
     if flaws:
         return Expanded(sql)
-    calls: list[tuple[int, int, int]] = []
+    calls: list[ReplacedPart] = []
     text = sql
     for at in range(len(tokens) - 1, -1, -1):
         call = _call_at(tokens, at)
         if call is not None:
             names, closing = call
             start, end = tokens[at].position, closing.position + 1
-            written_out = _expand(tokens[at].text.lower(), names)
-            text = text[:start] + written_out + text[end:]
-            calls.append((start, end, len(written_out)))
+            expression = _expand(tokens[at].text.lower(), names)
+            text = text[:start] + expression + text[end:]
+            calls.append(ReplacedPart(start, end, len(expression)))
     return Expanded(text, tuple(reversed(calls)))
 
 

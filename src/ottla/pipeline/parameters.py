@@ -17,6 +17,7 @@ from typing import Any
 
 from ottla.pipeline.document import Kind, Node, Written
 from ottla.pipeline.problems import Place, Problems, suggestion
+from ottla.pipeline.replaced_parts import ReplacedPart
 from ottla.pipeline.sql import end_of_quoted
 
 #: stands for a secret that was not given to a command which does not use it, and for one in output
@@ -128,7 +129,7 @@ class Substitution:
         end = 0
         for start, stop, literal in self._literals(node):
             text += node.text[end:start] + literal
-            replaced.append((start, stop, len(literal)))
+            replaced.append(ReplacedPart(start, stop, len(literal)))
             end = stop
         if not replaced:
             return node
