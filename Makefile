@@ -11,7 +11,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench properties crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench properties crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -122,6 +122,10 @@ spark-previous: $(VENV)-spark-previous/.dev
 # Screens of the demonstration as text, in terminals of 80 and 140 columns: writes docs/screens. Takes some minutes.
 screens: $(VENV)/.run
 	$(BIN)/python tools/capture_screens.py --size 80x24 --size 140x50 --out docs/screens
+
+# Spark Declarative Pipelines: the example of the documentation, killed and continued.
+sdp: $(VENV)/.dev
+	OTTLA_SDP=1 $(BIN)/pytest tests/sdp -s
 
 clean:
 	rm -rf $(VENV) $(VENV)-spark-previous .bench .mypy_cache .ruff_cache .hypothesis

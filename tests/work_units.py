@@ -36,6 +36,7 @@ SECONDS = {
     "tests/groups/test_members_storm.py": 25,
     "tests/crash/test_crash_kill.py": 23,
     "tests/compat/test_java_tools.py": 22,
+    "tests/sdp/test_sdp_runs.py": 19,
     "tests/clauses/test_transaction_clauses.py": 19,
     "tests/broker/test_cli.py": 18,
     "tests/broker/test_documented_examples.py": 18,
