@@ -33,6 +33,7 @@ from ottla.pipeline.declaration import (
 )
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.lineage import DECODED_COLUMNS, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC, expand
+from ottla.pipeline.parameters import HIDDEN_VALUE
 from ottla.pipeline.problems import Place
 from ottla.pipeline.sdp_columns import headers_sql, key_sql, lineage_of_query, selects
 from ottla.pipeline.sdp_text import (
@@ -62,7 +63,7 @@ _RAW: Final = (
     f"timestamp AS {TIMESTAMP}", "timestampType AS _timestamp_type",
 )  # fmt: skip
 _OWN_COLUMNS: Final = 'rows.colRegex("`[^_].*`")'
-_SECRET: Final = re.compile(r"password|secret|jaas|(^|\.)key$|token", re.IGNORECASE)
+_SECRET: Final = re.compile(r"password|secret|jaas|token|(^|\.)key(\.pem)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -669,8 +670,10 @@ class Exporter:
         declaration = self.declaration
         place = Place(declaration.file)
         self._note_trigger(place, "the pipeline", str(declaration.trigger))
-        for name in declaration.properties:
-            if _SECRET.search(name):
+        if declaration.openlineage is not None:
+            self._note(place, "OpenLineage events", "SDP sends none", left_out=True)
+        for name, value in declaration.properties.items():
+            if _is_secret(name, value):
                 self._note(place, f"the value of {name}", f"the project reads it from {_variable(name)}")
 
     def _module(self) -> str:
@@ -687,7 +690,7 @@ class Exporter:
         cluster = cluster_options(self.declaration)
         values = [
             f"    {literal(name)}: "
-            + (f"os.environ[{literal(_variable(name))}]" if _SECRET.search(name) else literal(value))
+            + (f"os.environ[{literal(_variable(name))}]" if _is_secret(name, value) else literal(value))
             for name, value in cluster.items()
         ]
         standard = ["import os"] if any("os.environ" in value for value in values) else []
@@ -730,6 +733,11 @@ def _quarantines(flow: Flow) -> bool:
 
 def _is_keyed(flow: Flow) -> bool:
     return flow.table is not None and bool(flow.table.keys)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Return whether the value of a property must not be in a file: by its name, or because a parameter hides it."""
+    return _SECRET.search(name) is not None or HIDDEN_VALUE in value
 
 
 def _variable(name: str) -> str:

@@ -113,6 +113,7 @@ def _readme(declaration: Declaration, project: Project) -> str:
         "",
         "    pip install 'ottla[sdp]'",
         *(f"    {line}" for line in _topic_commands(declaration, project)),
+        "    export PYSPARK_PYTHON=python",
         f"    {shlex.join(command(declaration))}",
         "",
         "Run it in this directory: Spark keeps the catalog in `metastore_db` and the tables in `spark-warehouse`. "

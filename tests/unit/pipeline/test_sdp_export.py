@@ -338,7 +338,8 @@ def test_framed_values_are_not_exported(read: Callable[..., Declaration]) -> Non
 
 def test_secrets_stay_out_of_the_project(read: Callable[..., Declaration]) -> None:
     text = HEAD.replace(
-        "storage: lake", "storage: lake\nproperties: {sasl.username: me, sasl.password: hidden}\nbrokers: a:1,b:2"
+        "storage: lake",
+        "storage: lake\nproperties: {sasl.username: me, sasl.password: hidden, ssl.key.pem: hidden}\nbrokers: a:1,b:2",
     )
     declaration = read(text)
     project = export(declaration)
@@ -347,7 +348,16 @@ def test_secrets_stay_out_of_the_project(read: Callable[..., Declaration]) -> No
     (module,) = project.files.values()
     assert '"kafka.sasl.password": os.environ["OTTLA_SASL_PASSWORD"],' in module
     assert '"kafka.sasl.username": "me",' in module
-    assert notes(project) == ["changed: the value of sasl.password; the project reads it from OTTLA_SASL_PASSWORD"]
+    assert notes(project) == [
+        "changed: the value of sasl.password; the project reads it from OTTLA_SASL_PASSWORD",
+        "changed: the value of ssl.key.pem; the project reads it from OTTLA_SSL_KEY_PEM",
+    ]
+
+
+def test_value_that_a_secret_parameter_hides_is_read_from_the_environment(read: Callable[..., Declaration]) -> None:
+    declaration = replace(read(HEAD), properties={"client.rack": "zone-***"})
+    (module,) = export(declaration).files.values()
+    assert '"kafka.client.rack": os.environ["OTTLA_CLIENT_RACK"],' in module
 
 
 def test_specification_has_runtime_settings_and_the_command_the_others(read: Callable[..., Declaration]) -> None:
