@@ -1,4 +1,4 @@
-"""A broker, and what runs of Spark Declarative Pipelines need beyond pyspark."""
+"""A broker, and Java for runs of Spark Declarative Pipelines."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.testing import BrokerProcess
-
-for _module in ("pyspark", "grpc", "grpc_status", "google.rpc", "zstandard"):
-    pytest.importorskip(_module, reason=f"{_module} is missing: pip install '.[sdp]'")
 
 
 @pytest.fixture

@@ -11,11 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyspark
+import pytest
 
 from ottla.spark.java import find_java
 
-_COMMAND = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
+#: of Spark Connect, which pyspark does not install
+_NEEDED = ("pyspark", "grpc", "grpc_status", "google.rpc", "zstandard")
+for _name in _NEEDED:
+    # Skips the module that imports this one.
+    pytest.importorskip(_name, reason=f"{_name} is missing: pip install '.[sdp]'")
+_COMMAND = Path(sys.modules["pyspark"].__file__ or "").parent / "bin" / "spark-pipelines"
 #: the machine has few cores and the tests few rows
 _SETTINGS = {
     "spark.ui.enabled": "false",
