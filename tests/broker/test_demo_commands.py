@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -45,7 +45,10 @@ def test_printed_commands_work_and_a_figure_is_traced_to_its_records(
         {"topic": topic, "partition": 0, "first": at, "last": at} for topic in (ORDERS, PAYMENTS) for at in (1, 2)
     ]
     row = {"minute": MINUTE, "currency": "EUR", "revenue": Decimal("30.30"), "payments": 2, "_lineage": positions}
-    write_deltalake(tmp_path / "demo data" / "lake" / "refined" / "revenue_per_minute", pa.Table.from_pylist([row]))
+    old = {**row, "minute": MINUTE - timedelta(days=30), "revenue": Decimal("0.00")}
+    write_deltalake(
+        tmp_path / "demo data" / "lake" / "refined" / "revenue_per_minute", pa.Table.from_pylist([row, old])
+    )
     file = tmp_path / "demo data" / "shop.yaml"
     with BrokerProcess.start() as broker, Cluster(broker.bootstrap) as cluster:
         write_declaration(file, brokers=broker.bootstrap, storage="./lake", trigger="every 2s")

@@ -58,11 +58,11 @@ class Trace:
 
 
 def trace_figure(cluster: Cluster, lake: Lake) -> Trace | None:
-    """Return the records of one final figure; None if there is no figure yet."""
+    """Return the records of the newest final figure that has few of them; None if there is no figure yet."""
     rows = lake.rows("refined", "revenue_per_minute", _COLUMNS)
     if not rows:
         return None
-    row = min(rows, key=_rank)
+    row = max(rows, key=_rank)
     origins = [
         _read(cluster, TopicPartition(one["topic"], one["partition"]), one["first"])
         for one in sorted(row["_lineage"], key=lambda one: (one["topic"], one["partition"], one["first"]))
@@ -74,7 +74,8 @@ def trace_figure(cluster: Cluster, lake: Lake) -> Trace | None:
 
 def _rank(row: dict[str, Any]) -> tuple[bool, str, str]:
     few, many = _PAYMENTS_SHOWN
-    return not few <= row["payments"] <= many, str(row["minute"]), row["currency"]
+    # The newest one, because the records of an old one may have been deleted by retention.
+    return few <= row["payments"] <= many, str(row["minute"]), row["currency"]
 
 
 def _read(cluster: Cluster, tp: TopicPartition, offset: int) -> Origin:
