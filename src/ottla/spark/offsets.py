@@ -182,15 +182,21 @@ class DataLoss:
         return f"topic {topic}, partition {partition}: offset {self.start} was next{held}: {self.cause.value}"
 
 
+#: an error names so many partitions
+_LOSSES_SHOWN = 5
+
+
 class DataLost(OttlaError):
-    """Records that were to be read are gone, and ``failOnDataLoss`` is true."""
+    """Records were deleted before they were read, and ``failOnDataLoss`` is true. The text is one line."""
 
     def __init__(self, losses: Iterable[DataLoss]) -> None:
         self.losses = list(losses)
-        lines = "\n  ".join(str(loss) for loss in self.losses)
+        shown = [str(loss) for loss in self.losses[:_LOSSES_SHOWN]]
+        if len(self.losses) > _LOSSES_SHOWN:
+            shown.append(f"{len(self.losses) - _LOSSES_SHOWN} more partitions")
         super().__init__(
-            f"records that were to be read are gone:\n  {lines}\n"
-            "To go on without them set the option failOnDataLoss to false; to begin anew take a new checkpoint."
+            f"records were deleted before they were read: {'; '.join(shown)}; set failOnDataLoss to false "
+            "(on_data_loss: continue in a pipeline) to continue without them, or start with a new checkpoint"
         )
 
 

@@ -11,6 +11,7 @@ from ottla.spark.offsets import (
     EARLIEST,
     Bound,
     Cause,
+    DataLoss,
     DataLost,
     Observed,
     OffsetRange,
@@ -213,3 +214,10 @@ def test_loss_as_an_error_names_the_option_that_lets_the_query_go_on() -> None:
     plan = plan_ranges({T0: 5}, {T0: 9}, observed({}))
     assert "topic t, partition 0: offset 5 was next: the topic does not exist" in str(DataLost(plan.losses))
     assert "failOnDataLoss" in str(DataLost(plan.losses))
+
+
+def test_error_about_lost_records_is_one_line_however_many_partitions_there_are() -> None:
+    loss = DataLoss(T0, Cause.TOPIC_DELETED, 5)
+    text = str(DataLost([loss] * 100))
+    assert "\n" not in text
+    assert text.count("offset 5 was next") == 5 and "95 more partitions" in text
