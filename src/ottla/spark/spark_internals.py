@@ -479,7 +479,7 @@ PLANNERS: Final = (
 
 def load_stream_runner() -> None:
     """Import what `run_stream` and `run_planner` need."""
-    # Seen with 4.3.0. If missing: the server of streams ends, and each stream gets a process of its own.
+    # Seen with 4.2.1 and 4.3.0. If missing: the server of streams ends, and each stream gets a process of its own.
     import pyspark.serializers
     import pyspark.util  # noqa: F401
 
@@ -489,7 +489,7 @@ def load_stream_runner() -> None:
 
 def run_planner(connection: socket.socket, module: str, secret: str) -> None:
     """Do the work of one process that `pyspark.daemon` would have forked for this module, until Spark ends it."""
-    # Seen with 4.3.0. If missing: the query does not start, with an error of Spark about a Python worker.
+    # Seen with 4.2.1 and 4.3.0. If missing: the query does not start, with an error of Spark about a Python worker.
     from pyspark.serializers import UTF8Deserializer, write_int, write_with_length
 
     planner: Any = importlib.import_module(module)
@@ -513,7 +513,7 @@ def run_stream(address: str | int, secret: str | None, connected: Callable[[], N
 
     Spark waits at `address`, a port or the path of a socket. `connected` is called when Spark was reached.
     """
-    # Seen with 4.3.0. If missing: an exception before `connected` is called, and the process does its work itself.
+    # Seen with 4.2.1 and 4.3.0. If missing: an exception before `connected` is called; the process works itself.
     from pyspark.serializers import write_int
     from pyspark.sql.streaming import python_streaming_source_runner
     from pyspark.util import local_connect_and_auth
