@@ -115,11 +115,13 @@ def test_framed_json_has_an_id(spark: SparkSession) -> None:
     assert causes(spark, list(values), Json("id bigint", framed=True, ids=(7,))) == [
         None,
         "unknown schema id: 8",
-        "bad magic",
-        "truncated",
-        "not JSON",
-        "truncated",
+        "bad magic: the first byte is 123, not 0",
+        "truncated: 2 bytes are too few for a schema id",
+        "not JSON: schema id 7",
+        "truncated: 0 bytes are too few for a schema id",
     ]
+    with pytest.raises(SchemaRefused, match="no schema id is known"):
+        Json("id bigint", framed=True)
 
 
 def test_rows_survive_every_format(spark: SparkSession) -> None:
@@ -130,7 +132,7 @@ def test_rows_survive_every_format(spark: SparkSession) -> None:
     formats: list[Format] = [
         Json(rows.schema, framed=True, ids=(5,), schema_id=5),
         Avro(SchemasById({5: _AVRO}), framed=True, schema_id=5),
-        Protobuf(OneSchema(_PROTO), framed=True, schema_id=5),
+        Protobuf(SchemasById({5: _PROTO}), framed=True, schema_id=5),
     ]
     for format in formats:
         written = encode(rows, format, columns=["id", "at", "tags", "price"]).select("value")
@@ -161,8 +163,8 @@ def test_avro_and_protobuf_rejects_say_why(spark: SparkSession) -> None:
         "unknown schema id",
         "truncated",
     ]
-    [cause] = causes(spark, [frame(5, b"", (3,))], Protobuf(OneSchema(_PROTO), "Event", framed=True))
-    assert cause == "type mismatch: message indexes [3] are not those of Event"
+    [cause] = causes(spark, [frame(5, b"", (3,))], Protobuf(SchemasById({5: _PROTO}), "Event", framed=True))
+    assert cause == "type mismatch: schema id 5: message indexes [3] are not those of Event"
 
 
 def test_column_that_a_schema_does_not_have_is_refused(spark: SparkSession) -> None:

@@ -75,6 +75,16 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Framing:
+    """Confluent's framing of the values of a source: which schema ids are known. All others go to quarantine."""
+
+    #: the file with the schema of each id; None: values with this id were written with the schema of the source
+    schema_files: Mapping[int, str | None] = field(default_factory=dict)
+    #: every id is accepted, and decoded with the schema of the source
+    any_id: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A topic that is read."""
 
@@ -87,7 +97,8 @@ class Source:
     #: relative to the declaration's directory
     schema_file: str | None = None
     message: str | None = None
-    framing: Literal["none", "confluent"] = "none"
+    #: None: values have no framing
+    framing: Framing | None = None
     key_format: Literal["bytes", "string"] = "bytes"
     #: what becomes of records without a value: rejected like any that cannot be decoded, or rows whose fields are null
     null_values: Literal["reject", "keep"] = "reject"
@@ -190,7 +201,8 @@ class TopicSink:
     value: tuple[str, ...] = ()
     schema_file: str | None = None
     message: str | None = None
-    framing: Literal["none", "confluent"] = "none"
+    #: values are written in Confluent's framing with this id; None: without framing
+    schema_id: int | None = None
     delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
     #: rows for which it is true become records without a value
     tombstone_when: Text | None = None

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from pyarrow import fs
 
-from ottla.pipeline.declaration import Flow, PythonStep, Source, TableSink, TopicSink
+from ottla.pipeline.declaration import Flow, Framing, PythonStep, Source, TableSink, TopicSink
 from ottla.pipeline.flow_digest import canonical, code_of, flow_digest
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS
@@ -238,10 +238,16 @@ def _describe_source(source: Source) -> dict[str, Any]:
     return {
         "topic": source.topic,
         "format": source.format,
-        "framing": source.framing,
+        "framing": _describe_framing(source.framing),
         "null_values": source.null_values,
         "schema_file": source.schema_file,
     }
+
+
+def _describe_framing(framing: Framing | None) -> dict[str, Any] | None:
+    if framing is None:
+        return None
+    return {"ids": {str(number): file for number, file in framing.schema_files.items()}, "any_id": framing.any_id}
 
 
 def _watermark(graph: Graph, name: str) -> list[Any] | None:

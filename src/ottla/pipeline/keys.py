@@ -23,6 +23,9 @@ REFUSED_TRIGGERS = {
 }
 EMITS = ("final", "changes")
 FRAMINGS = ("none", "confluent")
+#: instead of schema ids: decode every id with the schema of the source
+ANY_ID = "any_id"
+SCHEMA_ID_MAX = 2**31 - 1
 KEY_FORMATS = ("bytes", "string")
 ON_DATA_LOSS = ("fail", "continue")
 NULL_VALUES = ("reject", "keep")
@@ -225,8 +228,12 @@ SOURCE = _section(
     Key("message", "name", "Message type in a Protobuf file; required if it has several."),
     Key(
         "framing",
-        _one_of(FRAMINGS),
-        "`confluent`: each value starts with five bytes that identify its schema.",
+        "`none` or `confluent:` with schema ids",
+        "`confluent`: each value starts with five bytes that contain its schema id (Protobuf: and with message "
+        "indexes). `confluent: {1: v1.avsc, 2: v2.avsc}` has the schema of each id; values are resolved to the schema "
+        "of the source. `confluent: [1, 2]`: values with these ids were written with the schema of the source; JSON "
+        "needs no more. Other ids go to quarantine. `confluent: any_id` decodes every id with the schema of the "
+        "source, which is wrong as soon as producers use a second schema.",
         default="`none`",
     ),
     Key("key_format", _one_of(KEY_FORMATS), "Type of the column `_key`.", default="`bytes`"),
@@ -452,7 +459,14 @@ TOPIC_SINK = _section(
     ),
     Key("schema_file", "path", "Schema of the values, for Avro and Protobuf."),
     Key("message", "name", "Message type in a Protobuf file."),
-    Key("framing", _one_of(FRAMINGS), "As for sources.", default="`none`"),
+    Key(
+        "framing",
+        _one_of(FRAMINGS),
+        "`confluent`: each value starts with a zero byte and `schema_id` in four bytes, and for Protobuf with the "
+        "message indexes.",
+        default="`none`",
+    ),
+    Key("schema_id", "number", "The schema id that is written with `framing: confluent`."),
     Key(
         "delivery",
         _one_of(DELIVERIES),

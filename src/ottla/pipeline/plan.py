@@ -37,11 +37,10 @@ from ottla.pipeline.document import Text
 from ottla.pipeline.expectations import Expectation
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.late import ROW, entering
-from ottla.pipeline.layout import resolve
 from ottla.pipeline.lineage import DECODED_COLUMNS, RECORD_COLUMNS, Expanded, expand
+from ottla.pipeline.values import source_format
 from ottla.spark import formats
 from ottla.spark.spark_internals import count_streams
-from ottla.spark.wire_format import read_schema
 
 CAUSE = "__cause"
 VIOLATED = "__violated"
@@ -254,15 +253,7 @@ class Planner:
 
     def format_of(self, source: Source) -> formats.Format | None:
         """Return the format of the values of a source; None for text and bytes, which are not decoded."""
-        framed = source.framing == "confluent"
-        if source.format == "json":
-            return formats.Json(", ".join(str(column) for column in source.columns), framed=framed)
-        if source.format in ("bytes", "string"):
-            return None
-        schemas = read_schema(resolve(self._graph.declaration, source.schema_file or ""))
-        if source.format == "avro":
-            return formats.Avro(schemas, framed=framed)
-        return formats.Protobuf(schemas, message=source.message, framed=framed)
+        return source_format(source, self._graph.declaration)
 
 
 def find_function(graph: Graph, flow: Flow, step: PythonStep) -> Callable[..., Any]:

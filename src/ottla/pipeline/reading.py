@@ -17,6 +17,7 @@ from ottla.pipeline.declaration import (
     Compaction,
     Declaration,
     Flow,
+    Framing,
     Input,
     OpenLineage,
     PartitionColumn,
@@ -119,7 +120,7 @@ class DeclarationReader:
             columns=columns,
             schema_file=fields.text("schema_file") or None,
             message=fields.text("message") or None,
-            framing=cast(Any, fields.choice("framing", keys.FRAMINGS)),
+            framing=self._framing(fields, form),
             key_format=cast(Any, fields.choice("key_format", keys.KEY_FORMATS)),
             null_values=cast(Any, fields.choice("null_values", keys.NULL_VALUES)),
             starting_offsets=self._starting_offsets(fields),
@@ -212,6 +213,10 @@ class DeclarationReader:
         if node is None or node.kind != "text":
             fields.text("schema_file")
             return ()
+        return self._read_schema_file(fields, node, form)
+
+    def _read_schema_file(self, fields: Fields, node: Node, form: str) -> tuple[Column, ...]:
+        """Return the columns in a schema file, as far as they are known here. Add a problem if it is no schema."""
         suffixes = _SCHEMA_FILES[form]
         if not node.text.endswith(suffixes):
             advice = f"name a file that ends in {' or '.join(suffixes)}"
@@ -239,6 +244,68 @@ class DeclarationReader:
             fields.problem(node.place, f"{fields.called}: {node.text}: {error}", "correct that file")
         # What Avro and Protobuf become in Spark is for those who decode them to say.
         return ()
+
+    def _framing(self, fields: Fields, form: str) -> Framing | None:
+        """Return the schema ids of a source, or None if its values have no framing."""
+        node = fields.node("framing")
+        if node is None or (node.kind == "text" and node.text == "none"):
+            return None
+        if form in ("bytes", "string"):
+            fields.refuse("framing", f"format {form} is not decoded by a schema", "remove it, or choose another format")
+            return None
+        ids = as_mapping(node).get("confluent") if node.kind == "mapping" and len(node.entries) == 1 else None
+        if ids is not None and ids.kind == "text" and ids.text == keys.ANY_ID:
+            return Framing(any_id=True)
+        known = self._schema_ids(fields, ids, form) if ids is not None and ids.kind in ("mapping", "list") else {}
+        if known is not None and not known:
+            what = f"{fields.called}: framing does not say which schema ids are known"
+            suffix = _SCHEMA_FILES[form][0]
+            files = "[1, 2]" if form == "json" else f"{{1: v1{suffix}, 2: v2{suffix}}}"
+            fields.problem(node.place, what, f"write framing: {{confluent: {files}}}, or {{confluent: {keys.ANY_ID}}}")
+        return Framing(schema_files=known or {})
+
+    def _schema_ids(self, fields: Fields, node: Node, form: str) -> dict[int, str | None] | None:
+        """Return a schema file for each id, None for an id in a list. Return None after a problem."""
+        entries = node.entries if node.kind == "mapping" else tuple((item, None) for item in node.items)
+        known: dict[int, str | None] = {}
+        sound = True
+        for key, file in entries:
+            if not _is_schema_id(key) or int(key.text) in known:
+                what = f"{fields.called}: framing: {key.text or key.kind_name!r} is no schema id, or is there twice"
+                fields.problem(key.place, what, f"write each id once, a number from 0 to {keys.SCHEMA_ID_MAX}")
+                sound = False
+                continue
+            known[int(key.text)] = file.text if file is not None else None
+            if file is not None and form == "json":
+                what = (
+                    f"{fields.called}: framing: format json needs no schema for an id, because values name their fields"
+                )
+                fields.problem(file.place, what, f"write framing: {{confluent: [{key.text}]}}")
+            elif file is not None and file.kind != "text":
+                what = f"{fields.called}: framing: the schema of id {key.text} is {file.kind_name}"
+                fields.problem(file.place, what, f"name a file that ends in {' or '.join(_SCHEMA_FILES[form])}")
+            elif file is not None:
+                self._read_schema_file(fields, file, form)
+        return known if sound else None
+
+    def _written_schema_id(self, fields: Fields, form: str) -> int | None:
+        """Return the schema id that a sink writes, or None if it writes no framing."""
+        framed = fields.choice("framing", keys.FRAMINGS) == "confluent"
+        node = fields.node("schema_id")
+        if not framed:
+            fields.refuse("schema_id", "a schema id is written with framing: confluent only", "add it, or remove this")
+            return None
+        if form in ("bytes", "string"):
+            fields.refuse("framing", f"format {form} has no schema", "remove it, or choose another format")
+            return None
+        advice = f"add schema_id: with the id that the registry gave the schema, from 0 to {keys.SCHEMA_ID_MAX}"
+        if node is None:
+            fields.problem(fields.place_of("framing"), f"{fields.called}: framing has no schema id", advice)
+            return None
+        if not _is_schema_id(node):
+            fields.problem(node.place, f"{fields.called}: {node.text or node.kind_name!r} is no schema id", advice)
+            return None
+        return int(node.text)
 
     def _starting_offsets(self, fields: Fields) -> Any:
         node = fields.node("starting_offsets")
@@ -454,7 +521,7 @@ class DeclarationReader:
             value=value,
             schema_file=inner.text("schema_file") or None,
             message=inner.text("message") or None,
-            framing=cast(Any, inner.choice("framing", keys.FRAMINGS)),
+            schema_id=self._written_schema_id(inner, form),
             delivery=cast(Any, inner.choice("delivery", keys.DELIVERIES)),
             tombstone_when=inner.written("tombstone_when"),
             partitions=inner.count("partitions"),
@@ -533,3 +600,9 @@ class DeclarationReader:
                     place, f"{one.strip()!r} is no broker's address", "write HOST:PORT, such as 127.0.0.1:9092"
                 )
         return text
+
+
+def _is_schema_id(node: Node) -> bool:
+    """Return whether a node is a schema id. Keys of mappings are text, also if they are numbers."""
+    is_number = node.kind in ("number", "text") and re.fullmatch(r"[0-9]{1,10}", node.text, re.ASCII) is not None
+    return is_number and int(node.text) <= keys.SCHEMA_ID_MAX

@@ -61,6 +61,7 @@ from ottla.spark.spark_internals import activate_session, java_errors, planned_b
 from ottla.spark.staging import open_filesystem
 from ottla.spark.table_commit import BatchMismatch
 from ottla.spark.table_location import TableLocation
+from ottla.spark.wire_format import SchemaRefused
 
 log = logging.getLogger("ottla.pipeline")
 
@@ -588,7 +589,7 @@ def trigger_options(trigger: Trigger) -> dict[str, Any]:
 
 def is_final(error: BaseException) -> bool:
     """Whether another attempt can only fail the same way."""
-    if isinstance(error, QueryRefused | FunctionRefused | QueryNeverGrows):
+    if isinstance(error, QueryRefused | FunctionRefused | QueryNeverGrows | SchemaRefused):
         return True
     # Spark gives the text of an exception that was raised in a batch, not the exception.
     marks = (EXPECTATION_FAILED, BatchMismatch.__name__, CheckpointMismatch.__name__, TableWasReplaced.__name__)

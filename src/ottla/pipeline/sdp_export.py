@@ -724,7 +724,7 @@ def export(declaration: Declaration) -> Project:
 
 
 def _is_framed(declared: Source | TopicSink) -> bool:
-    return str(declared.framing) not in ("none", "None")
+    return (declared.framing if isinstance(declared, Source) else declared.schema_id) is not None
 
 
 def _quarantines(flow: Flow) -> bool:

@@ -49,7 +49,7 @@ from ottla.spark.session import build_session
 from ottla.spark.spark_internals import java_errors
 from ottla.spark.table_location import TableLocation
 from ottla.spark.table_schema import CHANGE_TYPE
-from ottla.spark.wire_format import read_schema
+from ottla.spark.wire_format import OneSchema, read_schema_file
 
 _DECODED = "__decoded"
 _SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, *java_errors())
@@ -294,12 +294,12 @@ class FlowTester:
         rows = topic_rows(result, sink, self._declaration)
         names = list(sink.value) or [name for name in result.columns if not name.startswith("_")]
         columns = {"_key": F.col("key").cast("binary"), "value": F.col("value")}
-        framed = sink.framing == "confluent"
+        framed = sink.schema_id is not None
         format: formats.Format | None = None
         if sink.format == "json":
-            format = formats.Json(StructType([result.schema[name] for name in names]), framed=framed)
+            format = formats.Json(StructType([result.schema[name] for name in names]), framed=framed, any_id=framed)
         elif sink.format in ("avro", "protobuf"):
-            schemas = read_schema(resolve(self._declaration, sink.schema_file or ""))
+            schemas = OneSchema(read_schema_file(resolve(self._declaration, sink.schema_file or "")), any_id=framed)
             avro = sink.format == "avro"
             format = formats.Avro(schemas, framed) if avro else formats.Protobuf(schemas, sink.message, framed)
         if format is not None:

@@ -26,11 +26,12 @@ from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, Flow, PartitionColumn, SideOutput, Sink, TableSink, TopicSink
 from ottla.pipeline.late import AT, ROW
 from ottla.pipeline.layout import LATE as LATE_ROOM
-from ottla.pipeline.layout import QUARANTINE, Layout, partition_name, resolve
+from ottla.pipeline.layout import QUARANTINE, Layout, partition_name
 from ottla.pipeline.lineage import LINEAGE, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC
 from ottla.pipeline.merging import KeyedTable, merge_rows, sequence_of
 from ottla.pipeline.plan import ASIDE, CAUSE, LATE, RECORD, VIOLATED, Work, accepted, quoted
 from ottla.pipeline.source_options import cluster_options
+from ottla.pipeline.values import sink_format
 from ottla.spark import formats
 from ottla.spark.batch_write import write_batch
 from ottla.spark.commit import CommitProtocol
@@ -39,7 +40,6 @@ from ottla.spark.sink import forget_protocol
 from ottla.spark.source import OttlaDataSource
 from ottla.spark.table_commit import TableBatch, has_batch
 from ottla.spark.table_location import TableLocation
-from ottla.spark.wire_format import read_schema
 
 TABLE_FORMAT = "ottla-table"
 TOPIC_FORMAT = "ottla"
@@ -369,14 +369,10 @@ def topic_rows(rows: DataFrame, sink: TopicSink, declaration: Declaration) -> Da
     deleted = F.lit(False)
     if sink.tombstone_when is not None:
         deleted = F.coalesce(F.expr(sink.tombstone_when.text), F.lit(False))
-    if sink.format in ("bytes", "string"):
+    format = sink_format(sink, declaration)
+    if format is None:
         value = F.when(~deleted, F.col(quoted(names[0])).cast("binary"))
         return rows.select(key.alias("key"), value.alias("value"), headers.alias("headers"))
-    if sink.format == "json":
-        format: formats.Format = formats.Json("")
-    else:
-        schemas = read_schema(resolve(declaration, sink.schema_file or ""))
-        format = formats.Avro(schemas) if sink.format == "avro" else formats.Protobuf(schemas, message=sink.message)
     with_key = rows.select("*", key.alias("__key"), headers.alias("__headers"), deleted.alias("__deleted"))
     encoded = formats.encode(with_key, format, columns=names, into="__value")
     value = F.when(~F.col("__deleted"), F.col("__value"))

@@ -14,7 +14,8 @@
 | union of numbers                       | the wider one                                                             |
 | any other union                        | struct of member0, member1, ... of which one is set, as Spark's own does  |
 
-Values are resolved from the schema that they were written with to the one that rows have, by Avro's rules.
+Values are resolved from the schema that they were written with to the one that rows have, by Avro's rules: defaults,
+promotions of numbers, aliases (``avro_resolution``). Timestamps in milliseconds and microseconds are converted.
 """
 
 from __future__ import annotations
@@ -22,17 +23,30 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import fastavro
 import pyarrow as pa
+from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException
 
-from ottla.spark.wire_format import Cause, Rejected, SchemaRefused, SchemaSource, build_array, frame, unframe
+from ottla.spark.avro_resolution import why_unresolvable
+from ottla.spark.wire_format import (
+    Cause,
+    Rejected,
+    SchemaRefused,
+    SchemaSource,
+    build_array,
+    frame,
+    ids_to_check,
+    unframe,
+)
 
-#: what fastavro raises for bytes that do not fit a schema
-_DAMAGE: Final = (ValueError, TypeError, KeyError, IndexError, OverflowError, struct.error)
+#: fastavro raises these for bytes that do not fit a schema
+_DAMAGE: Final = (ValueError, TypeError, KeyError, IndexError, OverflowError, struct.error, SchemaResolutionError)
+#: fastavro quotes whole schemas
+_DETAIL_CHARS_MAX: Final = 200
 _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -53,6 +67,7 @@ _LOGICAL: Final[Mapping[str, tuple[pa.DataType, pa.DataType]]] = {
 }
 #: fastavro would make objects of these that Arrow takes apart again; whole numbers and texts will do
 _LEFT_RAW: Final = (*_LOGICAL, "time-millis", "time-micros", "uuid", "duration")
+_TIMESTAMPS: Final = tuple(name for name in _LOGICAL if name != "date")
 _INNER: Final = ("type", "fields", "items", "values")
 _WIDER: Final = ({"int", "long"}, {"float", "double"})
 
@@ -60,20 +75,28 @@ Convert = Callable[[Any], Any]
 
 
 class AvroDecoder:
-    """Values of one topic as rows of one type."""
+    """Decodes the values of one topic to rows of one type, that of the reader schema.
+
+    Raises SchemaRefused if the reader schema, or the writer schema of an id that is known in advance, cannot be used.
+    """
 
     def __init__(self, source: SchemaSource, *, framed: bool) -> None:
         self._source = source
         self._framed = framed
-        latest = _parse(source.latest())
-        mapping = _Mapping(latest)
+        self._document = _parse(source.latest())
+        mapping = _Mapping(self._document)
         #: as values come out of fastavro, and as columns have them
         self._stored, self.type, self._convert = mapping.stored, mapping.type, mapping.convert
-        self._reader = _without_meaning(latest)
+        self._reader = _without_meaning(self._document)
+        #: by schema id; None if the writer schema is the reader schema
         self._writers: dict[int, Any] = {}
+        for schema_id in ids_to_check(source) if framed else ():
+            found = source.find(schema_id)
+            assert found is not None, f"the source does not find its schema id {schema_id}"
+            self._writers[schema_id] = self._resolvable(schema_id, found)
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, list[str | None]]:
-        """A column of the rows' type, null where there is a cause."""
+        """Return a column of the rows' type and the causes of rejected values, whose rows are null."""
         rows: list[Any] = []
         causes: list[str | None] = []
         for value in values.to_pylist():
@@ -89,10 +112,16 @@ class AvroDecoder:
     def _decode_one(self, value: bytes | None) -> Any:
         if value is None:
             raise Rejected(Cause.NULL_VALUE)
-        writer = None
-        if self._framed:
-            schema_id, value = unframe(value)
-            writer = self._writer(schema_id)
+        if not self._framed:
+            return self._read(value, None)
+        schema_id, payload = unframe(value)
+        writer = self._writer(schema_id)
+        try:
+            return self._read(payload, writer)
+        except Rejected as rejected:
+            raise rejected.with_schema_id(schema_id) from None
+
+    def _read(self, value: bytes, writer: Any) -> Any:
         stream = io.BytesIO(value)
         try:
             if writer is None:
@@ -102,25 +131,42 @@ class AvroDecoder:
         except EOFError as error:
             raise Rejected(Cause.TRUNCATED, str(error)) from None
         except _DAMAGE as error:
-            raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
+            raise Rejected(Cause.TYPE_MISMATCH, str(error)[:_DETAIL_CHARS_MAX]) from None
         left = len(value) - stream.tell()
         if left:
             raise Rejected(Cause.TYPE_MISMATCH, f"{left} bytes are left")
         return self._convert(row) if self._convert is not None else row
 
     def _writer(self, schema_id: int) -> Any:
-        """The schema that a value was written with; None when it is that of the rows."""
+        """Return the schema that a value was written with; None if it is the reader schema."""
         if schema_id not in self._writers:
             found = self._source.find(schema_id)
             if found is None:
                 raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
-            parsed = _without_meaning(_parse(found))
-            self._writers[schema_id] = None if parsed == self._reader else parsed
+            try:
+                self._writers[schema_id] = self._resolvable(schema_id, found)
+            except SchemaRefused as error:
+                raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
         return self._writers[schema_id]
+
+    def _resolvable(self, schema_id: int, schema: str | bytes) -> Any:
+        """Return a writer schema as fastavro takes it, or None. Raise SchemaRefused if it does not resolve."""
+        try:
+            document = _parse(schema)
+        except SchemaRefused as error:
+            raise SchemaRefused(f"schema id {schema_id}: {error}") from None
+        if document == self._document:
+            return None
+        why = why_unresolvable(document, self._document)
+        if why is not None:
+            raise SchemaRefused(f"schema id {schema_id}: its values cannot be resolved to the reader schema: {why}")
+        units = {name.rpartition("-")[2] for name in _logical_types((document, self._document)) & {*_TIMESTAMPS}}
+        # With equal units, whole numbers need no conversion. Else fastavro makes times of them, in the writer's unit.
+        return _without_meaning(document, _LEFT_RAW if len(units) < 2 else tuple({*_LEFT_RAW} - {*_TIMESTAMPS}))
 
 
 class AvroEncoder:
-    """Rows as Avro values."""
+    """Encodes rows as Avro values; with a schema id, each value has Confluent's framing."""
 
     def __init__(self, schema: str | bytes, *, schema_id: int | None) -> None:
         document = _parse(schema)
@@ -239,7 +285,7 @@ class _Mapping:
 _NAMED: Final[Mapping[str, Any]] = {"return_named_type": True, "return_named_type_override": True}
 _PYTHON_NAMES: Final[Mapping[type, tuple[str, ...]]] = {
     bool: ("boolean",),
-    int: ("int", "long"),
+    int: ("int", "long", "float", "double"),
     float: ("double", "float"),
     str: ("string",),
     bytes: ("bytes",),
@@ -255,10 +301,12 @@ def _to_member(names: Sequence[str], converts: Sequence[Convert | None]) -> Conv
             value = value[1]
         else:
             wanted = _PYTHON_NAMES.get(type(value), ())
-        index = next((index for index, name in enumerate(names) if name in wanted), None)
+        index = next((names.index(name) for name in wanted if name in names), None)
         if index is None:
             # A single named type comes without its name.
-            index = next(index for index, name in enumerate(names) if name not in _PRIMITIVES)
+            index = next((index for index, name in enumerate(names) if name not in _PRIMITIVES), None)
+        if index is None:
+            raise Rejected(Cause.TYPE_MISMATCH, f"a union of {', '.join(names)} has no type {type(value).__name__}")
         each = converts[index]
         return {f"member{index}": value if each is None else each(value)}
 
@@ -316,8 +364,18 @@ def _parse(schema: str | bytes) -> Any:
     return json.loads(schema)
 
 
-def _without_meaning(document: Any) -> Any:
-    """The schema without logical types that cost more than they give."""
+def _logical_types(part: Any) -> set[str]:
+    """Return the names of all logical types in a schema, or in a tuple of schemas."""
+    if isinstance(part, list | tuple):
+        return set().union(*map(_logical_types, part))
+    if not isinstance(part, dict):
+        return set()
+    inner = _logical_types([value for key, value in part.items() if key in _INNER])
+    return inner | ({part["logicalType"]} if isinstance(part.get("logicalType"), str) else set())
+
+
+def _without_meaning(document: Any, dropped: Collection[str] = _LEFT_RAW) -> Any:
+    """Return the parsed schema without these logical types."""
 
     def strip(part: Any) -> Any:
         if isinstance(part, list):
@@ -325,7 +383,7 @@ def _without_meaning(document: Any) -> Any:
         if not isinstance(part, dict):
             return part
         kept = {key: strip(value) if key in _INNER else value for key, value in part.items()}
-        if kept.get("logicalType") in _LEFT_RAW:
+        if kept.get("logicalType") in dropped:
             del kept["logicalType"]
         return kept
 

@@ -1,10 +1,11 @@
-"""Bytes of a topic as columns, and columns as bytes: JSON, Avro and Protobuf, with Confluent's schema ids or without.
+"""Bytes of a topic as columns, and columns as bytes: JSON, Avro and Protobuf, with Confluent's framing or without.
 
-    orders = decode(rows, Avro(read_schema("order.avsc"), framed=True))
+    orders = decode(rows, Avro(SchemasById({1: old, 2: new}), framed=True))
     good, bad = accepted(orders), rejected(orders)
 
-``decode`` loses no row: what cannot be decoded has null in ``decoded`` and a text in ``_cause``, and its bytes are
-still in their column. A cause begins with one of ``wire_format.Cause``.
+``decode`` keeps every row: a row that cannot be decoded has null in ``decoded`` and a text in ``_cause``, and its bytes
+are still in their column. A cause begins with one of ``wire_format.Cause``. ``encode`` writes the framing if the format
+has a ``schema_id``.
 """
 
 from __future__ import annotations
@@ -37,12 +38,18 @@ class Json:
     """JSON objects. Schema is Spark's: ``id bigint, at timestamp``, or a StructType."""
 
     schema: str | StructType
-    #: the value begins with a schema id
+    #: values to decode begin with a schema id
     framed: bool = False
-    #: ids that are accepted; empty is any
+    #: schema ids that are accepted; values name their fields, so no schema is needed for each id
     ids: Sequence[int] = ()
-    #: written before a value by ``encode``
+    #: accept every schema id
+    any_id: bool = False
+    #: ``encode`` writes it before each value
     schema_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.framed and not self.ids and not self.any_id:
+            raise SchemaRefused("the values are framed and no schema id is known: give ids, or any_id=True")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ Format = Json | Avro | Protobuf
 def decode(
     rows: DataFrame, format: Format, *, column: str = "value", into: str = DECODED, cause: str = CAUSE
 ) -> DataFrame:
-    """Rows with a column more that has the decoded value, and one that says why it has not."""
+    """Return the rows with two more columns: the decoded value, and the cause if the value cannot be decoded."""
     if isinstance(format, Json):
         return _decode_json(rows, format, column, into, cause)
     work = _Decode(format)
@@ -85,17 +92,17 @@ def decode(
 
 
 def accepted(rows: DataFrame, *, cause: str = CAUSE) -> DataFrame:
-    """The rows that were decoded."""
+    """Return the rows that were decoded."""
     return rows.where(F.col(cause).isNull()).drop(cause)
 
 
 def rejected(rows: DataFrame, *, into: str = DECODED, cause: str = CAUSE) -> DataFrame:
-    """The rows that were not: all columns they came with, and the cause."""
+    """Return the rows that were not decoded, with their own columns and the cause."""
     return rows.where(F.col(cause).isNotNull()).drop(into)
 
 
 def encode(rows: DataFrame, format: Format, *, columns: Sequence[str] | None = None, into: str = "value") -> DataFrame:
-    """Rows with a column more of bytes that hold ``columns``, or all; the other columns stay."""
+    """Return the rows with one more column: ``columns``, by default all, encoded as bytes."""
     names = list(columns if columns is not None else rows.columns)
     packed = F.struct(*(F.col(f"`{name}`") for name in names))
     if isinstance(format, Json):
@@ -171,7 +178,7 @@ class _Encode(_Work):
 
 
 def _decode_json(rows: DataFrame, format: Json, column: str, into: str, cause: str) -> DataFrame:
-    """By Spark's own parser, which keeps the text of what it could not read."""
+    """Decode with Spark's own parser, which keeps the text of values that it cannot parse."""
     value = F.col(column)
     framing = _framing_cause(value, format) if format.framed else F.lit(None).cast("string")
     text = (F.substring(value, _HEADER_BYTES + 1, 1 << 30) if format.framed else value).cast("string")
@@ -185,13 +192,13 @@ def _decode_json(rows: DataFrame, format: Json, column: str, into: str, cause: s
     why = (
         F.when(value.isNull(), str(Cause.NULL_VALUE))
         .when(found["framing"].isNotNull(), found["framing"])
-        .when(F.trim(raw) == "", str(Cause.NOT_JSON))
-        .when(F.trim(raw) == "null", str(Cause.NULL_VALUE))
-        .when(row.isNull(), F.lit(str(Cause.TYPE_MISMATCH)))
+        .when(F.trim(raw) == "", _json_cause(Cause.NOT_JSON, value, format))
+        .when(F.trim(raw) == "null", _json_cause(Cause.NULL_VALUE, value, format))
+        .when(row.isNull(), _json_cause(Cause.TYPE_MISMATCH, value, format))
         .when(row[_CORRUPT].isNull(), F.lit(None).cast("string"))
-        # A second look, for broken rows only: is it JSON at all?
-        .when(F.get_json_object(raw, "$").isNull(), str(Cause.NOT_JSON))
-        .otherwise(str(Cause.TYPE_MISMATCH))
+        # Only rejected rows are parsed a second time, to distinguish bytes that are no JSON from a wrong type.
+        .when(F.get_json_object(raw, "$").isNull(), _json_cause(Cause.NOT_JSON, value, format))
+        .otherwise(_json_cause(Cause.TYPE_MISMATCH, value, format))
     )
     clean = F.when(why.isNull(), row.dropFields(_CORRUPT))
     return _split(rows.withColumn(_CORRUPT, work), clean, why, into, cause)
@@ -208,15 +215,25 @@ def _with_corrupt(schema: str | StructType) -> str | StructType:
 
 
 def _framing_cause(value: Column, format: Json) -> Column:
-    magic = F.hex(F.substring(value, 1, 1))
-    schema_id = F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint")
-    why = F.when((F.length(value) > 0) & (magic != "00"), str(Cause.BAD_MAGIC)).when(
-        F.length(value) < _HEADER_BYTES, str(Cause.TRUNCATED)
-    )
-    if format.ids:
-        unknown = F.concat(F.lit(f"{Cause.UNKNOWN_ID}: "), schema_id.cast("string"))
-        why = why.when(~schema_id.isin(*format.ids), unknown)
+    """Return the cause that ``unframe`` gives a value without a valid header, or an unknown id; null for the others."""
+    size, magic = F.length(value), F.conv(F.hex(F.substring(value, 1, 1)), 16, 10)
+    bad_magic = F.format_string(f"{Cause.BAD_MAGIC}: the first byte is %s, not 0", magic)
+    truncated = F.format_string(f"{Cause.TRUNCATED}: %d bytes are too few for a schema id", size)
+    why = F.when((size > 0) & (magic != "0"), bad_magic).when(size < _HEADER_BYTES, truncated)
+    if not format.any_id:
+        unknown = F.format_string(f"{Cause.UNKNOWN_ID}: %d", _schema_id(value))
+        why = why.when(~_schema_id(value).isin(*format.ids), unknown)
     return why
+
+
+def _json_cause(cause: Cause, value: Column, format: Json) -> Column:
+    if not format.framed:
+        return F.lit(str(cause))
+    return F.format_string(f"{cause}: schema id %d", _schema_id(value))
+
+
+def _schema_id(value: Column) -> Column:
+    return F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint")
 
 
 def _header(schema_id: int) -> Column:

@@ -14,13 +14,16 @@
 | google.protobuf.Struct, Value, ListValue | string, as JSON                                                         |
 
 A schema is a .proto text, which ``proto_compiler`` compiles, or the bytes of a FileDescriptorSet as protoc writes it.
-Values are read with the schema of the rows: Protobuf's own rules let it read what older and newer ones have written.
+Values are read with the reader schema, by field number: fields that a writer did not know have their default. A writer
+schema whose field has another encoding under the same number is refused, because Protobuf would skip that field
+without an error.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -49,6 +52,7 @@ from ottla.spark.wire_format import (
     build_array,
     decode_indexes,
     frame,
+    ids_to_check,
     unframe,
 )
 
@@ -75,12 +79,33 @@ _SCALARS: Final[Mapping[int, pa.DataType]] = {
     FieldDescriptor.TYPE_FIXED64: pa.decimal128(20, 0),
     FieldDescriptor.TYPE_ENUM: pa.string(),
 }
+#: types that Protobuf can read for each other; a type that is not here has an encoding of its own
+_ENCODINGS: Final[Mapping[int, str]] = {
+    **dict.fromkeys(
+        (
+            FieldDescriptor.TYPE_BOOL,
+            FieldDescriptor.TYPE_INT32,
+            FieldDescriptor.TYPE_INT64,
+            FieldDescriptor.TYPE_UINT32,
+            FieldDescriptor.TYPE_UINT64,
+            FieldDescriptor.TYPE_ENUM,
+        ),
+        "varint",
+    ),
+    **dict.fromkeys((FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64), "zigzag"),
+    **dict.fromkeys((FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), "fixed 32 bits"),
+    **dict.fromkeys((FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), "fixed 64 bits"),
+    **dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES), "bytes"),
+}
 _MICROS: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ProtobufDecoder:
-    """Values of one topic as rows of one type."""
+    """Decodes the values of one topic to rows of one type, that of the reader schema.
+
+    Raises SchemaRefused if the reader schema, or the writer schema of an id that is known in advance, cannot be used.
+    """
 
     def __init__(self, source: SchemaSource, message: str | None, *, framed: bool) -> None:
         self._source = source
@@ -88,11 +113,15 @@ class ProtobufDecoder:
         self._descriptor = find_message(source.latest(), message)
         self._class = message_factory.GetMessageClass(self._descriptor)
         self.type = message_type(self._descriptor)
-        #: by schema id, the way to the message
+        #: by schema id, the path to the message in the writer schema
         self._indexes: dict[int, tuple[int, ...]] = {}
+        for schema_id in ids_to_check(source) if framed else ():
+            found = source.find(schema_id)
+            assert found is not None, f"the source does not find its schema id {schema_id}"
+            self._indexes[schema_id] = self._resolvable(schema_id, found)
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, list[str | None]]:
-        """A column of the rows' type, null where there is a cause."""
+        """Return a column of the rows' type and the causes of rejected values, whose rows are null."""
         messages: list[Message | None] = []
         causes: list[str | None] = []
         for value in values.to_pylist():
@@ -108,13 +137,20 @@ class ProtobufDecoder:
     def _decode_one(self, value: bytes | None) -> Message:
         if value is None:
             raise Rejected(Cause.NULL_VALUE)
-        if self._framed:
-            schema_id, value = unframe(value)
-            expected = self._find_indexes(schema_id)
-            indexes, value = decode_indexes(value)
+        if not self._framed:
+            return self._parse(value)
+        schema_id, payload = unframe(value)
+        expected = self._find_indexes(schema_id)
+        try:
+            indexes, payload = decode_indexes(payload)
             if indexes != expected:
                 name = self._descriptor.full_name
                 raise Rejected(Cause.TYPE_MISMATCH, f"message indexes {list(indexes)} are not those of {name}")
+            return self._parse(payload)
+        except Rejected as rejected:
+            raise rejected.with_schema_id(schema_id) from None
+
+    def _parse(self, value: bytes) -> Message:
         try:
             return self._class.FromString(value)
         except DecodeError as error:
@@ -128,14 +164,25 @@ class ProtobufDecoder:
             if schema is None:
                 raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
             try:
-                self._indexes[schema_id] = message_indexes(find_message(schema, self._descriptor.full_name))
+                self._indexes[schema_id] = self._resolvable(schema_id, schema)
             except SchemaRefused as error:
                 raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
         return self._indexes[schema_id]
 
+    def _resolvable(self, schema_id: int, schema: str | bytes) -> tuple[int, ...]:
+        """Return the path to the message in a writer schema. Raise SchemaRefused if its values cannot be read."""
+        try:
+            writer = find_message(schema, self._descriptor.full_name)
+        except SchemaRefused as error:
+            raise SchemaRefused(f"schema id {schema_id}: {error}") from None
+        why = _why_unreadable(writer, self._descriptor, set())
+        if why is not None:
+            raise SchemaRefused(f"schema id {schema_id}: {why}")
+        return message_indexes(writer)
+
 
 class ProtobufEncoder:
-    """Rows as Protobuf values."""
+    """Encodes rows as Protobuf values; with a schema id, each value has Confluent's framing."""
 
     def __init__(self, schema: str | bytes, message: str | None, *, schema_id: int | None) -> None:
         self._descriptor = find_message(schema, message)
@@ -170,9 +217,10 @@ def compile_schemas(source: SchemaSource) -> SchemaSource:
     Texts of other sources, which may not have all schemas yet, are compiled where they are used.
     """
     if isinstance(source, OneSchema):
-        return OneSchema(_compiled(source.schema))
+        return replace(source, schema=_compiled(source.schema))
     if isinstance(source, SchemasById):
-        return SchemasById({number: _compiled(each) for number, each in source.schemas.items()}, source.rows)
+        compiled = {number: _compiled(each) for number, each in source.schemas.items()}
+        return SchemasById(compiled, None if source.reader is None else _compiled(source.reader))
     return source
 
 
@@ -206,8 +254,31 @@ def find_message(schema: str | bytes, name: str | None) -> Descriptor:
         raise SchemaRefused(f"the schema has no message {name or ''}: it has {there or 'none'}") from None
 
 
+def _why_unreadable(writer: Descriptor, reader: Descriptor, seen: set[tuple[str, str]]) -> str | None:
+    """Return which field has different encodings in two versions of a message; None if there is no such field."""
+    if (writer.full_name, reader.full_name) in seen:
+        return None
+    seen.add((writer.full_name, reader.full_name))
+    for field in writer.fields:
+        read = reader.fields_by_number.get(field.number)
+        if read is None:
+            continue
+        if _ENCODINGS.get(field.type, field.type) != _ENCODINGS.get(read.type, read.type):
+            where = f"the field {field.number} of {writer.full_name}"
+            return f"{where} is written as {_type_name(field)} and read as {_type_name(read)}, which differ in encoding"
+        if field.message_type is not None and read.message_type is not None:
+            why = _why_unreadable(field.message_type, read.message_type, seen)
+            if why is not None:
+                return why
+    return None
+
+
+def _type_name(field: FieldDescriptor) -> str:
+    return str(descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
+
+
 def message_indexes(descriptor: Descriptor) -> tuple[int, ...]:
-    """The way to a message in its file, as the wire format names it."""
+    """Return the path to a message in its file, as the wire format has it."""
     indexes: list[int] = []
     while descriptor is not None:
         outer = descriptor.containing_type

@@ -1,11 +1,13 @@
-"""Confluent's wire format: a zero byte, four bytes of schema id, then the value; Protobuf has message indexes between.
+"""Confluent's wire format (framing): a zero byte, four bytes of schema id, for Protobuf the message indexes, the value.
 
-And the words for values that cannot be decoded: a reject has a cause, which begins with one of ``Cause``.
+A schema source maps schema ids to the schemas that the values were written with (writer schemas), and names the one
+schema that all rows have (reader schema). A value that cannot be decoded is rejected with a cause, which begins with
+one of ``Cause``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +22,7 @@ _VARINT_BITS_MAX = 63
 
 
 class Cause(StrEnum):
-    """Why a value was rejected. More may stand behind it, after a colon."""
+    """Why a value was rejected. Details may follow after a colon."""
 
     NULL_VALUE = "null value"
     TRUNCATED = "truncated"
@@ -35,6 +37,13 @@ class Rejected(OttlaError):
 
     def __init__(self, cause: Cause, detail: str = "") -> None:
         super().__init__(f"{cause}: {detail}" if detail else str(cause))
+        self.cause = cause
+        self.detail = detail
+
+    def with_schema_id(self, schema_id: int) -> Rejected:
+        """Return the same rejection with the schema id of the value in its details."""
+        where = f"schema id {schema_id}"
+        return Rejected(self.cause, f"{where}: {self.detail}" if self.detail else where)
 
 
 class SchemaRefused(OttlaError):
@@ -42,48 +51,75 @@ class SchemaRefused(OttlaError):
 
 
 class SchemaSource(Protocol):
-    """Where schemas come from. It travels to the tasks, so it must be picklable."""
+    """Schemas of a topic's values. Spark pickles it for the tasks."""
 
     def find(self, schema_id: int) -> str | bytes | None:
-        """The schema that a value was written with: a text, or compiled bytes; None when the id is not known."""
+        """Return the writer schema of an id, as text or as compiled bytes; None if the id is not known."""
 
     def latest(self) -> str | bytes:
-        """The schema that rows get, and that values without an id were written with."""
+        """Return the reader schema. Values without framing were written with it too."""
+
+    def ids(self) -> Collection[int] | None:
+        """Return the known ids, whose schemas are checked in advance; None if ids are looked up one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneSchema:
-    """The schema of all values, whatever their id."""
+    """One schema for values without framing.
+
+    Framed values need ``any_id``: then every schema id is accepted and decoded with this schema. That is wrong as soon
+    as a producer registers a second, different schema: Avro values decode to other values, without an error.
+    """
 
     schema: str | bytes
+    any_id: bool = False
 
     def find(self, schema_id: int) -> str | bytes | None:
-        return self.schema
+        return self.schema if self.any_id else None
 
     def latest(self) -> str | bytes:
         return self.schema
 
+    def ids(self) -> Collection[int] | None:
+        return None if self.any_id else ()
+
 
 @dataclass(frozen=True, slots=True)
 class SchemasById:
-    """A schema for each id that is known. Rows get the one of ``rows``, or of the highest id."""
+    """The writer schema of each known id. Without a ``reader`` schema, rows have the schema of the highest id."""
 
     schemas: Mapping[int, str | bytes]
-    rows: int | None = None
+    reader: str | bytes | None = None
 
     def __post_init__(self) -> None:
-        if not self.schemas or (self.rows is not None and self.rows not in self.schemas):
-            raise SchemaRefused(f"there is no schema for id {self.rows}: add it to the mapping")
+        if not self.schemas:
+            raise SchemaRefused("the mapping from schema ids to schemas is empty: add the ids of the topic")
 
     def find(self, schema_id: int) -> str | bytes | None:
         return self.schemas.get(schema_id)
 
     def latest(self) -> str | bytes:
-        return self.schemas[max(self.schemas) if self.rows is None else self.rows]
+        return self.schemas[max(self.schemas)] if self.reader is None else self.reader
+
+    def ids(self) -> Collection[int] | None:
+        return self.schemas.keys()
+
+
+def ids_to_check(source: SchemaSource) -> Collection[int]:
+    """Return the ids whose writer schemas are known in advance. Raise SchemaRefused if no id would be accepted."""
+    ids = source.ids()
+    if ids is None:
+        return ()
+    if not ids:
+        raise SchemaRefused(
+            "the values are framed and no schema id is known: give SchemasById, "
+            "or OneSchema with any_id=True to decode every id with one schema"
+        )
+    return ids
 
 
 def build_array(rows: list[Any], causes: list[str | None], build: Callable[[list[Any]], pa.Array]) -> pa.Array:
-    """Decoded rows as a column. Those that no column can hold, such as times out of range, become rejects too."""
+    """Return decoded rows as a column. Reject rows that the column cannot hold, such as times out of range."""
     try:
         return build(rows)
     except (pa.ArrowException, OverflowError, ValueError):
@@ -96,6 +132,11 @@ def build_array(rows: list[Any], causes: list[str | None], build: Callable[[list
 
 
 def read_schema(path: str) -> OneSchema:
+    """Return the schema in a file, for values without framing. Raise SchemaRefused if protoc refuses it."""
+    return OneSchema(read_schema_file(path))
+
+
+def read_schema_file(path: str) -> str | bytes:
     """Return the schema of a file: .avsc and .json as text, .proto compiled, others as bytes of a FileDescriptorSet.
 
     A .proto file may import files that lie beside it or in directories there. Raise SchemaRefused if protoc does.
@@ -104,12 +145,12 @@ def read_schema(path: str) -> OneSchema:
     if path.endswith(".proto"):
         from ottla.spark.proto_compiler import compile_proto
 
-        return OneSchema(compile_proto(data.decode(), str(Path(path).parent)))
-    return OneSchema(data.decode() if path.endswith((".avsc", ".json")) else data)
+        return compile_proto(data.decode(), str(Path(path).parent))
+    return data.decode() if path.endswith((".avsc", ".json")) else data
 
 
 def unframe(value: bytes) -> tuple[int, bytes]:
-    """The schema id and the rest of a value."""
+    """Return the schema id of a value and the bytes after it. Raise Rejected if the value has no valid header."""
     if len(value) < _HEADER_BYTES:
         if value and value[0]:
             raise Rejected(Cause.BAD_MAGIC, f"the first byte is {value[0]}, not 0")
@@ -120,19 +161,19 @@ def unframe(value: bytes) -> tuple[int, bytes]:
 
 
 def frame(schema_id: int, payload: bytes, indexes: Sequence[int] | None = None) -> bytes:
-    """A value with its schema id, and message indexes for Protobuf."""
+    """Return a payload with magic byte, schema id and, for Protobuf, message indexes before it."""
     return b"\0" + schema_id.to_bytes(4, "big") + (b"" if indexes is None else encode_indexes(indexes)) + payload
 
 
 def encode_indexes(indexes: Sequence[int]) -> bytes:
-    """The way to a message in its file: (2, 0) is the first message inside of the third. The usual (0) is one byte."""
+    """Return the encoded path to a message in its file: (2, 0) is the first inside the third; (0) is one byte."""
     if tuple(indexes) == (0,):
         return b"\0"
     return b"".join(map(_varint, (len(indexes), *indexes)))
 
 
 def decode_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Message indexes, and what stands behind them."""
+    """Return the message indexes and the bytes after them. Raise Rejected if they are not complete."""
     numbers = _varints(data)
     count, position = next(numbers)
     if count == 0:

@@ -14,6 +14,7 @@ from small_pipeline import HEAD
 from ottla.pipeline import load
 from ottla.pipeline.declaration import (
     Declaration,
+    Framing,
     PartitionColumn,
     PythonStep,
     SideOutput,
@@ -119,6 +120,33 @@ def test_a_schema_file_is_read_beside_the_declaration(read: Read) -> None:
     text = HEAD[:start] + "    schema_file: orders.ddl\n" + HEAD[end:]
     declaration = read(text, {"orders.ddl": b"order_id STRING,\n ordered_at TIMESTAMP"})
     assert [column.name for column in declaration.sources["orders"].columns] == ["order_id", "ordered_at"]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("none", None),
+        ("{confluent: [1, 7]}", Framing(schema_files={1: None, 7: None})),
+        ("{confluent: any_id}", Framing(any_id=True)),
+    ],
+)
+def test_framing_of_a_source_names_its_schema_ids(read: Read, written: str, meant: Framing | None) -> None:
+    text = HEAD.replace("format: json", f"format: json\n    framing: {written}")
+    assert read(text).sources["orders"].framing == meant
+
+
+def test_framing_of_an_avro_source_has_a_schema_file_for_each_id(read: Read) -> None:
+    start, end = HEAD.index("    schema:"), HEAD.index("    watermark")
+    framing = "    schema_file: v2.avsc\n    framing: {confluent: {1: v1.avsc, 2: v2.avsc}}\n"
+    schema = b'{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
+    text = HEAD[:start].replace("format: json", "format: avro") + framing + HEAD[end:]
+    source = read(text, {"v1.avsc": schema, "v2.avsc": schema}).sources["orders"]
+    assert source.framing == Framing(schema_files={1: "v1.avsc", 2: "v2.avsc"})
+
+
+def test_framing_of_a_topic_sink_has_one_schema_id(read: Read) -> None:
+    flow = flow_of(read, "x: {zone: trusted, from: staged, to: {topic: t, framing: confluent, schema_id: 7}}")
+    assert flow.sinks == (TopicSink(topic="t", schema_id=7, place=SOMEWHERE),)
 
 
 def test_steps_follow_each_other_and_have_names(read: Read) -> None:

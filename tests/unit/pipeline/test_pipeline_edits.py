@@ -447,3 +447,9 @@ def test_table_takes_added_columns_only_if_allowed_and_no_other_type(
     fields = [{"name": name, "type": json_type(kind), "nullable": True, "metadata": {}} for name, kind in there]
     found = table_problem(table, columns, {"type": "struct", "fields": fields}, [])
     assert (found is None) if problem is None else (found or "").startswith(problem), found
+
+
+def test_record_of_a_framed_source_has_its_schema_ids(edited: Edited) -> None:
+    framed = "schema: {page: string, user: string, amount: int, clicked_at: timestamp}\n    framing: {confluent: [7]}\n"
+    plain = "schema: {page: string, user: string, amount: int, clicked_at: timestamp}\n"
+    assert any("framing" in reason for reason in edited("staged", plain, framed).reasons)

@@ -126,3 +126,60 @@ def test_packages_travel_in_one_file(tmp_path: Path) -> None:
         names = packages.namelist()
     assert {"ottla/spark/source.py", "pyspark_ottla/__init__.py", "pyspark_ottla_table/__init__.py"} <= set(names)
     assert not any("__pycache__" in name for name in names)
+
+
+_ORDER_1 = b'{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}'
+_ORDER_2 = (
+    b'{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, '
+    b'{"name": "note", "type": "string", "default": "none"}]}'
+)
+_FRAMED = """\
+name: shop
+storage: lake
+sources:
+  orders:
+    topic: orders
+    format: avro
+    schema_file: v2.avsc
+    framing: {confluent: {1: v1.avsc, 2: v2.avsc}}
+flows:
+  staged: {zone: staging, from: orders}
+  old:
+    zone: trusted
+    from: staged
+    to: {topic: o1, format: avro, schema_file: v1.avsc, framing: confluent, schema_id: 1}
+  new:
+    zone: trusted
+    from: staged
+    to: {topic: o2, format: avro, schema_file: v2.avsc, framing: confluent, schema_id: 2}
+  text: {zone: trusted, from: staged, to: {topic: o3, framing: confluent, schema_id: 3}}
+"""
+
+
+def test_declared_framing_is_written_by_sinks_and_resolved_by_sources(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from ottla.pipeline import load
+    from ottla.pipeline.declaration import TopicSink
+    from ottla.pipeline.values import sink_format, source_format
+    from ottla.spark.avro import AvroDecoder, AvroEncoder
+    from ottla.spark.formats import Avro, Json
+
+    for name, text in (("p.yaml", _FRAMED.encode()), ("v1.avsc", _ORDER_1), ("v2.avsc", _ORDER_2)):
+        (tmp_path / name).write_bytes(text)
+    shop = load(str(tmp_path / "p.yaml"))
+    written = []
+    for flow, row in (("old", {"id": 1}), ("new", {"id": 2, "note": "x"})):
+        [sink] = shop.flows[flow].sinks
+        assert isinstance(sink, TopicSink)
+        format = sink_format(sink, shop)
+        assert isinstance(format, Avro)
+        written += AvroEncoder(format.schemas.latest(), schema_id=format.schema_id).encode(pa.array([row])).to_pylist()
+    assert [value[:5] for value in written] == [b"\0\0\0\0\1", b"\0\0\0\0\2"]
+    read = source_format(shop.sources["orders"], shop)
+    assert isinstance(read, Avro)
+    rows, causes = AvroDecoder(read.schemas, framed=read.framed).decode(pa.array([*written, b"\0\0\0\0\3\2"]))
+    assert rows.to_pylist() == [{"id": 1, "note": "none"}, {"id": 2, "note": "x"}, None]
+    assert causes == [None, None, "unknown schema id: 3"]
+    [sink] = shop.flows["text"].sinks
+    assert isinstance(sink, TopicSink) and sink_format(sink, shop) == Json("", schema_id=3)

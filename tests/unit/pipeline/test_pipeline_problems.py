@@ -143,6 +143,14 @@ def test_writing_the_topic_one_stands_on_is_a_cycle(with_flows: Problems) -> Non
         ("{zone: trusted, from: staged, to: {topic: t, key: id}}", "key names 'id'", "write"),
         ("{zone: trusted, from: staged, to: {topic: t, format: string}}", "exactly one column", "add value: COLUMN"),
         ("{zone: trusted, from: staged, to: {topic: t, format: avro}}", "has no schema", "add schema_file"),
+        ("{zone: trusted, from: staged, to: {topic: t, framing: confluent}}", "has no schema id", "add schema_id:"),
+        ("{zone: trusted, from: staged, to: {topic: t, schema_id: 7}}", "with framing: confluent only", "add it"),
+        ("{zone: trusted, from: staged, to: {topic: t, framing: confluent, schema_id: -1}}", "'-1' is no", "from 0 to"),
+        (
+            "{zone: trusted, from: staged, to: {topic: t, format: string, value: order_id, framing: confluent}}",
+            "format string has no schema",
+            "remove it",
+        ),
         ("{zone: trusted, from: staged, to: {table: t, format: parquet, keys: order_id}}", "Parquet", "format: delta"),
         ("{zone: trusted, from: staged, emit: changes}", "changes to a table without keys", "add keys:"),
         ("{zone: trusted, from: staged, to: {table: t, sequence_by: amount}}", "a table with keys", "add keys: COLUMN"),
@@ -324,6 +332,42 @@ def test_a_schema_file_that_is_not_there_is_told(problems: Problems) -> None:
     text = text[: text.index("    schema:\n")] + text[text.index("    watermark") :]
     assert "nope.avsc cannot be read: No such file or directory" in only(problems(text))
     assert "an Avro schema of a topic is a record" in only(problems(text, {"nope.avsc": b'"string"'}))
+
+
+@pytest.mark.parametrize(
+    ("framing", "column", "what", "instead"),
+    [
+        ("confluent", 14, "which schema ids are known", "write framing: {confluent: [1, 2]}"),
+        ("{confluent: []}", 14, "which schema ids are known", "or {confluent: any_id}"),
+        ("{confluent: any}", 14, "which schema ids are known", "or {confluent: any_id}"),
+        ("{confluent: [x]}", 27, "'x' is no schema id", "from 0 to 2147483647"),
+        ("{confluent: [2147483648]}", 27, "'2147483648' is no schema id", "from 0 to 2147483647"),
+        ("{confluent: [1, 01]}", 30, "'01' is no schema id, or is there twice", "each id once"),
+        ("{confluent: {1: a.ddl}}", 30, "format json needs no schema for an id", "write framing: {confluent: [1]}"),
+    ],
+)
+def test_framing_without_usable_schema_ids_is_refused(
+    problems: Problems, framing: str, column: int, what: str, instead: str
+) -> None:
+    found = only(problems(HEAD.replace("format: json", f"format: json\n    framing: {framing}")))
+    assert found.startswith(f"p.yaml:7:{column}: source 'orders': ") and what in found
+    assert instead in found.partition("; ")[2]
+
+
+def test_framing_of_a_format_without_a_schema_is_refused(problems: Problems) -> None:
+    text = HEAD.replace("format: json", "format: bytes\n    framing: {confluent: any_id}")
+    assert any("'orders': format bytes is not decoded by a schema" in line for line in problems(text))
+
+
+def test_schema_file_of_a_schema_id_is_checked_as_that_of_the_source(problems: Problems) -> None:
+    text = HEAD.replace("format: json", "format: avro\n    schema_file: a.avsc\n    framing: {confluent: {3: b.avsc}}")
+    text = text[: text.index("    schema:\n")] + text[text.index("    watermark") :]
+    good = {"a.avsc": b'{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'}
+    assert "p.yaml:8:30: source 'orders': b.avsc cannot be read" in only(problems(text, good))
+    assert "an Avro schema of a topic is a record" in only(problems(text, {**good, "b.avsc": b'"string"'}))
+    assert "no schema of format avro; name a file that ends in .avsc" in only(
+        problems(text.replace("b.avsc", "b.x"), good)
+    )
 
 
 def test_nearest_does_not_guess_wildly() -> None:

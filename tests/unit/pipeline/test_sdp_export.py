@@ -13,7 +13,7 @@ import pytest
 from small_pipeline import HEAD
 
 from ottla.pipeline import load
-from ottla.pipeline.declaration import Declaration
+from ottla.pipeline.declaration import Declaration, Framing
 from ottla.pipeline.sdp_export import Project, export
 from ottla.pipeline.sdp_project import command, project_files
 
@@ -328,7 +328,7 @@ def test_schema_files_of_one_name_are_copied_under_two(read: Callable[..., Decla
 
 def test_framed_values_are_not_exported(read: Callable[..., Declaration]) -> None:
     declaration = read(HEAD)
-    source = replace(declaration.sources["orders"], framing="confluent")
+    source = replace(declaration.sources["orders"], framing=Framing(any_id=True))
     project = export(replace(declaration, sources={"orders": source}))
     assert notes(project) == [
         "not exported: flow 'staged'; values of 'shop.orders' have Confluent's framing, which the export does not "

@@ -88,11 +88,11 @@ def test_schema_comes_from_a_file(tmp_path: Path) -> None:
     assert read_schema(str(tmp_path / "a.desc")).latest() == b"\x0a\x00"
 
 
-def test_rows_get_the_schema_of_the_highest_id_unless_told_otherwise() -> None:
+def test_rows_have_the_schema_of_the_highest_id_without_a_reader_schema() -> None:
     assert SchemasById({1: "a", 7: "b"}).latest() == "b"
-    assert SchemasById({1: "a", 7: "b"}, rows=1).latest() == "a"
-    with pytest.raises(SchemaRefused, match="no schema for id 3"):
-        SchemasById({1: "a"}, rows=3)
+    assert SchemasById({1: "a", 7: "b"}, reader="c").latest() == "c"
+    with pytest.raises(SchemaRefused, match="is empty"):
+        SchemasById({})
 
 
 # -- Avro -----------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_framed_avro_is_resolved_from_the_schema_it_was_written_with() -> None:
 
 def test_avro_rows_survive_the_way_there_and_back() -> None:
     schema = json.dumps(record(**{field["name"]: field["type"] for field in _EVERYTHING["fields"][:-1]}))
-    decoder = AvroDecoder(OneSchema(schema), framed=True)
+    decoder = AvroDecoder(OneSchema(schema, any_id=True), framed=True)
     rows = pa.array([_ROW, None], decoder.type)
     values = AvroEncoder(schema, schema_id=9).encode(rows)
     assert values[1].as_py() is None and unframe(values[0].as_py())[0] == 9

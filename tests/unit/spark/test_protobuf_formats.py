@@ -15,7 +15,7 @@ from google.protobuf import message_factory
 from ottla.spark import protobuf
 from ottla.spark.proto_compiler import compile_proto
 from ottla.spark.protobuf import ProtobufDecoder, ProtobufEncoder, find_message, message_indexes
-from ottla.spark.wire_format import Cause, OneSchema, SchemaRefused, SchemasById, frame, read_schema
+from ottla.spark.wire_format import OneSchema, SchemaRefused, SchemasById, frame, read_schema
 
 pytest.importorskip("grpc_tools", reason="grpcio-tools is missing: pip install '.[protobuf]'")
 
@@ -91,7 +91,7 @@ _EMPTY_ORDER = {
 
 
 def decode_proto(*values: bytes | None, framed: bool = False) -> tuple[list[Any], list[str | None]]:
-    decoder = ProtobufDecoder(OneSchema(_PROTO), "shop.v1.Order", framed=framed)
+    decoder = ProtobufDecoder(OneSchema(_PROTO, any_id=framed), "shop.v1.Order", framed=framed)
     rows, causes = decoder.decode(pa.array(values, pa.binary()))
     return rows.to_pylist(maps_as_pydicts="strict"), causes
 
@@ -124,16 +124,14 @@ def test_framed_protobuf_names_its_message_by_indexes() -> None:
     assert value[:7] == b"\0\0\0\0\3\2\2"
     rows, causes = decode_proto(value, frame(3, b"", (0,)), frame(3, b"", (1,)), b"\0\0\0\0\3", framed=True)
     assert rows == [_ORDER, None, _EMPTY_ORDER, None]
-    assert causes[1] == "type mismatch: message indexes [0] are not those of shop.v1.Order"
-    assert str(causes[3]).startswith(Cause.TRUNCATED)
+    assert causes[1] == "type mismatch: schema id 3: message indexes [0] are not those of shop.v1.Order"
+    assert causes[3] == "truncated: schema id 3: the message indexes are not complete"
 
 
-def test_unknown_id_and_schema_without_the_message_are_rejects() -> None:
-    other = 'syntax = "proto3"; message Other { int32 x = 1; }'
-    decoder = ProtobufDecoder(SchemasById({1: _PROTO, 2: other}, rows=1), "shop.v1.Order", framed=True)
-    _, causes = decoder.decode(pa.array([frame(1, b"", (1,)), frame(2, b"", (0,)), frame(9, b"", (0,))]))
-    assert causes[0] is None and causes[2] == "unknown schema id: 9"
-    assert causes[1] == "type mismatch: the schema has no message shop.v1.Order: it has Other"
+def test_protobuf_value_with_an_unknown_schema_id_is_rejected() -> None:
+    decoder = ProtobufDecoder(SchemasById({1: _PROTO}), "shop.v1.Order", framed=True)
+    _, causes = decoder.decode(pa.array([frame(1, b"", (1,)), frame(9, b"", (0,))]))
+    assert causes == [None, "unknown schema id: 9"]
 
 
 def test_descriptor_set_is_a_schema_too() -> None:
@@ -224,7 +222,7 @@ def test_proto_text_that_cannot_be_used_is_refused(text: str, complaint: str) ->
 def test_schema_travels_to_tasks_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     from ottla.spark.formats import Protobuf
 
-    format = Protobuf(SchemasById({1: _PROTO, 4: _PROTO}, rows=1), "shop.v1.Order")
+    format = Protobuf(SchemasById({1: _PROTO, 4: _PROTO}, reader=_PROTO), "shop.v1.Order")
     monkeypatch.setattr(protobuf, "compile_proto", lambda text: pytest.fail("a task has no compiler"))
     assert ProtobufDecoder(format.schemas, format.message, framed=True).type.num_fields == 17
 
