@@ -479,16 +479,22 @@ def test_topic_created_again_is_noticed_by_its_id_before_anything_is_read(
     assert read_all(lenient, start, end)["offset"].to_pylist() == list(range(12))
 
 
-def test_log_that_ends_before_the_checkpoint_fails_the_stream(cluster: Cluster, topics: Any, make_stream: Any) -> None:
+@pytest.mark.parametrize("options", [{}, {"maxOffsetsPerTrigger": "5"}, {"minOffsetsPerTrigger": "5"}])
+def test_log_that_ends_before_the_checkpoint_is_refused_before_spark_logs_the_range(
+    cluster: Cluster, topics: Any, make_stream: Any, options: dict[str, str]
+) -> None:
     topic = topics(1)
     produce(cluster, topic, 0, 10)
-    reader = make_stream(topic)
-    start = {topic: {"0": 50}}
-    end = reader.latestOffset(start, ALL)
-    with pytest.raises(
-        DataLost, match="offset 50 was next, the partition now holds offsets from 0 up to 10: the log ends"
-    ):
-        reader.partitions(start, end)
+    start, end = {topic: {"0": 50}}, {topic: {"0": 10}}
+    words = "offset 50 was next, the partition now holds offsets from 0 up to 10: the log ends"
+    strict = make_stream(topic, **options)
+    with pytest.raises(DataLost, match=words):
+        strict.latestOffset(start, strict.getDefaultReadLimit())
+    # A range that is in the offset log already, written by an older version, is refused too.
+    with pytest.raises(DataLost, match=words):
+        make_stream(topic, **options).partitions(start, end)
+    lenient = make_stream(topic, failOnDataLoss="false")
+    assert lenient.latestOffset(start, ALL) == end and lenient.partitions(start, end) == []
 
 
 def test_topic_that_is_not_subscribed_any_more_is_told_from_one_that_is_gone(

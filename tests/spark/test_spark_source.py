@@ -17,6 +17,7 @@ from random_topic import consume, fill, rows_of
 from ottla.client.cluster import Cluster
 from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
+from ottla.spark.checkpoint_repair import LogRange, apply_repair, compare, read_checkpoint
 from ottla.spark.spark_internals import PLANNERS, STREAM_RUNNER, STREAM_VARIABLES, worker_environment
 from ottla.spark.stream_server import SERVER_VARIABLE
 from ottla.testing import BrokerProcess
@@ -227,6 +228,27 @@ def test_lost_records_end_the_query_with_topic_partition_offsets_and_cause(
         streams.start(topic).awaitTermination(_DEADLINE_S)
     assert streams.run(topic, failOnDataLoss="false") == [5]
     assert streams.written() == [(topic, 0, n) for n in (*range(10), *range(15, 20))]
+
+
+def test_topic_that_became_shorter_is_refused_before_its_offsets_are_logged_and_can_be_repaired(
+    streams: Streams, cluster: Cluster, topic: str, checkpoint: str
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    # A checkpoint that is ahead of the log: as if the topic had been created again and had fewer records.
+    produce(cluster, topic, 0, 4)
+    streams.run(topic)
+    offsets = Path(checkpoint, "offsets", "0")
+    offsets.write_text(offsets.read_text().replace('"0":4', '"0":50'))
+    offsets.with_name(".0.crc").unlink(missing_ok=True)
+    with pytest.raises(StreamingQueryException, match=r"offset 50 was next, .* from 0 up to 4: the log ends before"):
+        streams.start(topic).awaitTermination(_DEADLINE_S)
+    assert len(streams.offsets()) == 1
+    state = read_checkpoint(checkpoint)
+    assert apply_repair(state, compare(state, {tp: LogRange(0, 4) for tp in state.partitions}), "latest") is not None
+    produce(cluster, topic, 0, 2)
+    assert streams.run(topic) == [2]
+    assert [offset for _, _, offset in streams.written()] == [0, 1, 2, 3, 4, 5]
 
 
 def test_deleted_topic_that_is_not_missed_leaves_a_batch_with_nothing_to_read(

@@ -16,11 +16,12 @@ from ottla.cli import interrupts
 from ottla.cli.connection import Connection, split_addresses
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.output import escape_controls
-from ottla.client.cluster import Cluster, CoordinatorType
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, CoordinatorType, Isolation
 from ottla.client.connection import Node
 from ottla.client.errors import BrokerError, ClientError, ClusterUnreachable, ConnectionLost, Unreachable, code_name
 from ottla.client.security import PROPERTIES
 from ottla.model.errors import ErrorCode
+from ottla.model.types import TopicPartition
 from ottla.wire import Message
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
@@ -121,6 +122,22 @@ class WireClient:
         with self._failures():
             deadline = time.monotonic() + self._connection.timeout_s
             return interrupts.run_interruptibly(lambda: self._cluster.coordinators(kind, keys, deadline))
+
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return log start offset and high watermark of these partitions, as far as they exist."""
+        wanted = set(partitions)
+
+        def ask() -> dict[TopicPartition, tuple[int, int]]:
+            topics = self._cluster.topics({tp.topic for tp in wanted})
+            existing = [tp for tp in wanted if tp.topic in topics and tp.partition < topics[tp.topic].partitions]
+            starts, ends = (
+                self._cluster.list_offsets(dict.fromkeys(existing, time_ms), isolation=Isolation.READ_UNCOMMITTED)
+                for time_ms in (EARLIEST, LATEST)
+            )
+            return {tp: (starts[tp].offset, ends[tp].offset) for tp in existing}
+
+        with self._failures():
+            return interrupts.run_interruptibly(ask)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

@@ -196,7 +196,8 @@ class DataLost(OttlaError):
             shown.append(f"{len(self.losses) - _LOSSES_SHOWN} more partitions")
         super().__init__(
             f"records were deleted before they were read: {'; '.join(shown)}; set failOnDataLoss to false "
-            "(on_data_loss: continue in a pipeline) to continue without them, or start with a new checkpoint"
+            "(on_data_loss: continue in a pipeline) to continue without them, start with a new checkpoint, or stop "
+            "the query and run 'ottla spark repair CHECKPOINT', which shows what can be skipped or read again"
         )
 
 

@@ -237,12 +237,17 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
         return self._latest
 
     def _check_topics(self, before: PartitionOffsets, latest: PartitionOffsets) -> None:
-        """What is lost without any new record would otherwise be noticed with the next one, or never."""
+        """Raise DataLost before Spark writes the end of the next batch to its offset log.
+
+        A range in that log is final: after a failure Spark plans the same range again. Without failOnDataLoss the
+        losses are reported when the batch is planned.
+        """
         watcher = self._watch()
-        gone = [tp for tp in before if tp not in latest]
-        if gone:
-            self._report(vanished(before, latest, watcher.observe(gone)))
-        if self._options.fail_on_data_loss and watcher.recreated({tp.topic for tp in before}):
+        absent = [tp for tp in before if tp not in latest]
+        if absent:
+            self._report(vanished(before, latest, watcher.observe(absent)))
+        went_back = any(latest.get(tp, offset) < offset for tp, offset in before.items())
+        if self._options.fail_on_data_loss and (went_back or watcher.recreated({tp.topic for tp in before})):
             self._report(plan_ranges(before, latest, watcher.observe({*before, *latest})).losses)
 
     def _admitted(self, before: PartitionOffsets, latest: PartitionOffsets, limit: ReadLimit) -> PartitionOffsets:
