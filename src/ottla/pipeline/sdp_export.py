@@ -23,6 +23,7 @@ from ottla.pipeline.declaration import (
     PREVIOUS,
     Declaration,
     Flow,
+    Framing,
     PythonStep,
     SideOutput,
     Source,
@@ -63,6 +64,8 @@ _RAW: Final = (
     f"timestamp AS {TIMESTAMP}", "timestampType AS _timestamp_type",
 )  # fmt: skip
 _OWN_COLUMNS: Final = 'rows.colRegex("`[^_].*`")'
+#: names of `wire_format` that formats are made with
+_READERS: Final = ("OneSchema", "SchemasById", "read_schema", "read_schema_file")
 _SECRET: Final = re.compile(r"password|secret|jaas|token|(^|\.)key(\.pem)?$", re.IGNORECASE)
 
 
@@ -192,10 +195,6 @@ class Exporter:
         if missing is not None:
             return f"it reads {missing!r}, which is not exported"
         batch = self._is_batch(flow)
-        for name in flow.input_names if self.graph.decodes(flow) is not None else ():
-            source = self.graph.source_of(name)
-            if source is not None and _is_framed(source):
-                return f"values of {source.topic!r} have Confluent's framing, which the export does not convert"
         for name in flow.input_names:
             reads = self.declaration.flows.get(name)
             if reads is not None and not batch and _is_keyed(reads) and flow.kind != "view":
@@ -258,17 +257,34 @@ class Exporter:
     def _format(self, name: str, kind: str, declared: Source | TopicSink) -> str:
         """Return the name of the constant with the format of a source or sink."""
         constant = f"{word(name).upper()}_{kind}"
+        framing = declared.framing if isinstance(declared, Source) else None
+        schema_id = declared.schema_id if isinstance(declared, TopicSink) else None
+        more = ", framed=True" if framing is not None else ""
+        more += f", schema_id={schema_id}" if schema_id is not None else ""
         if declared.format == "json":
             columns = declared.columns if isinstance(declared, Source) else ()
-            self.constants[constant] = f"formats.Json({literal(', '.join(map(str, columns)))})"
+            if framing is not None:
+                more += ", any_id=True" if framing.any_id else f", ids={list(framing.schema_files)}"
+            self.constants[constant] = f"formats.Json({literal(', '.join(map(str, columns)))}{more})"
             return constant
-        file = declared.schema_file or ""
-        copied = self._copy("schemas", file)
-        message = f", message={literal(declared.message)}" if declared.message else ""
-        reader = f"read_schema(str(ROOT / {literal(copied)}))"
-        kind_of = "Avro" if declared.format == "avro" else "Protobuf"
-        self.constants[constant] = f"formats.{kind_of}({reader}{message})"
+        more = (f", message={literal(declared.message)}" if declared.message else "") + more
+        schemas = self._schemas(declared.schema_file or "", framing)
+        self.constants[constant] = f"formats.{'Avro' if declared.format == 'avro' else 'Protobuf'}({schemas}{more})"
         return constant
+
+    def _schemas(self, file: str, framing: Framing | None) -> str:
+        """Return an expression with the schemas of values."""
+        path = f"str(ROOT / {literal(self._copy('schemas', file))})"
+        if framing is None:
+            return f"read_schema({path})"
+        if not framing.schema_files:
+            return f"OneSchema(read_schema_file({path}), any_id={framing.any_id})"
+        paths = {
+            schema_id: path if one is None else f"str(ROOT / {literal(self._copy('schemas', one))})"
+            for schema_id, one in framing.schema_files.items()
+        }
+        writers = ", ".join(f"{schema_id}: read_schema_file({one})" for schema_id, one in paths.items())
+        return f"SchemasById({{{writers}}}, reader=read_schema_file({path}))"
 
     def _copy(self, directory: str, file: str) -> str:
         """Return the path of a copy; files of one name in different directories get different names."""
@@ -577,13 +593,9 @@ class Exporter:
         """Define a sink and the flow that writes the rows of a flow to it."""
         flow = work.flow
         names = sink.value or tuple(name for name in work.columns or () if not name.startswith("_"))
-        if _is_framed(sink):
-            self._note(sink.place, f"flow {flow.name!r}: the topic {sink.topic!r}",
-                       "its values have Confluent's framing, which the export does not convert",
-                       left_out=True)  # fmt: skip
-            return
         is_text = sink.format in ("bytes", "string")
-        if not names and sink.format != "json":
+        is_plain_json = sink.format == "json" and sink.schema_id is None
+        if not names and not is_plain_json:
             self._note(sink.place, f"flow {flow.name!r}: the topic {sink.topic!r}",
                        "the columns of its values are not known without Spark; list them in 'value'",
                        left_out=True)  # fmt: skip
@@ -594,7 +606,7 @@ class Exporter:
         body = [f"rows = {Relation(name=dataset, streaming=True).python}"]
         if is_text:
             value = f"CAST({identifier(names[0])} AS BINARY)"
-        elif sink.format != "json":
+        elif not is_plain_json:
             constant = self._format(target, "FORMAT", sink)
             columns = list_literal(names)
             body.append(f'rows = formats.encode(rows, {constant}, columns={columns}, into="__value")')
@@ -685,8 +697,9 @@ class Exporter:
         own = []
         if "formats." in used:
             own.append("from ottla.spark import formats")
-        if "read_schema(" in used:
-            own.append("from ottla.spark.wire_format import read_schema")
+        readers = [name for name in _READERS if f"{name}(" in used]
+        if readers:
+            own.append(f"from ottla.spark.wire_format import {', '.join(readers)}")
         cluster = cluster_options(self.declaration)
         values = [
             f"    {literal(name)}: "
@@ -721,10 +734,6 @@ class Exporter:
 def export(declaration: Declaration) -> Project:
     """Return the project of a declaration, and notes about what it does not have."""
     return Exporter(declaration).export()
-
-
-def _is_framed(declared: Source | TopicSink) -> bool:
-    return (declared.framing if isinstance(declared, Source) else declared.schema_id) is not None
 
 
 def _quarantines(flow: Flow) -> bool:

@@ -11,7 +11,10 @@ from typing import Final
 from ottla.pipeline.declaration import Watermark
 
 #: names that the text of a project uses itself, in lower case
-_TAKEN: Final = frozenset({"spark", "dp", "f", "formats", "read_schema", "os", "path", "sys", "cluster", "root"})
+_TAKEN: Final = frozenset(
+    {"spark", "dp", "f", "formats", "read_schema", "read_schema_file", "oneschema", "schemasbyid"}
+    | {"os", "path", "sys", "cluster", "root"}
+)
 _LINE_MAX: Final = 118
 
 

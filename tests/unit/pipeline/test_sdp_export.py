@@ -8,14 +8,17 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_pipeline import HEAD
 
 from ottla.pipeline import load
-from ottla.pipeline.declaration import Declaration, Framing
+from ottla.pipeline.declaration import Declaration
 from ottla.pipeline.sdp_export import Project, export
 from ottla.pipeline.sdp_project import command, project_files
+from ottla.spark.formats import Json
+from ottla.spark.wire_format import SchemasById
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PATTERNS = ("examples/operators/*.yaml", "examples/**/pipeline.yaml", "src/ottla/pipeline/templates/*.yaml")
@@ -326,14 +329,32 @@ def test_schema_files_of_one_name_are_copied_under_two(read: Callable[..., Decla
     assert 'B_FORMAT = formats.Avro(read_schema(str(ROOT / "schemas/2_r.avsc")))' in module
 
 
-def test_framed_values_are_not_exported(read: Callable[..., Declaration]) -> None:
-    declaration = read(HEAD)
-    source = replace(declaration.sources["orders"], framing=Framing(any_id=True))
-    project = export(replace(declaration, sources={"orders": source}))
-    assert notes(project) == [
-        "not exported: flow 'staged'; values of 'shop.orders' have Confluent's framing, which the export does not "
-        "convert"
-    ]
+def test_framing_is_a_part_of_the_format(read: Callable[..., Declaration], tmp_path: Path) -> None:
+    schema = b'{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
+    text = """
+        name: framed
+        storage: lake
+        sources:
+          a: {topic: a, format: avro, schema_file: r.avsc, framing: {confluent: {7: old.avsc, 8: r.avsc}}}
+          b: {topic: b, format: json, schema: id BIGINT, framing: {confluent: any_id}}
+        flows:
+          a_staged: {zone: staging, from: a}
+          b_staged: {zone: staging, from: b, to: [{topic: out, framing: confluent, schema_id: 9}]}
+    """
+    project = export(read(text, {"r.avsc": schema, "old.avsc": schema}))
+    (module,) = project.files.values()
+    (tmp_path / "schemas").mkdir()
+    for path in project.copies:
+        (tmp_path / path).write_bytes(schema)
+    lines = [line for line in module.splitlines() if line.startswith("from ottla") or "_FORMAT = " in line]
+    made: dict[str, Any] = {"ROOT": tmp_path}
+    exec("\n".join(lines), made)  # noqa: S102
+    assert made["A_FORMAT"].framed
+    assert made["A_FORMAT"].schemas == SchemasById({7: schema.decode(), 8: schema.decode()}, reader=schema.decode())
+    assert made["B_FORMAT"] == Json("`id` BIGINT", framed=True, any_id=True)
+    assert made["B_STAGED_TO_OUT_FORMAT"] == Json("", schema_id=9)
+    assert 'formats.encode(rows, B_STAGED_TO_OUT_FORMAT, columns=["id"], into="__value")' in module
+    assert notes(project) == []
 
 
 def test_secrets_stay_out_of_the_project(read: Callable[..., Declaration]) -> None:
