@@ -50,6 +50,13 @@ def clean_catalog(spark: SparkSession) -> Iterator[None]:
         spark.catalog.dropTempView(name)
 
 
+@pytest.fixture
+def broker() -> Iterator[BrokerProcess]:
+    """A broker of its own: the topics of the page have names that other tests use, too."""
+    with BrokerProcess.start() as broker:
+        yield broker
+
+
 @pytest.mark.usefixtures("clean_catalog")
 def test_examples_of_the_page_run_in_their_order(
     spark: SparkSession, broker: BrokerProcess, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]

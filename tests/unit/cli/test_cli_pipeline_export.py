@@ -78,16 +78,17 @@ def test_export_fails_if_a_part_is_not_exported_and_writes_the_others(ottla: Any
 
 
 def test_export_of_python_copies_the_module_and_needs_allow_code(ottla: Any, directory: Path) -> None:
-    (directory / "shop_pipeline.py").write_text(_PYTHON)
-    assert "add --allow-code" in ottla("pipeline", "export", "shop_pipeline.py", "--to", "sdp").stderr
-    result = ottla("pipeline", "export", "shop_pipeline.py", "--to", "sdp", "--allow-code")
+    (directory / "exported_pipeline.py").write_text(_PYTHON)
+    assert "add --allow-code" in ottla("pipeline", "export", "exported_pipeline.py", "--to", "sdp").stderr
+    result = ottla("pipeline", "export", "exported_pipeline.py", "--to", "sdp", "--allow-code")
     assert result.exit_code == 0
     assert (
-        "changed: flow 'trusted': the function shop_pipeline:trusted; it must work with Spark Connect" in result.stdout
+        "changed: flow 'trusted': the function exported_pipeline:trusted; it must work with Spark Connect"
+        in result.stdout
     )
-    assert (directory / "shop-sdp/modules/shop_pipeline.py").read_text() == _PYTHON
+    assert (directory / "shop-sdp/modules/exported_pipeline.py").read_text() == _PYTHON
     module = (directory / "shop-sdp/transformations/shop.py").read_text()
-    assert '_shop_pipeline.trusted(spark.readStream.table("staged"))' in module
+    assert '_exported_pipeline.trusted(spark.readStream.table("staged"))' in module
 
 
 def test_file_with_problems_is_not_exported(ottla: Any, directory: Path) -> None:
