@@ -12,6 +12,9 @@ Files that were not synced can then be incomplete only at the end of a log. ``re
 starts, because Spark would refuse to start. A batch whose offsets are deleted has not been written to any output. A
 batch whose completion is deleted is repeated, and its outputs skip it.
 
+``repair`` also deletes the state that a batch has written which is repeated. Spark writes it again, but leaves a file
+that exists as it is, even if it is empty, and fails only when a later run reads it.
+
 Other file systems, such as HDFS and object stores, make complete files durable when they are closed.
 """
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,6 +38,9 @@ _LOGS = ("offsets", "commits")
 #: the last files of a log that may be incomplete
 _CHECKED = 3
 _OWN = ("ottla-staging", "ottla-manifests")
+#: files with the state of one version, with or without an id of the attempt; a batch reads the version of its own
+#: number and writes the next one
+_STATE_FILE = re.compile(r"(\d+)(_[\w-]+)?\.(changelog|zip|delta|snapshot)$")
 
 
 class CheckpointFiles:
@@ -82,11 +89,25 @@ class CheckpointFiles:
         for path in deleted:
             log.warning("deleting a file of the checkpoint that a power failure left incomplete path=%s", path)
             os.unlink(path)
+        repeated = list(self._state_to_be_repeated())
+        for path in repeated:
+            os.unlink(path)
+        deleted += repeated
         for path in (*deleted, *self._checked_entries()):
             # A checksum file can be older or newer than its file. Spark reads a file without one.
             with suppress(FileNotFoundError):
                 os.unlink(checksum_file(path))
         return deleted
+
+    def _state_to_be_repeated(self) -> Iterator[str]:
+        """Yield the files with state that is newer than what the next batch reads."""
+        assert self._path is not None
+        offsets, commits = (_numbers(os.path.join(self._path, name)) for name in _LOGS)
+        # The last planned batch is repeated unless it is complete.
+        read = 0 if not offsets else offsets[-1] + (offsets[-1] in commits)
+        for directory, _, files in os.walk(os.path.join(self._path, "state")):
+            versions = ((name, _STATE_FILE.match(name)) for name in files)
+            yield from (os.path.join(directory, name) for name, found in versions if found and int(found[1]) > read)
 
     def _checked_entries(self) -> Iterator[str]:
         assert self._path is not None

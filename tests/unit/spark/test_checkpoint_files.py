@@ -88,9 +88,30 @@ def test_id_of_a_query_is_deleted_only_if_no_batch_was_planned_with_it(tmp_path:
 
 
 def test_cut_snapshot_of_the_state_is_deleted(tmp_path: Path) -> None:
+    write(tmp_path / "offsets" / "8", _OFFSETS)
     snapshot = write(tmp_path / "state" / "0" / "0" / "7.zip", "PK cut")
     write(tmp_path / "state" / "0" / "0" / "8.changelog", "")
     assert CheckpointFiles(str(tmp_path)).repair() == [str(snapshot)]
+
+
+@pytest.mark.parametrize(("is_complete", "kept"), [(False, 5), (True, 6)])
+def test_state_of_a_batch_that_is_repeated_is_deleted(tmp_path: Path, is_complete: bool, kept: int) -> None:
+    """Spark leaves a file that exists as it is, also an empty one, and a later run cannot read it."""
+    write(tmp_path / "metadata", '{"id":"q"}')
+    for number in range(6):
+        write(tmp_path / "offsets" / str(number), _OFFSETS)
+        if number < 5 or is_complete:
+            write(tmp_path / "commits" / str(number), _COMMIT)
+    state = tmp_path / "state" / "0" / "1"
+    for version in range(1, 8):
+        write(state / f"{version}.changelog", "" if version > kept else "changes")
+        write(state / f".{version}.changelog.crc", "crc")
+    write(state / "7_a1b2-c3.changelog", "")
+    write(state / "_metadata" / "schema", "{}")
+    CheckpointFiles(str(tmp_path)).repair()
+    names = {path.name for path in state.iterdir()} - {"_metadata"}
+    expected = range(1, kept + 1)
+    assert names == {f"{n}.changelog" for n in expected} | {f".{n}.changelog.crc" for n in expected}
 
 
 def test_checkpoint_elsewhere_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
