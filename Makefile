@@ -40,7 +40,7 @@ test: $(VENV)/.dev kcat
 
 # Tests that start no other process: seconds.
 test-fast: $(VENV)/.dev
-	$(BIN)/pytest -n $(WORKERS) -m "not broker and not client and not foreign and not crash and not spark" $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(WORKERS) -W error::ResourceWarning -m "not broker and not client and not foreign and not crash and not spark" $(PYTEST_ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -9,13 +9,14 @@ page. Each connection serves one request.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ottla.env.advice import listen_advice
+from ottla.env.connections import ConnectionServer
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
 
@@ -49,50 +50,38 @@ class MetricsServer:
         self._socket = _listen(endpoint)
         self.port: int = self._socket.getsockname()[1]
         self._pages = _Pages(fill)
-        self._server: asyncio.Server | None = None
-        #: the addresses of the clients
-        self._connections: dict[asyncio.Task[None], str] = {}
+        self._server: ConnectionServer | None = None
+        #: by client address
+        self._connections: Counter[str] = Counter()
         #: connections over the limit, closed without a reply
         self.refused = 0
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(
-            self._accepted, sock=self._socket, limit=REQUEST_BYTES_MAX, backlog=_BACKLOG
-        )
+        self._server = ConnectionServer(self._admit)
+        await self._server.start(sock=self._socket, limit=REQUEST_BYTES_MAX, backlog=_BACKLOG)
 
     async def close(self) -> None:
         if self._server is None:
             self._socket.close()
             return
-        self._server.close()
-        self._server = None
         await self._pages.close()
-        for task in list(self._connections):
-            task.cancel()
-        if self._connections:
-            await asyncio.wait(list(self._connections))
+        await self._server.close()
+        self._server = None
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host = str((writer.get_extra_info("peername") or ("?",))[0])
-        of_host = sum(each == host for each in self._connections.values())
-        if len(self._connections) >= CONNECTIONS_MAX or of_host >= CONNECTIONS_PER_HOST_MAX:
+        if self._connections.total() >= CONNECTIONS_MAX or self._connections[host] >= CONNECTIONS_PER_HOST_MAX:
             self.refused += 1
             writer.transport.abort()
             return
-        self._connections[task] = host
+        self._connections[host] += 1
         try:
             await self._serve(reader, writer)
-            writer.close()
-            with contextlib.suppress(TimeoutError, OSError):
-                async with asyncio.timeout(1):
-                    await writer.wait_closed()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client was too slow or closed the connection, or the broker stops
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            writer.transport.abort()  # the client was too slow or closed the connection
         finally:
-            writer.transport.abort()
-            del self._connections[task]
+            self._connections[host] -= 1
+            self._connections += Counter()  # drops addresses without a connection
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -33,6 +33,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from ottla.env.connections import ConnectionServer
 from ottla.wire.frame import REQUEST_START, read_client_id
 
 PRODUCE = 0
@@ -129,25 +130,11 @@ class FaultProxy:
 
     async def _serve(self) -> None:
         self._closing = asyncio.Event()
-        tasks: set[asyncio.Task[None]] = set()
-
-        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = self._loop.create_task(_Link(self, reader, writer).run())
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            # Also for a link that is cancelled before it has connected to the broker, or before it has begun.
-            task.add_done_callback(lambda _: writer.close())
-
-        server = await asyncio.start_server(accept, "127.0.0.1", self._port)
-        self.address = "{}:{}".format(*server.sockets[0].getsockname())
+        server = ConnectionServer(lambda reader, writer: _Link(self, reader, writer).run())
+        self.address = await server.start(host="127.0.0.1", port=self._port)
         self._ready.set()
         await self._closing.wait()
-        server.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        # Transports close their sockets in the next round of the loop.
-        await asyncio.sleep(0)
+        await server.close()
 
     def draw(self, api_key: int, client_id: str) -> Fault | None:
         """What happens to this request."""
@@ -202,7 +189,13 @@ class _Link:
                 writer.close()
             for task in (requests, answers, *self._repeats):
                 task.cancel()
-            await asyncio.gather(requests, answers, *self._repeats, return_exceptions=True)
+            try:
+                await asyncio.gather(requests, answers, *self._repeats, return_exceptions=True)
+                async with asyncio.timeout(_LINGER_S):
+                    await self._broker.wait_closed()
+            finally:
+                # A broker that stands still does not take what was sent to it.
+                self._broker.transport.abort()
 
     async def _pass_requests(self) -> None:
         while True:

@@ -153,7 +153,7 @@ def test_requests_that_arrive_while_a_page_is_filled_share_the_next_one() -> Non
         while not fixture.server._pages._task:
             await asyncio.sleep(0.001)
         others = [asyncio.create_task(fixture.ask()) for _ in range(4)]
-        while len(fixture.server._connections) < 5:
+        while fixture.server._connections.total() < 5:
             await asyncio.sleep(0.001)
         fixture.may_fill.set()
         answers = await asyncio.gather(first, *others)
