@@ -15,6 +15,11 @@ batch whose completion is deleted is repeated, and its outputs skip it.
 ``repair`` also deletes the state that a batch has written which is repeated. Spark writes it again, but leaves a file
 that exists as it is, even if it is empty, and fails only when a later run reads it.
 
+Spark uploads snapshots of the RocksDB state in a thread of their own, so a batch can be complete before its snapshot
+is synced. A snapshot is a zip file that lists SST files beside it, with their sizes. ``repair`` deletes a snapshot
+that lists a file which is missing or has another size. Spark then loads the snapshot before it, and the changelogs
+that follow. Spark skips such a snapshot, too, but keeps it, and later deletes what is older because of it.
+
 Other file systems, such as HDFS and object stores, make complete files durable when they are closed.
 """
 
@@ -25,6 +30,7 @@ import logging
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -41,6 +47,10 @@ _OWN = ("ottla-staging", "ottla-manifests")
 #: files with the state of one version, with or without an id of the attempt; a batch reads the version of its own
 #: number and writes the next one
 _STATE_FILE = re.compile(r"(\d+)(_[\w-]+)?\.(changelog|zip|delta|snapshot)$")
+#: the only version of the file list of a RocksDB snapshot that is known here
+_SNAPSHOT_VERSION = "v1"
+#: lists of files in that document: the field with the name of a file, and the folder beside the snapshot
+_SNAPSHOT_FILES = {"sstFiles": ("dfsSstFileName", "SSTs"), "logFiles": ("dfsLogFileName", "logs")}
 
 
 class CheckpointFiles:
@@ -84,19 +94,18 @@ class CheckpointFiles:
             deleted.append(metadata)
         for directory, _, files in os.walk(os.path.join(self._path, "state")):
             snapshots = (os.path.join(directory, name) for name in files if name.endswith(".zip"))
-            deleted += [path for path in snapshots if not zipfile.is_zipfile(path)]
+            deleted += [path for path in snapshots if not _is_snapshot(path)]
         deleted = [path for path in deleted if os.path.exists(path)]
         for path in deleted:
             log.warning("deleting a file of the checkpoint that a power failure left incomplete path=%s", path)
-            os.unlink(path)
+            _delete(path)
         repeated = list(self._state_to_be_repeated())
         for path in repeated:
-            os.unlink(path)
+            _delete(path)
         deleted += repeated
         for path in (*deleted, *self._checked_entries()):
             # A checksum file can be older or newer than its file. Spark reads a file without one.
-            with suppress(FileNotFoundError):
-                os.unlink(checksum_file(path))
+            _delete(checksum_file(path))
         return deleted
 
     def _state_to_be_repeated(self) -> Iterator[str]:
@@ -126,6 +135,12 @@ def sync_files(paths: list[str]) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+
+def _delete(path: str) -> None:
+    """Delete a file. Spark may have deleted it meanwhile, because it deletes old state after a query has stopped."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def checksum_file(path: str) -> str:
@@ -181,3 +196,23 @@ def _is_json(path: str) -> bool:
     except (ValueError, OSError):
         return False
     return True
+
+
+def _is_snapshot(path: str) -> bool:
+    """Return whether a snapshot of RocksDB is complete: a zip file, and all files that it lists, in their full size."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # Snapshots of a format that is not known here are left to Spark.
+            if "metadata" not in archive.namelist():
+                return True
+            version, _, document = archive.read("metadata").decode().partition("\n")
+        if version != _SNAPSHOT_VERSION:
+            return True
+        listed = json.loads(document)
+        return all(
+            os.path.getsize(os.path.join(os.path.dirname(path), folder, file[name])) == file["sizeBytes"]
+            for field, (name, folder) in _SNAPSHOT_FILES.items()
+            for file in listed.get(field) or ()
+        )
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error):
+        return False

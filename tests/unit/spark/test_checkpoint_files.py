@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -26,6 +27,21 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+    return path
+
+
+def write_snapshot(path: Path, sizes: dict[str, int], version: str = "v1") -> Path:
+    """Write a snapshot of RocksDB as Spark does: a zip file with a list of SST files, and the files beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    listed = [
+        {"localFileName": f"{name.partition('-')[0]}.sst", "dfsSstFileName": name, "sizeBytes": size}
+        for name, size in sizes.items()
+    ]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("CURRENT", "MANIFEST-000005")
+        archive.writestr("metadata", f"{version}\n" + json.dumps({"sstFiles": listed, "numKeys": 22}))
+    for name, size in sizes.items():
+        write(path.parent / "SSTs" / name, "s" * size)
     return path
 
 
@@ -71,10 +87,7 @@ def test_complete_checkpoint_is_left_alone(tmp_path: Path) -> None:
     write(tmp_path / "metadata", '{"id":"q"}')
     for log, text in (("offsets", _OFFSETS), ("commits", _COMMIT)):
         write(tmp_path / log / "0", text)
-    snapshot = tmp_path / "state" / "0" / "0" / "1.zip"
-    snapshot.parent.mkdir(parents=True)
-    with zipfile.ZipFile(snapshot, "w") as archive:
-        archive.writestr("file", "content")
+    write_snapshot(tmp_path / "state" / "0" / "0" / "1.zip", {"000008-a1.sst": 100, "000009-b2.sst": 0})
     assert CheckpointFiles(str(tmp_path)).repair() == []
     assert CheckpointFiles(str(tmp_path / "none")).repair() == []
 
@@ -91,6 +104,57 @@ def test_cut_snapshot_of_the_state_is_deleted(tmp_path: Path) -> None:
     write(tmp_path / "offsets" / "8", _OFFSETS)
     snapshot = write(tmp_path / "state" / "0" / "0" / "7.zip", "PK cut")
     write(tmp_path / "state" / "0" / "0" / "8.changelog", "")
+    assert CheckpointFiles(str(tmp_path)).repair() == [str(snapshot)]
+
+
+@pytest.mark.parametrize("content", [None, "", "s" * 99, "s" * 101], ids=["missing", "empty", "shorter", "longer"])
+def test_snapshot_with_an_sst_file_of_another_size_is_deleted(tmp_path: Path, content: str | None) -> None:
+    write(tmp_path / "offsets" / "8", _OFFSETS)
+    state = tmp_path / "state" / "0" / "0"
+    older = write_snapshot(state / "4.zip", {"000008-a1.sst": 100})
+    newer = write_snapshot(state / "7_c3d4-e5.zip", {"000008-a1.sst": 100, "000009-b2.sst": 100})
+    changelog = write(state / "8.changelog", "changes")
+    sst = state / "SSTs" / "000009-b2.sst"
+    sst.unlink()
+    if content is not None:
+        write(sst, content)
+    assert CheckpointFiles(str(tmp_path)).repair() == [str(newer)]
+    assert older.exists() and changelog.exists()
+
+
+def test_snapshot_with_a_missing_log_file_is_deleted(tmp_path: Path) -> None:
+    write(tmp_path / "offsets" / "8", _OFFSETS)
+    snapshot = tmp_path / "state" / "0" / "0" / "7.zip"
+    snapshot.parent.mkdir(parents=True)
+    listed = {"sstFiles": [], "logFiles": [{"dfsLogFileName": "000012-a1.log", "sizeBytes": 3}]}
+    with zipfile.ZipFile(snapshot, "w") as archive:
+        archive.writestr("metadata", "v1\n" + json.dumps(listed))
+    write(snapshot.parent / "logs" / "000012-a1.log", "log")
+    assert CheckpointFiles(str(tmp_path)).repair() == []
+    (snapshot.parent / "logs" / "000012-a1.log").unlink()
+    assert CheckpointFiles(str(tmp_path)).repair() == [str(snapshot)]
+
+
+def test_snapshot_of_an_unknown_format_is_left_alone(tmp_path: Path) -> None:
+    write(tmp_path / "offsets" / "8", _OFFSETS)
+    state = tmp_path / "state" / "0" / "0"
+    write_snapshot(state / "7.zip", {"000008-a1.sst": 100}, version="v2")
+    (state / "SSTs" / "000008-a1.sst").unlink()
+    with zipfile.ZipFile(state / "8.zip", "w") as archive:
+        archive.writestr("file", "content")
+    assert CheckpointFiles(str(tmp_path)).repair() == []
+
+
+@pytest.mark.parametrize("cut", ["list", "directory"])
+def test_snapshot_whose_bytes_are_zeros_is_deleted(tmp_path: Path, cut: str) -> None:
+    write(tmp_path / "offsets" / "8", _OFFSETS)
+    snapshot = write_snapshot(tmp_path / "state" / "0" / "0" / "7.zip", {"000008-a1.sst": 100})
+    content = snapshot.read_bytes()
+    directory = content.index(b"PK\x01\x02")
+    kept = slice(directory, None) if cut == "list" else slice(0, directory)
+    zeros = bytearray(len(content))
+    zeros[kept] = content[kept]
+    snapshot.write_bytes(zeros)
     assert CheckpointFiles(str(tmp_path)).repair() == [str(snapshot)]
 
 
