@@ -29,6 +29,7 @@ import json
 import logging
 import os
 import re
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ log = logging.getLogger("ottla.spark")
 _LOGS = ("offsets", "commits")
 #: the last files of a log that may be incomplete
 _CHECKED = 3
+#: the time of a file can be older than its last write by one step of the kernel's clock, 10 ms at most
+_CLOCK_STEP_NS = 20_000_000
 _OWN = ("ottla-staging", "ottla-manifests")
 #: files with the state of one version, with or without an id of the attempt; a batch reads the version of its own
 #: number and writes the next one
@@ -74,15 +77,16 @@ class CheckpointFiles:
         """Sync all files that were created or changed since the last call."""
         if self._path is None:
             return
-        since_ns = self._synced_ns
-        newest_ns = since_ns
+        started_ns = time.time_ns()
+        newest_ns = self._synced_ns
         changed = []
-        for directory, files in _walk(self._path, since_ns):
+        for directory, files in _walk(self._path, self._synced_ns):
             newest_ns = max(newest_ns, os.stat(directory).st_mtime_ns)
             changed += files
         sync_files(changed)
-        # Files of the same clock tick as the newest one may follow: they are synced again the next time.
-        self._synced_ns = max(newest_ns - 1, 1)
+        # Spark uploads snapshots meanwhile, also to directories that were listed already. What may have been written
+        # since the start, or in the same step of the file system's clock as the newest file, is synced the next time.
+        self._synced_ns = max(min(newest_ns - 1, started_ns - _CLOCK_STEP_NS), 1)
 
     def repair(self) -> list[str]:
         """Delete incomplete files at the end of the logs, so that Spark can start. Return their paths."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,34 @@ def test_sync_finds_new_files_at_any_depth_and_leaves_old_ones_alone(tmp_path: P
     assert str(new) in synced and str(new.parent) in synced
     assert str(old) not in synced
     assert not [name for name in synced if "ottla-staging" in name]
+
+
+def test_file_that_is_written_while_its_neighbours_are_listed_is_synced_next(
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of Spark uploads snapshots during a sync: the listed folder first, then one that is listed later."""
+    for number in (0, 1):
+        write(tmp_path / "state" / "0" / str(number) / "1.changelog", "changes")
+    files = CheckpointFiles(str(tmp_path))
+    listed: list[str] = []
+    late: list[Path] = []
+    scan = os.scandir
+
+    def scandir(path: str) -> Iterator[os.DirEntry[str]]:
+        if os.path.basename(os.path.dirname(path)) == "0":
+            listed.append(path)
+        if len(listed) == 2:
+            late.append(write(Path(listed[0]) / "2.zip", "snapshot"))
+            # The clock of file systems has steps of milliseconds: the second folder is changed some steps later.
+            os.utime(path, ns=(0, late[0].stat().st_mtime_ns + 15_000_000))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    files.sync()
+    monkeypatch.setattr(os, "scandir", scan)
+    assert str(late[0]) not in synced
+    files.sync()
+    assert str(late[0]) in synced
 
 
 @pytest.mark.parametrize("content", ["", "v1", "v1\n", _OFFSETS[:-20], "\0" * 40, "not a log"])
