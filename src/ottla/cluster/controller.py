@@ -81,8 +81,12 @@ def plan_create_topic(
         if factor > len(brokers):
             raise InvalidReplicationFactor(f"replication factor {factor} needs more than {len(brokers)} brokers")
         replicas = place_replicas(brokers, count, factor)
-    partitions = tuple(PartitionView(ids[0], leader_epoch, ids, ids) for ids in replicas)
+    partitions = tuple(_new_partition(ids, leader_epoch) for ids in replicas)
     return TopicView(name=wanted.name, topic_id=topic_id, partitions=partitions, config=dict(wanted.config))
+
+
+def _new_partition(replicas: tuple[int, ...], leader_epoch: int) -> PartitionView:
+    return PartitionView(leader=replicas[0], leader_epoch=leader_epoch, replicas=replicas, isr=replicas)
 
 
 def _check_assignments(wanted: NewTopic, brokers: Sequence[int]) -> list[tuple[int, ...]]:
@@ -158,7 +162,7 @@ def plan_create_partitions(
     else:
         start = brokers.index(topic.partitions[0].replicas[0]) if topic.partitions[0].replicas[0] in brokers else 0
         replicas = place_replicas(brokers, count - now, factor, start + now)
-    added = tuple(PartitionView(ids[0], 0, ids, ids) for ids in replicas)
+    added = tuple(_new_partition(ids, leader_epoch=0) for ids in replicas)
     return replace(topic, partitions=topic.partitions + added)
 
 
@@ -168,4 +172,4 @@ def ops_update_topic(topic: TopicView) -> list[Op]:
 
 def bump_leader_epochs(topic: TopicView) -> TopicView:
     """Return the topic with higher leader epochs, so that readers can detect a truncation after an unclean stop."""
-    return replace(topic, partitions=tuple(replace(p, leader_epoch=p.leader_epoch + 1) for p in topic.partitions))
+    return replace(topic, partitions=tuple(p.changed(leader_epoch=p.leader_epoch + 1) for p in topic.partitions))

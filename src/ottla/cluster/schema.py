@@ -1,16 +1,18 @@
 """The nodes of the metadata tree: the paths that Kafka used in ZooKeeper, but with one state node per topic.
 
     /cluster/id                    {"version": 1, "id": "..."}
-    /brokers/topics/T              {"version": 3, "topic_id": "...", "partitions": {"0": [1, 2, 3]}}
-    /brokers/topics/T/state        {"version": 1, "partitions": [[leader, leader_epoch, [isr...]], ...]}
+    /brokers/topics/T              {"version": 3, "topic_id": "...", "partitions": {"0": [1, 2, 3]},
+                                    "adding_replicas": {"0": [3]}, "removing_replicas": {}}
+    /brokers/topics/T/state        {"version": 2, "partitions": [[leader, leader_epoch, [isr...], partition_epoch]]}
     /config/topics/T               {"version": 1, "config": {"retention.ms": "1000"}}
     /config/brokers/N, <default>   the same
     /config/groups/G               the same; G is the group's name, percent-encoded
     /admin/deleted_topics/T        {"version": 1, "deleted_ms": 1700000000000}
     /latest_producer_id_block      {"version": 1, "broker": 1, "block_start": "0", "block_end": "999"}
 
-Kafka had a state node per partition. With one per topic, a leader change of ten thousand partitions takes one write
-per topic.
+Kafka had a state node per partition, whose version was the partition epoch. With one node per topic, a leader change of
+ten thousand partitions takes one write per topic, and the partition epoch is a column. A state of version 1 has no such
+column: its partition epochs are 0.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from ottla.cluster.schema import (
     BROKER_CONFIGS,
@@ -36,14 +37,32 @@ RECENTLY_DELETED_MS = 10_000
 TOPIC_ID_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
+#: leader of a partition that has none
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
     """The replicas of a partition, its leader and its in-sync replicas."""
 
+    #: broker id of the leader; NO_LEADER if no in-sync replica is alive
     leader: int
+    #: incremented with every change of the leader or of the replicas
     leader_epoch: int
+    #: broker ids, the preferred leader first; they include ``adding`` and ``removing``
     replicas: tuple[int, ...]
+    #: in-sync replicas, a subset of ``replicas``
     isr: tuple[int, ...]
+    #: incremented with every change of any field
+    partition_epoch: int = 0
+    #: replicas that a reassignment adds
+    adding: tuple[int, ...] = ()
+    #: replicas that a reassignment removes
+    removing: tuple[int, ...] = ()
+
+    def changed(self, **fields: Any) -> PartitionView:
+        """Return the partition with these fields changed and the next partition epoch."""
+        return replace(self, partition_epoch=self.partition_epoch + 1, **fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +84,18 @@ class TopicView:
                 "version": 3,
                 "topic_id": topic_id_text(self.topic_id),
                 "partitions": {str(number): list(p.replicas) for number, p in enumerate(self.partitions)},
+                "adding_replicas": {
+                    str(number): list(p.adding) for number, p in enumerate(self.partitions) if p.adding
+                },
+                "removing_replicas": {
+                    str(number): list(p.removing) for number, p in enumerate(self.partitions) if p.removing
+                },
             }
         )
 
     def state_json(self) -> bytes:
-        rows = [[p.leader, p.leader_epoch, list(p.isr)] for p in self.partitions]
-        return to_json({"version": 1, "partitions": rows})
+        rows = [[p.leader, p.leader_epoch, list(p.isr), p.partition_epoch] for p in self.partitions]
+        return to_json({"version": 2, "partitions": rows})
 
     def config_json(self) -> bytes:
         return config_json(self.config)
@@ -78,6 +103,46 @@ class TopicView:
 
 def id_bytes(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "==")
+
+
+_Replicas = dict[int, tuple[int, ...]]
+
+
+class _Assignment(NamedTuple):
+    """The node of a topic: broker ids by partition number."""
+
+    topic_id: bytes
+    replicas: _Replicas
+    adding: _Replicas
+    removing: _Replicas
+
+
+class _State(NamedTuple):
+    """The row of one partition in the state of a topic."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    partition_epoch: int
+
+
+def _assignment_of(value: bytes) -> _Assignment:
+    data = json.loads(value)
+    topic_id = id_bytes(data["topic_id"])
+    if len(topic_id) != TOPIC_ID_BYTES:
+        raise ValueError(f"the topic id has {len(topic_id)} bytes")
+    replicas, adding, removing = (
+        {int(number): tuple(map(int, ids)) for number, ids in lists.items()}
+        for lists in (data["partitions"], data.get("adding_replicas", {}), data.get("removing_replicas", {}))
+    )
+    return _Assignment(topic_id, replicas, adding, removing)
+
+
+def _state_of(row: list[Any]) -> _State:
+    """Return the state of a partition. A row of version 1 has no partition epoch."""
+    leader, leader_epoch, isr, *rest = row
+    (partition_epoch,) = rest or (0,)
+    return _State(int(leader), int(leader_epoch), tuple(map(int, isr)), int(partition_epoch))
 
 
 class ClusterView:
@@ -96,8 +161,8 @@ class ClusterView:
         self.version = 0
         #: incremented when a topic is created, deleted or changed
         self.topics_version = 0
-        self._assignments: dict[str, tuple[bytes, dict[int, tuple[int, ...]]]] = {}
-        self._states: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
+        self._assignments: dict[str, _Assignment] = {}
+        self._states: dict[str, list[_State]] = {}
         self._configs: dict[str, dict[str, str]] = {}
 
     def apply(self, changes: Iterable[Changed]) -> tuple[list[tuple[TopicView | None, TopicView | None]], bool]:
@@ -154,17 +219,11 @@ class ClusterView:
             if value is None:
                 self._states.pop(topic, None)
             else:
-                rows = json.loads(value)["partitions"]
-                self._states[topic] = [(int(leader), int(epoch), tuple(map(int, isr))) for leader, epoch, isr in rows]
+                self._states[topic] = [_state_of(row) for row in json.loads(value)["partitions"]]
         elif value is None:
             self._assignments.pop(topic, None)
         else:
-            data = json.loads(value)
-            replicas = {int(number): tuple(map(int, ids)) for number, ids in data["partitions"].items()}
-            topic_id = id_bytes(data["topic_id"])
-            if len(topic_id) != TOPIC_ID_BYTES:
-                raise ValueError(f"the topic id has {len(topic_id)} bytes")
-            self._assignments[topic] = topic_id, replicas
+            self._assignments[topic] = _assignment_of(value)
 
     def _refresh(self, topic: str) -> tuple[TopicView | None, TopicView | None]:
         """Rebuild one topic from its nodes. Return the old and the new topic; None without assignment or state."""
@@ -174,12 +233,16 @@ class ClusterView:
         assignment, state = self._assignments.get(topic), self._states.get(topic)
         if assignment is None or state is None:
             return old, None
-        topic_id, replicas = assignment
+        topic_id, replicas, adding, removing = assignment
         if any(number not in replicas for number in range(len(state))):
             raise MalformedNode(topic_path(topic), "it has fewer partitions than its state")
         partitions = tuple(
-            PartitionView(leader, epoch, replicas[number], isr) for number, (leader, epoch, isr) in enumerate(state)
-        )
+            PartitionView(
+                leader=row.leader, leader_epoch=row.leader_epoch, replicas=replicas[number], isr=row.isr,
+                partition_epoch=row.partition_epoch, adding=adding.get(number, ()), removing=removing.get(number, ()),
+            )
+            for number, row in enumerate(state)
+        )  # fmt: skip
         new = TopicView(name=topic, topic_id=topic_id, partitions=partitions, config=self._configs.get(topic, {}))
         self.topics[topic] = self.topics_by_id[topic_id] = new
         return old, new

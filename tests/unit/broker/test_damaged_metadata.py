@@ -40,7 +40,8 @@ async def live(data: Path, *, topics: int = 0) -> None:
         for number in range(topics):
             topic = TopicView(
                 name=f"topic-{number}", topic_id=bytes([number + 1] * 16),
-                partitions=(PartitionView(1, 0, (1,), (1,)),) * 3, config={"retention.ms": "1000"},
+                partitions=(PartitionView(leader=1, leader_epoch=0, replicas=(1,), isr=(1,)),) * 3,
+                config={"retention.ms": "1000"},
             )  # fmt: skip
             assert broker._store is not None
             await broker._store.multi(ops_create_topic(topic))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,9 @@ from ottla.cluster.controller import (
     plan_create_topic,
 )
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.schema import SKELETON, ops_create_skeleton
-from ottla.cluster.store import Changed, Create, Delete, Node, Put
-from ottla.cluster.view import ClusterView, TopicView
+from ottla.cluster.schema import SKELETON, ops_create_skeleton, state_path, to_json, topic_path
+from ottla.cluster.store import Changed, Create, Delete, MalformedNode, Node, Put
+from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.model.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -35,6 +36,7 @@ from ottla.model.errors import (
     PolicyViolation,
     TopicAlreadyExists,
 )
+from ottla.model.types import topic_id_text
 
 ID = bytes(range(16))
 
@@ -151,6 +153,38 @@ def test_new_partitions_follow_the_old_ones() -> None:
 def test_leader_epochs_go_up_after_a_stop_that_was_not_clean() -> None:
     topic = plan(ClusterView())
     assert [p.leader_epoch for p in bump_leader_epochs(topic).partitions] == [1, 1, 1]
+
+
+def test_partition_state_is_read_back_as_it_was_stored() -> None:
+    moving = PartitionView(
+        leader=NO_LEADER, leader_epoch=7, replicas=(4, 5, 1), isr=(1,), partition_epoch=12, adding=(4, 5), removing=(1,)
+    )
+    topic = plan(ClusterView())
+    topic = replace(topic, partitions=(*topic.partitions, moving))
+    assert view_with(topic).topics["orders"].partitions == topic.partitions
+
+
+def test_state_of_version_1_is_read_with_partition_epoch_0() -> None:
+    view = view_with(plan(ClusterView(), partition_count=1))
+    state = to_json({"version": 1, "partitions": [[0, 3, [0]]]})
+    assignment = to_json({"version": 3, "topic_id": topic_id_text(ID), "partitions": {"0": [0]}})
+    view.apply([Changed(topic_path("orders"), Node(assignment, 1)), Changed(state_path("orders"), Node(state, 1))])
+    (partition,) = view.topics["orders"].partitions
+    assert partition == PartitionView(leader=0, leader_epoch=3, replicas=(0,), isr=(0,), partition_epoch=0)
+
+
+@pytest.mark.parametrize("row", [[0, 3], [0, 3, [0], 1, 1], [0, 3, 0], ["x", 3, [0]]])
+def test_row_of_partition_state_with_wrong_columns_is_malformed(row: list[object]) -> None:
+    view = view_with(plan(ClusterView(), partition_count=1))
+    with pytest.raises(MalformedNode):
+        view.apply([Changed(state_path("orders"), Node(to_json({"version": 2, "partitions": [row]}), 1))])
+
+
+def test_every_change_of_a_partition_increases_its_partition_epoch() -> None:
+    topic = bump_leader_epochs(plan(ClusterView()))
+    assert [p.partition_epoch for p in topic.partitions] == [1, 1, 1]
+    larger = plan_create_partitions(topic, [0], 4, None)
+    assert [p.partition_epoch for p in larger.partitions] == [1, 1, 1, 0], "old partitions do not change"
 
 
 @pytest.mark.parametrize(
