@@ -9,15 +9,15 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import click
 
+from generated_page import DOCS, write_page
 from ottla.cli import position, record_format
 from ottla.cli.connection import connection_options
 from ottla.cli.main import main as command_line
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "cli.md"
+PAGE = DOCS / "reference" / "cli.md"
 
 _HEAD = """\
 # The `ottla` command
@@ -83,18 +83,7 @@ def generate() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    page = generate()
-    if arguments == ["--check"]:
-        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
-            print(f"{PAGE.name} is out of date; run python tools/generate_cli_docs.py", file=sys.stderr)
-            return 1
-        return 0
-    if arguments:
-        print(__doc__, file=sys.stderr)
-        return 2
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(page, encoding="utf-8")
-    return 0
+    return write_page(PAGE, generate(), arguments, tool="generate_cli_docs", usage=__doc__)
 
 
 def _common_options() -> list[click.Option]:

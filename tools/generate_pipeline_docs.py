@@ -8,31 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
+from generated_page import DOCS, replace_lines, write_page
 from ottla.pipeline.keys import SECTIONS, Section
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "pipelines.md"
+PAGE = DOCS / "pipelines.md"
 _BEGIN = "<!-- keys: written by tools/generate_pipeline_docs.py; do not edit -->"
 _END = "<!-- end of keys -->"
 
 
 def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
-    page = PAGE.read_text(encoding="utf-8")
-    head, begin, rest = page.partition(_BEGIN)
-    _, end, tail = rest.partition(_END)
-    assert begin and end, f"{PAGE.name} has lost its marks"
-    current = "".join([head, begin, "\n\n", "\n".join(_lines()), "\n", end, tail])
-    if current == page:
-        return 0
-    if arguments:
-        print(f"{PAGE.name} is out of date; run python tools/generate_pipeline_docs.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(current, encoding="utf-8")
-    return 0
+    text = replace_lines(PAGE, _BEGIN, _END, _lines())
+    return write_page(PAGE, text, arguments, tool="generate_pipeline_docs", usage=__doc__)
 
 
 def _lines() -> Iterator[str]:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
-from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-_TOOL = Path(__file__).resolve().parents[2] / "tools" / "capture_screens.py"
-
-
-def new_terminal(columns: int, lines: int) -> Any:
-    spec = importlib.util.spec_from_file_location("capture_screens", _TOOL)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Terminal(columns, lines)
+from capture_screens import Terminal
 
 
 def test_live_view_of_rich_is_drawn_in_place() -> None:
-    terminal = new_terminal(20, 5)
+    terminal = Terminal(20, 5)
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=20, height=5, legacy_windows=False)
     console.print("before")
@@ -38,7 +27,7 @@ def test_live_view_of_rich_is_drawn_in_place() -> None:
 
 
 def test_lines_wrap_at_the_width_and_scroll_at_the_height() -> None:
-    terminal = new_terminal(4, 2)
+    terminal = Terminal(4, 2)
     terminal.feed("abcdef\r\ngh\r\n\x1b[1Aij\x1b[K")
     assert terminal.scrolled == ["abcd", "ef"]
     assert terminal.show() == "ij"

@@ -1,12 +1,11 @@
 """The settings of the broker and of topics: parsing, precedence, DescribeConfigs and AlterConfigs."""
 
-import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+import generate_docs
 from ottla.model.errors import ErrorCode, InvalidRequest
 from ottla.model.setting_types import (
     ANY,
@@ -44,7 +43,6 @@ from ottla.model.settings_foreign import foreign_rows
 from ottla.model.settings_unused import UnusedSettings
 from ottla.model.types import Endpoint
 
-ROOT = Path(__file__).resolve().parents[3]
 HOUR_MS = 3_600_000
 
 KRAFT_PROPERTIES = """\
@@ -709,8 +707,4 @@ def test_a_name_left_behind_can_be_deleted() -> None:
 
 
 def test_the_reference_page_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "tools" / "generate_docs.py")
-    assert spec is not None and spec.loader is not None
-    generate_docs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate_docs)
     assert generate_docs.outdated_pages() == [], "run: python tools/generate_docs.py"

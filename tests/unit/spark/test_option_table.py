@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+import generate_spark_docs
 from ottla.spark.option_table import KAFKA_PROPERTIES, TABLE_OPTIONS, TOPIC_OPTIONS, Option, Use
 from ottla.spark.options import OptionError, ReadOptions
 from ottla.spark.table_options import TableReadOptions, TableWriteOptions
@@ -52,12 +51,7 @@ def test_documented_default_of_a_table_option_is_the_default(option: Option) -> 
 
 
 def test_tables_of_the_reference_page_are_current() -> None:
-    file = Path(__file__).resolve().parents[3] / "tools" / "generate_spark_docs.py"
-    spec = importlib.util.spec_from_file_location("generate_spark_docs", file)
-    assert spec is not None and spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    assert tool.main(["--check"]) == 0
+    assert generate_spark_docs.main(["--check"]) == 0
 
 
 def test_option_for_one_kind_of_read_is_refused_or_reported_as_ignored_in_the_other() -> None:
