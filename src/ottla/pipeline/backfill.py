@@ -8,7 +8,8 @@ The result is what the stream has made, with one difference: to one batch nothin
 watermark are in it.
 
 What a range means: rows that come from one record are replaced by the record's time, other rows by the time that
-their table is parted by, or else by the column of their watermark. A table without any of these is replaced as a whole.
+their table is partitioned by, or else by the column of their watermark. A table without any of these is replaced as a
+whole.
 """
 
 from __future__ import annotations

@@ -57,5 +57,5 @@ def resolve(declaration: Declaration, path: str) -> str:
 
 
 def partition_name(partition: PartitionColumn) -> str:
-    """The column a table is parted by: parts of a time get one of their own."""
+    """The column a table is partitioned by: parts of a time get one of their own."""
     return partition.column if partition.part is None else f"_{partition.part}_{partition.column}"

@@ -338,7 +338,7 @@ def _identity(name: str, batch: Batch) -> dict[str, str]:
 
 
 def with_partitions(rows: DataFrame, partition_by: tuple[PartitionColumn, ...]) -> DataFrame:
-    """Rows with the columns their table is parted by."""
+    """Rows with the columns their table is partitioned by."""
     for one in partition_by:
         if one.part is not None:
             rows = rows.withColumn(partition_name(one), partition_value(one))

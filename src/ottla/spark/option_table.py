@@ -42,6 +42,19 @@ _NUMBER = "number > 0"
 _TIME = "duration"
 _FLAG = "true, false"
 
+#: which batch is written, for both formats
+_BATCH_OPTIONS = (
+    Option(
+        "ottla.batch.id", "number", "", Use.WRITE_BATCH,
+        "In `foreachBatch`: the batch id. A repeated batch is written once.",
+    ),
+    Option(
+        "ottla.batch.digest", "text", "", Use.WRITE_BATCH,
+        "In `foreachBatch`: a digest of the input of the batch. A batch with the same id and another digest is "
+        "refused.",
+    ),
+)  # fmt: skip
+
 #: ``format("ottla")``
 TOPIC_OPTIONS = (
     Option(
@@ -129,9 +142,9 @@ TOPIC_OPTIONS = (
     ),
     Option(
         "fetchOffset.numRetries", _NUMBER, "3", Use.READ,
-        "How often an answer is asked for before it counts as lost data.",
+        "How often the driver requests offsets before missing records count as lost.",
     ),
-    Option("fetchOffset.retryIntervalMs", _TIME, "1s", Use.READ, "The time between two such questions."),
+    Option("fetchOffset.retryIntervalMs", _TIME, "1s", Use.READ, "The time between two such requests."),
     Option(
         "kafkaConsumer.pollTimeoutMs", _TIME, "120s", Use.READ,
         "How long a task tries to fetch records, brokers that restart included.",
@@ -150,20 +163,12 @@ TOPIC_OPTIONS = (
         "Distinguishes two sinks that one query writes to. In `foreachBatch`, together with `ottla.batch.id`, the "
         "name under which batches are remembered: unique in the cluster, and the same after a restart.",
     ),
-    Option(
-        "ottla.batch.id", "number", "", Use.WRITE_BATCH,
-        "In `foreachBatch`: the batch id. A repeated batch is written once.",
-    ),
-    Option(
-        "ottla.batch.digest", "text", "", Use.WRITE_BATCH,
-        "In `foreachBatch`: a digest of the input of the batch. A batch with the same id and another digest is "
-        "refused.",
-    ),
+    *_BATCH_OPTIONS,
     Option(
         "stagingDir", "directory", "", Use.WRITE,
         "Where tasks store rows until the driver sends them. Tasks and driver must see the same files: a mounted "
         "path, `s3://`, `hdfs://`.",
-        shown_default="`ottla-staging` in the checkpoint; for a batch, in the temporary directory of the driver's ",
+        shown_default="`ottla-staging` in the checkpoint; for a batch, in the driver's temporary directory",
     ),
     Option(
         "ottla.inline.bytes.max", _NUMBER, str(4 << 20), Use.WRITE,
@@ -320,15 +325,7 @@ TABLE_OPTIONS = (
         "Distinguishes two sinks that one query writes to. In `foreachBatch`, together with `ottla.batch.id`, the "
         "name under which batches are remembered.",
     ),
-    Option(
-        "ottla.batch.id", "number", "", Use.WRITE_BATCH,
-        "In `foreachBatch`: the batch id. A repeated batch is written once.",
-    ),
-    Option(
-        "ottla.batch.digest", "text", "", Use.WRITE_BATCH,
-        "In `foreachBatch`: a digest of the input of the batch. A batch with the same id and another digest is "
-        "refused.",
-    ),
+    *_BATCH_OPTIONS,
 )  # fmt: skip
 
 

@@ -239,6 +239,17 @@ class Options:
         except ValueError as error:
             raise OptionError(f"the option {name}: {error}") from None
 
+    def batch(self, *, stream: bool) -> tuple[str | None, int | None]:
+        """Return the name of the sink and the id of the batch that is written. Raise OptionError if they do not fit."""
+        sink_name, batch_id = self.text("ottla.sink.name"), self.text("ottla.batch.id")
+        if batch_id is not None and not batch_id.isdecimal():
+            raise OptionError(f"the option ottla.batch.id is the number of a batch, not {batch_id!r}")
+        if stream and batch_id is not None:
+            raise OptionError("the option ottla.batch.id is for writes inside foreachBatch: a stream knows its batch")
+        if not stream and (batch_id is None) != (sink_name is None):
+            raise OptionError("a batch write takes ottla.sink.name and ottla.batch.id together, or neither")
+        return sink_name, None if batch_id is None else int(batch_id)
+
     def connection(self) -> Connection:
         bootstrap = self.properties.get("bootstrap.servers", "").strip()
         if not bootstrap:

@@ -139,7 +139,8 @@ class TableCommit:
         merged = merge(schema_of(table), self._rows, grow=self._merge_schema)
         missing = [column for column in columns if column not in {field["name"] for field in merged.rows["fields"]}]
         if missing:
-            raise SchemaMismatch(f"the table is parted by {', '.join(missing)}, which the rows do not have: add it")
+            names = ", ".join(missing)
+            raise SchemaMismatch(f"the table is partitioned by {names}, which the rows do not have: add it")
         return TablePlan(rows=merged.rows, partition_by=columns)
 
     def commit(self, files: Sequence[DataFile], batch: TableBatch | None = None) -> Committed:
@@ -311,7 +312,7 @@ class TableCommit:
         columns = tuple(table.metadata().partition_columns)
         if self._partition_by and self._partition_by != columns:
             raise SchemaMismatch(
-                f"the table {self._location.uri} is parted by {', '.join(columns) or 'nothing'}, not by "
+                f"the table {self._location.uri} is partitioned by {', '.join(columns) or 'nothing'}, not by "
                 f"{', '.join(self._partition_by)}: leave partitionBy out, or write to another table"
             )
         return columns

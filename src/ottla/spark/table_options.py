@@ -107,7 +107,7 @@ class TableWriteOptions:
     def parse(cls, options: Mapping[str, str], *, stream: bool, overwrite: bool = False) -> Self:
         location, given = _parse(options, _WRITE_NAMES)
         columns = [column.strip() for column in (given.text("partitionBy") or "").split(",")]
-        sink_name, batch_id = given.text("ottla.sink.name"), given.text("ottla.batch.id")
+        sink_name, batch_id = given.batch(stream=stream)
         vacuum_hours = given.text("vacuumHours")
         parsed = cls(
             location=location,
@@ -122,7 +122,7 @@ class TableWriteOptions:
             vacuum_hours=None if vacuum_hours is None else _whole_number("vacuumHours", vacuum_hours),
             sink_name=sink_name,
             checkpoint_location=given.text("checkpointLocation") or None,
-            batch_id=None if batch_id is None else _whole_number("ottla.batch.id", batch_id),
+            batch_id=batch_id,
             batch_digest=given.text("ottla.batch.digest") or None,
         )
         parsed._check(stream=stream, overwrite=overwrite)
@@ -131,10 +131,6 @@ class TableWriteOptions:
     def _check(self, *, stream: bool, overwrite: bool) -> None:
         if self.compression not in _COMPRESSIONS:
             raise OptionError(f"the option compression is one of {', '.join(_COMPRESSIONS)}, not {self.compression!r}")
-        if stream and self.batch_id is not None:
-            raise OptionError("the option ottla.batch.id is for writes inside foreachBatch: a stream knows its batch")
-        if not stream and (self.batch_id is None) != (self.sink_name is None):
-            raise OptionError("a batch write takes ottla.sink.name and ottla.batch.id together, or neither")
         if self.replace_where is not None and (stream or not overwrite):
             raise OptionError('the option replaceWhere is for batch writes with mode("overwrite")')
         if self.replace_where is not None and self.overwrite_schema:

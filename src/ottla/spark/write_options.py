@@ -54,8 +54,7 @@ class WriteOptions:
         for name, value in options.items():
             if name not in others:
                 given.properties[_TRANSACTION_TIMEOUT] = str(value)
-        sink_name, batch_id = given.text("ottla.sink.name"), given.text("ottla.batch.id")
-        _check_names(sink_name, batch_id, stream=stream)
+        sink_name, batch_id = given.batch(stream=stream)
         return cls(
             connection=given.connection(),
             topic=given.text("topic") or None,
@@ -68,7 +67,7 @@ class WriteOptions:
             transaction_timeout_ms=given.property_number(_TRANSACTION_TIMEOUT, _TRANSACTION_TIMEOUT_MS),
             checkpoint_location=given.text("checkpointLocation") or None,
             sink_name=sink_name,
-            batch_id=int(batch_id) if batch_id is not None else None,
+            batch_id=batch_id,
             batch_digest=given.text("ottla.batch.digest") or None,
         )
 
@@ -79,15 +78,6 @@ def _refuse_transactional_id(options: Mapping[str, str]) -> None:
             "the option 'kafka.transactional.id' is not supported: the id is made of the query's id, which belongs to "
             "its checkpoint; leave it out"
         )
-
-
-def _check_names(sink_name: str | None, batch_id: str | None, *, stream: bool) -> None:
-    if batch_id is not None and not batch_id.isdecimal():
-        raise OptionError(f"the option ottla.batch.id is a batch's number, not {batch_id!r}")
-    if stream and batch_id is not None:
-        raise OptionError("the option ottla.batch.id is for writes inside foreachBatch: a stream knows its batch")
-    if not stream and (batch_id is None) != (sink_name is None):
-        raise OptionError("a batch write takes ottla.sink.name and ottla.batch.id together, or neither")
 
 
 def _codec(text: str) -> int:

@@ -254,7 +254,7 @@ def test_rows_that_cannot_make_a_table_are_refused(
 
 def test_other_partitions_than_the_tables_are_refused(fixture: Fixture) -> None:
     TableCommit(fixture.location, schema(v="long", day="date"), partition_by=("day",)).commit([])
-    with pytest.raises(SchemaMismatch, match="is parted by day, not by v"):
+    with pytest.raises(SchemaMismatch, match="is partitioned by day, not by v"):
         TableCommit(fixture.location, schema(v="long", day="date"), partition_by=("v",)).plan()
     with pytest.raises(SchemaMismatch, match="which the rows do not have"):
         TableCommit(fixture.location, schema(v="long")).plan()
