@@ -13,7 +13,6 @@ import gc
 import json
 import logging
 import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
 
 from ottla.broker.apis.fetch import FetchApi
@@ -36,21 +35,23 @@ from ottla.cluster.schema import (
     to_json,
     topic_config_path,
 )
-from ottla.cluster.store import Changed, Create, MalformedNode, Op, Put, StoreError
+from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Op, Put, StoreError
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
+from ottla.env.collector import freeze_objects
 from ottla.env.deferred import Deferred
 from ottla.env.disk import Disk, RealDisk
 from ottla.env.metrics import Histogram
 from ottla.env.metrics_server import MetricsServer
-from ottla.env.tasks import Tasks, ThreadPool
+from ottla.env.tasks import Tasks, ThreadPool, Threads
 from ottla.env.timers import TimerWheel
 from ottla.log.store import LogStore, PartitionSpec, check_owner, read_meta
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings
 from ottla.model.types import Endpoint, TopicPartition
-from ottla.net.server import Server, bind
+from ottla.net.network import Listener, Network, SocketNetwork
+from ottla.net.server import Server
 from ottla.replica.manager import ReplicaManager
 from ottla.wire import APIS
 
@@ -69,6 +70,8 @@ class Broker:
     def __init__(
         self, settings: BrokerSettings, *, loop: asyncio.AbstractEventLoop, clock: Clock | None = None,
         disk: Disk | None = None, random_bytes: Callable[[int], bytes] = os.urandom,
+        network: Network | None = None, threads: Threads | None = None,
+        open_store: Callable[[str], MetadataStore] = EmbeddedStore.open, freeze: Callable[[], None] = freeze_objects,
     ) -> None:  # fmt: skip
         # Environment
         self._settings = settings
@@ -76,9 +79,12 @@ class Broker:
         self._clock = clock or SystemClock()
         self._disk = disk or RealDisk()
         self._random_bytes = random_bytes
+        self._network: Network = network or SocketNetwork()
+        self._open_store = open_store
+        self._freeze = freeze
 
         # Parts
-        self._threads = ThreadPool(loop, settings.sync_threads, "disk")
+        self._threads: Threads = threads or ThreadPool(loop, settings.sync_threads, "disk")
         self._tasks = Tasks()
         self._wheel = TimerWheel(loop)
         #: partitions added since objects were last frozen
@@ -96,9 +102,9 @@ class Broker:
             connections_max=settings.max_connections,
             connections_max_per_ip=settings.max_connections_per_ip, idle_ms_max=settings.connections_max_idle_ms,
             in_flight_max=settings.queued_max_requests, before_replies=self._write_turn,
-            latency=self._latency,
+            latency=self._latency, network=self._network,
         )  # fmt: skip
-        self._store: EmbeddedStore | None = None
+        self._store: MetadataStore | None = None
         self._services: Services | None = None
         self._coordination: Coordination | None = None
         self._produce: ProduceApi | None = None
@@ -120,8 +126,8 @@ class Broker:
     async def start(self) -> None:
         """Start the broker. Raise StartError with one line for the operator, with no file changed."""
         settings = self._settings
-        sockets = [
-            (endpoint, bind(
+        listeners = [
+            (endpoint, self._network.bind(
                 endpoint, backlog=settings.socket_listen_backlog_size,
                 send_buffer_bytes=settings.socket_send_buffer_bytes,
                 receive_buffer_bytes=settings.socket_receive_buffer_bytes,
@@ -136,8 +142,8 @@ class Broker:
             cluster_id = await self._open_data()
             await self._open_logs(cluster_id)
         except BaseException as error:
-            for _, sock in sockets:
-                sock.close()
+            for _, listener in listeners:
+                listener.close()
             if isinstance(error, MalformedNode):
                 path = os.path.join(settings.data_dirs[0], FILE_NAME)
                 raise StartError(f"{path} is damaged, {error}; restore the file from a backup") from None
@@ -146,11 +152,10 @@ class Broker:
                 text = f"{error}; see that the disk of {where} has room and works, then start again"
                 raise StartError(text) from None
             raise
-        await self._accept(sockets)
+        await self._accept(listeners)
         self._tasks.start(self._keep_house(), "housekeeping")
         # Objects loaded so far live until the stop: the garbage collector need not look at them again.
-        gc.collect()
-        gc.freeze()
+        self._freeze()
 
     async def _open_data(self) -> str:
         """Steps 2 to 4: open the metadata store and return the cluster id."""
@@ -166,7 +171,7 @@ class Broker:
             where = _data_dir_of(error.filename, settings.data_dirs)
             advice = directory_advice(error, option="--data")
             raise StartError(f"data directory {where} cannot be used: {advice}") from None
-        self._store = EmbeddedStore.open(store_path)
+        self._store = self._open_store(store_path)
         node = await self._store.get(CLUSTER_ID)
         try:
             stored = None if node is None else str(json.loads(node.value)["id"])
@@ -268,17 +273,17 @@ class Broker:
     def _new_topic_id(self) -> bytes:
         return self._random_bytes(16)
 
-    async def _accept(self, sockets: list[tuple[Endpoint, socket.socket]]) -> None:
+    async def _accept(self, listeners: list[tuple[Endpoint, Listener]]) -> None:
         """Step 6: accept connections."""
         assert self._services is not None and self._store is not None
         apis = served_apis()
         self._produce, self._fetch = ProduceApi(self._services), FetchApi(self._services)
         self._metrics.fetch = self._fetch
-        for endpoint, sock in sockets:
+        for endpoint, listener in listeners:
             dispatcher = Dispatcher(self._services, endpoint.name, apis, self._produce, self._fetch)
             self._dispatchers.append(dispatcher)
-            await self.server.start(sock, dispatcher.handle)
-            self.endpoints.append(endpoint._replace(port=sock.getsockname()[1]))
+            await self.server.start(listener, dispatcher.handle)
+            self.endpoints.append(endpoint._replace(port=listener.port))
 
     # -- changes in the store -------------------------------------------------------------------------------------
 

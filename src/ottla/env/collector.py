@@ -19,6 +19,12 @@ LONG_S: Final = 0.01
 _FULL: Final = 2
 
 
+def freeze_objects() -> None:
+    """Collect garbage once, then exempt all objects that exist now from later collections."""
+    gc.collect()
+    gc.freeze()
+
+
 class FreezeSurvivors:
     """A callback of the garbage collector."""
 

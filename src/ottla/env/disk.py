@@ -73,6 +73,8 @@ class Disk(Protocol):
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None: ...
     def free_bytes(self, path: str) -> int: ...
     def total_bytes(self, path: str) -> int: ...
+    def lock(self, path: str) -> int | None:
+        """Lock a file until its descriptor is closed; return the descriptor, None if another process has the lock."""
 
 
 def read_derived_file(disk: Disk, path: str) -> bytes | None:
@@ -197,13 +199,11 @@ class RealDisk:
         status = os.statvfs(path)
         return status.f_blocks * status.f_frsize
 
-
-def lock_file(path: str) -> int | None:
-    """Lock a file until this process ends, and return its descriptor; None if another process holds the lock."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
+    def lock(self, path: str) -> int | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return fd

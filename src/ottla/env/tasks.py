@@ -5,14 +5,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
 Done = Callable[[OSError | None], None]
+
+#: threads of ``run_all``, which the broker uses once, at its stop
+_RUN_ALL_THREADS = 16
+
+
+class Threads(Protocol):
+    """Threads for system calls that block. A simulation replaces them."""
+
+    def submit(self, work: Work, done: Done) -> None:
+        """Run ``work`` in a thread, then ``done(error)`` on the event loop. ``work`` may raise only OSError."""
+
+    def run_all(self, works: Sequence[Work]) -> None:
+        """Run all of ``works`` and return when they have ended. Raise the error of the first one that failed."""
+
+    async def drain(self) -> None:
+        """Wait until all submitted jobs have reported their result."""
+
+    def close(self) -> None:
+        """End the threads."""
 
 
 class ThreadPool:
@@ -33,7 +53,6 @@ class ThreadPool:
         self._idle: asyncio.Event | None = None
 
     def submit(self, work: Work, done: Done) -> None:
-        """Run ``work`` in a thread, then ``done(error)`` on the event loop. ``work`` may raise only OSError."""
         self._in_flight += 1
         if self._in_flight > len(self._threads) < self._threads_max:
             thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
@@ -41,8 +60,13 @@ class ThreadPool:
             thread.start()
         self._queue.put((work, done))
 
+    def run_all(self, works: Sequence[Work]) -> None:
+        # Many concurrent syncs take little more time than one.
+        with ThreadPoolExecutor(_RUN_ALL_THREADS) as threads:
+            for ended in [threads.submit(work) for work in works]:
+                ended.result()
+
     async def drain(self) -> None:
-        """Wait until all submitted jobs have reported their result."""
         while self._in_flight:
             self._idle = asyncio.Event()
             await self._idle.wait()
@@ -78,11 +102,12 @@ class Tasks:
     """The tasks of one owner, which stops them together. The exception of a failed task is logged."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: a dict and not a set, so that tasks end in the order in which they were started
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._finished)
 
     async def stop(self) -> None:
@@ -92,6 +117,6 @@ class Tasks:
             await asyncio.wait(list(self._tasks))
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task failed name=%s", task.get_name(), exc_info=error)

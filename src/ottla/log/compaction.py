@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from weakref import WeakSet
 
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, RealDisk, WriteFailed
-from ottla.env.tasks import ThreadPool
+from ottla.env.tasks import Threads
 from ottla.log.cleaner import (
     KEY_BYTES,
     CleanerFailed,
@@ -120,7 +120,7 @@ def _is_overdue(dirty: list[Segment], lag_ms: int, now_ms: int) -> bool:
 class Compactor:
     """Compacts the logs of a broker, one at a time. Runs on the event loop; ``_Pass.work`` runs in a thread."""
 
-    def __init__(self, *, disk: Disk, store: LogStore, threads: ThreadPool, monotonic: Callable[[], float]) -> None:
+    def __init__(self, *, disk: Disk, store: LogStore, threads: Threads, monotonic: Callable[[], float]) -> None:
         self._disk = disk
         self._store = store
         self._threads = threads

@@ -21,15 +21,14 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
 from crc32c import crc32c
 
-from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, lock_file, read_derived_file
-from ottla.env.tasks import ThreadPool
+from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, read_derived_file
+from ottla.env.tasks import Threads
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.log import Log
 from ottla.log.recovery import CleanStop, open_log
@@ -47,7 +46,8 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_STOP = ".kafka_cleanshutdown"
 META = "meta.properties"
 LOCK = ".lock"
-_FLUSH_THREADS = 16
+#: more logs than this are flushed in threads at the stop
+_FLUSH_HERE_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def check_owner(disk: Disk, path: str, cluster_id: str | None, broker_id: int) -
 class LogStore:
     """The logs by partition. All methods run on the event loop; some submit work to threads."""
 
-    def __init__(self, disk: Disk, paths: Iterable[str], threads: ThreadPool) -> None:
+    def __init__(self, disk: Disk, paths: Iterable[str], threads: Threads) -> None:
         self._disk = disk
         self._threads = threads
         self._paths = list(paths)
@@ -144,7 +144,7 @@ class LogStore:
         """Create and lock the directories. Raise StartError if another process has locked one of them."""
         for path in self._paths:
             self._disk.makedirs(path)
-            lock_fd = lock_file(os.path.join(path, LOCK))
+            lock_fd = self._disk.lock(os.path.join(path, LOCK))
             if lock_fd is None:
                 raise StartError(
                     f"data directory {path} is in use by another broker process; stop that one, "
@@ -505,10 +505,8 @@ class LogStore:
         """
         logs = [each for directory in self.dirs if not directory.offline for each in directory.logs.values()]
         written = [each for each in logs if each.make_folder is None and each.failure is None]
-        if len(written) > _FLUSH_THREADS:
-            # Many concurrent syncs take little more time than one.
-            with ThreadPoolExecutor(_FLUSH_THREADS) as threads:
-                list(threads.map(_flush, written))
+        if len(written) > _FLUSH_HERE_MAX:
+            self._threads.run_all([partial(_flush, each) for each in written])
         else:
             for each in written:
                 _flush(each)
@@ -532,7 +530,7 @@ class LogStore:
     def unlock(self) -> None:
         """Release the locks of the directories."""
         for directory in self.dirs:
-            os.close(directory.lock_fd)
+            self._disk.close(directory.lock_fd)
         self.dirs.clear()
 
 

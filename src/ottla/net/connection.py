@@ -25,14 +25,13 @@ import asyncio
 import errno
 import logging
 import mmap
-import os
-import socket
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ottla.model.types import FrameBuffer
+from ottla.net.network import MSG_MORE, DirectSocket
 
 if TYPE_CHECKING:
     from ottla.net.server import Server
@@ -124,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self._socket_fd = -1
         #: a socket object for the same descriptor; created for the first large reply
-        self._socket: socket.socket | None = None
+        self._socket: DirectSocket | None = None
         self.peer_host = ""
         #: the number of this connection in the order in which they were accepted
         self.number = 0
@@ -470,9 +469,9 @@ class Connection(asyncio.BufferedProtocol):
     def _send_with_more(self, data: bytes) -> bytes:
         """Send the bytes before a region in one packet with it. Return the bytes that the socket did not take."""
         if self._socket is None:
-            self._socket = socket.socket(fileno=self._socket_fd)
+            self._socket = self._server.network.direct_socket(self._socket_fd)
         try:
-            return data[self._socket.send(data, socket.MSG_MORE) :]
+            return data[self._socket.send(data, MSG_MORE) :]
         except OSError:
             return data  # the socket is full or closed; the transport finds out which
 
@@ -480,7 +479,9 @@ class Connection(asyncio.BufferedProtocol):
         """Send part of a region. Return True when all of it is sent."""
         if not self.transport.get_write_buffer_size():
             try:
-                sent = os.sendfile(self._socket_fd, region.file.fd, region.position, region.size_bytes)
+                sent = self._server.network.sendfile(
+                    self._socket_fd, region.file.fd, region.position, region.size_bytes
+                )
             except BlockingIOError:
                 sent = -1
             except OSError as error:
@@ -495,7 +496,9 @@ class Connection(asyncio.BufferedProtocol):
                 return region.size_bytes == 0
         # The socket is full. Hand a chunk to the transport, which calls resume_writing when there is room again.
         try:
-            chunk = os.pread(region.file.fd, min(region.size_bytes, _REGION_CHUNK_BYTES), region.position)
+            chunk = self._server.network.pread(
+                region.file.fd, min(region.size_bytes, _REGION_CHUNK_BYTES), region.position
+            )
         except OSError as error:
             self._end_after(error, region)
             return False

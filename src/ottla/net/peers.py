@@ -14,13 +14,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ottla.net.connection import Connection
 
 #: both directions are closed, or the connection was reset: nothing can be sent any more
 _GONE = select.EPOLLHUP | select.EPOLLERR
+
+
+class Peers(Protocol):
+    """Reports clients that close a connection from which the broker does not read."""
+
+    def add(self, connection: Connection, fd: int) -> None: ...
+    def remove(self, connection: Connection, fd: int) -> None: ...
+    def close(self) -> None: ...
 
 
 class PeerWatch:

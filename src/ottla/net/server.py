@@ -11,56 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
-import socket
 from collections.abc import Callable
 
-from ottla.env.advice import listen_advice
 from ottla.env.clock import Clock
 from ottla.env.metrics import Histogram
-from ottla.model.errors import StartError
-from ottla.model.types import Endpoint
 from ottla.net.connection import Connection, Handler
-from ottla.net.peers import PeerWatch
+from ottla.net.network import Listener, Network, SocketNetwork
 
 log = logging.getLogger(__name__)
 
 #: the longest time between two searches for idle connections
 _SWEEP_S = 5.0
-#: descriptors that are reserved for the files of logs
-_DESCRIPTORS_KEPT_MAX = 256
-
-
-def bind(endpoint: Endpoint, *, backlog: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> socket.socket:
-    """Return a listening socket. Raise StartError, which says what to do, if the address cannot be used.
-
-    Accepted connections inherit the sizes of the kernel's buffers; -1 lets the kernel choose. docs/performance.md has
-    measurements of these sizes.
-    """
-    host = endpoint.host or "0.0.0.0"
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise StartError(f"listener {endpoint}: host is unknown ({error.strerror}); check --listener") from None
-    sock = socket.socket(family, kind, protocol)
-    sock.setblocking(False)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    for option, size in ((socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes)):
-        if size != -1:
-            sock.setsockopt(socket.SOL_SOCKET, option, size)
-    try:
-        sock.bind(address)
-        # Listen at once, so that a second broker on this port fails before it opens any data.
-        sock.listen(backlog)
-    except OSError as error:
-        sock.close()
-        raise StartError(
-            f"cannot listen on {endpoint}: "
-            f"{listen_advice(error, host=endpoint.host, port=endpoint.port, option='--listener')}"
-        ) from None
-    return sock
 
 
 class Server:
@@ -69,10 +30,11 @@ class Server:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, *, clock: Clock, request_bytes_max: int, connections_max: int,
         connections_max_per_ip: int, idle_ms_max: int, in_flight_max: int, before_replies: Callable[[], bool],
-        latency: dict[int, Histogram],
+        latency: dict[int, Histogram], network: Network | None = None,
     ) -> None:  # fmt: skip
         # Settings
         self._loop = loop
+        self.network: Network = network or SocketNetwork()
         self.call_soon = loop.call_soon
         #: the event loop's clock has a resolution of one millisecond
         self.monotonic = clock.monotonic
@@ -87,10 +49,11 @@ class Server:
         self.latency = latency
 
         # Connections
-        self.connections: set[Connection] = set()
-        self.peers = PeerWatch(loop)
+        #: a dict and not a set, so that the order of connections is the order in which they were accepted
+        self.connections: dict[Connection, None] = {}
+        self.peers = self.network.watch_peers(loop)
         self._per_host: dict[str, int] = {}
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_s = min(_SWEEP_S, max(self.idle_s_max / 2, 0.1))
         self.refused_connections = 0
@@ -104,9 +67,9 @@ class Server:
 
     # -- life -----------------------------------------------------------------------------------------------------
 
-    async def start(self, sock: socket.socket, handle: Handler) -> None:
-        server = await self._loop.create_server(lambda: Connection(self, handle), sock=sock)
-        self._servers.append(server)
+    async def start(self, listener: Listener, handle: Handler) -> None:
+        await listener.serve(self._loop, lambda: Connection(self, handle))
+        self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._sweep_s, self._sweep)
 
@@ -126,9 +89,9 @@ class Server:
 
     def refuse_new(self) -> None:
         """Accept no further connection, and no further request from the existing ones."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -142,12 +105,12 @@ class Server:
         if (
             len(self.connections) >= self.connections_max
             or of_host >= self.connections_max_per_ip
-            or connection.transport.get_extra_info("socket").fileno() >= _descriptors_for_clients()
+            or connection.transport.get_extra_info("socket").fileno() >= self.network.descriptors_for_clients()
         ):
             self.refused_connections += 1
             log.warning("connection refused peer=%s open=%d from_peer=%d", host, len(self.connections), of_host)
             return False
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._accepted += 1
         connection.number = self._accepted
         self._per_host[host] = of_host + 1
@@ -157,7 +120,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         if connection not in self.connections:
             return
-        self.connections.discard(connection)
+        del self.connections[connection]
         left = self._per_host.get(connection.peer_host, 1) - 1
         if left:
             self._per_host[connection.peer_host] = left
@@ -203,12 +166,3 @@ class Server:
         for connection in touched:
             connection.last_active = now
             connection.flush()
-
-
-def _descriptors_for_clients() -> int:
-    """Return the first descriptor number that clients may not have.
-
-    The kernel assigns the lowest free number, so a number from here on means that few descriptors are left for logs.
-    """
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limit - min(limit // 8, _DESCRIPTORS_KEPT_MAX)

@@ -19,7 +19,7 @@ from functools import partial
 
 from ottla.env.clock import Clock
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed
-from ottla.env.tasks import ThreadPool
+from ottla.env.tasks import Threads
 from ottla.log.compaction import Compactor, plan_compaction
 from ottla.log.log import Log
 from ottla.log.opener import Opener
@@ -43,7 +43,7 @@ class ReplicaManager:
     """All partitions that this broker leads."""
 
     def __init__(
-        self, *, clock: Clock, disk: Disk, store: LogStore, threads: ThreadPool,
+        self, *, clock: Clock, disk: Disk, store: LogStore, threads: Threads,
         free_bytes_min: int, on_all_dirs_failed: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._monotonic = clock.monotonic

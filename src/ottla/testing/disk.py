@@ -154,6 +154,7 @@ class MemoryDisk:
         self._root = _Directory()
         self._open: dict[int, tuple[_File, str]] = {}
         self._fd_next = 3
+        self._locked: list[int] = []
         self._faults: list[_Fault] = []
         self._cut_at: int | None = None
         self._torn = Random(0)
@@ -363,6 +364,17 @@ class MemoryDisk:
         directory = self._directory(path)
         self._call("fsync_dir", path)
         directory.sync()
+
+    def lock(self, path: str) -> int | None:
+        """The lock is part of the open file: a crash gives a disk without open files, and so without locks."""
+        if any(locked == path for _, locked in self._locks()):
+            return None
+        fd = self.open(path, create=True)
+        self._locked.append(fd)
+        return fd
+
+    def _locks(self) -> list[tuple[int, str]]:
+        return [(fd, self._open[fd][1]) for fd in self._locked if fd in self._open]
 
     def free_bytes(self, path: str) -> int:
         return self.free

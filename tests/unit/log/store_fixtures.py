@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,10 @@ class HandDrivenThreads:
 
     def submit(self, work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
         self.jobs.append((work, done))
+
+    def run_all(self, works: Sequence[Callable[[], None]]) -> None:
+        for work in works:
+            work()
 
     def run(self) -> None:
         while self.jobs:

@@ -14,6 +14,7 @@ import pytest
 from ottla.env.clock import SystemClock
 from ottla.env.metrics import Histogram
 from ottla.net.connection import Connection, Slot
+from ottla.net.network import SocketListener
 from ottla.net.server import Server
 
 REQUEST = struct.pack(">ihhi", 8, 11, 0, 1)
@@ -67,7 +68,7 @@ async def parking() -> AsyncIterator[Parking]:
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
     fixture = Parking(server, listening.getsockname()[:2])
-    await server.start(listening, fixture.handle)
+    await server.start(SocketListener(listening), fixture.handle)
     try:
         yield fixture
     finally:
