@@ -20,8 +20,12 @@ class Campaign(Protocol):
         """Return the figures. Raise AssertionError if a row is lost or doubled."""
 
 
-#: kills, rows, seed, directory, and a function that prints a line
-Create = Callable[[int, int, int, Path, Callable[[str], None]], Campaign]
+class Create(Protocol):
+    """The class of a campaign."""
+
+    def __call__(
+        self, kills: int, rows: int, seed: int, directory: Path, *, say: Callable[[str], None]
+    ) -> Campaign: ...
 
 
 def run_campaign(description: str, prefix: str, kills: int, create: Create) -> None:
@@ -37,7 +41,7 @@ def run_campaign(description: str, prefix: str, kills: int, create: Create) -> N
     # The processes that a campaign has started end with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        _say(str(create(given.kills, given.rows, given.seed, directory, _say).run()))
+        _say(str(create(given.kills, given.rows, given.seed, directory, say=_say).run()))
     except BaseException:
         _say(f"failed: {where}")
         raise

@@ -344,12 +344,7 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    run_campaign(
-        "Exactly once through Spark under kill -9.",
-        "ottla-spark-kills-",
-        100,
-        lambda kills, rows, seed, directory, say: Campaign(kills, rows, seed, directory, say=say),
-    )
+    run_campaign("Exactly once through Spark under kill -9.", "ottla-spark-kills-", 100, Campaign)
 
 
 if __name__ == "__main__":

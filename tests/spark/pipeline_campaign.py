@@ -350,7 +350,7 @@ def main() -> None:
         "Exactly once through a pipeline under kills, frozen processes and power failures.",
         "ottla-pipeline-kills-",
         150,
-        lambda kills, rows, seed, directory, say: Campaign(kills, rows, seed, directory, say=say),
+        Campaign,
     )
 
 
