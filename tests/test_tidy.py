@@ -72,8 +72,10 @@ def test_time_disk_and_randomness_come_through_their_doors() -> None:
 
 def test_broad_except_stands_only_at_the_seams() -> None:
     """Elsewhere it may tidy up, and then goes on with what went wrong."""
-    # metrics_server.py answers with status 500; interrupts.py hands the exception to the thread that waits for it.
-    allowed = {"broker/dispatch.py", "broker/broker.py", "env/metrics_server.py", "cli/interrupts.py"}
+    # metrics_server.py answers with status 500; interrupts.py and run.py hand the exception to the thread that waits.
+    allowed = {
+        "broker/dispatch.py", "broker/broker.py", "env/metrics_server.py", "cli/interrupts.py", "pipeline/run.py",
+    }  # fmt: skip
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ExceptHandler) and _is_broad(node) and _names(path) not in allowed:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -75,18 +76,18 @@ _NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 #: how Spark begins to say that a query runs
 _SETTLED = ("Waiting", "Processing")
 _PACKAGES = ("ottla", "pyspark_ottla", "pyspark_ottla_table")
-#: what a start of a query, or a batch job, may fail with
-_FAILURES: tuple[type[Exception], ...] = (PySparkException, *java_errors(), OttlaError, OSError)
+#: exceptions of Spark, of tables, of Ottla and of the operating system, whose messages are sentences
+_FAILURES: tuple[type[Exception], ...] = (PySparkException, *java_errors(), DeltaError, OttlaError, OSError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarts:
-    """How a failed flow is started again: at once longer each time, until it has been well for a while."""
+    """Exponential back-off of a failed flow; reset after it has run without a failure for `well_after_s`."""
 
     first_s: float = 1.0
     longest_s: float = 60.0
     well_after_s: float = 300.0
-    #: of flows that end: they would otherwise never
+    #: of flows whose trigger ends; without a limit such a run would not end
     attempts_max: int = 3
 
     def wait_s(self, failures: int) -> float:
@@ -522,7 +523,8 @@ class _View:
                     seen = versions
                 if trigger.ends or self._stop.wait(interval_s):
                     break
-        except _FAILURES as error:
+        except BaseException as error:  # noqa: BLE001
+            # The supervisor takes a thread that has ended without a failure for a view that is complete.
             self._failure = error
         finally:
             self._supervised.told.set()
@@ -606,7 +608,9 @@ def describe_failure(error: BaseException) -> str:
     raised = re.findall(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt): .+)$", text, re.M)
     # Of Java's exceptions the first line says who was called, the second what happened.
     java = re.findall(r"^: (.+)$", text, re.M)
-    line: str = [*own[-1:], *raised[-1:], *java, *text.splitlines(), type(error).__name__][0]
+    name = "" if isinstance(error, _FAILURES) else f"{type(error).__name__}: "
+    said = [f"{name}{line}" for line in text.splitlines()]
+    line: str = [*own[-1:], *raised[-1:], *java, *said, type(error).__name__][0]
     return line.partition("terminated with exception: ")[2] or line
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
 from small_pipeline import HEAD
 
 from ottla.model.types import TopicPartition
@@ -159,6 +160,34 @@ def test_flow_that_reads_tables_alone_starts_when_one_of_them_exists(
     module.Supervisor(declaration, spark, ownership=claim, show=show).run()
     assert ("running", True) in seen and ("waiting", False) in seen
     assert ("running", False) not in seen
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [(DeltaError("the log is damaged"), "the log is damaged"), (KeyError("amount"), "KeyError: 'amount'")],
+)
+def test_materialized_view_fails_with_any_exception(
+    read: Callable[..., Declaration],
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    shown: str,
+) -> None:
+    text = "trigger: once\n" + HEAD + "  all: {zone: trusted, kind: materialized_view, from: staged}\n"
+    declaration = replace(read(text), file=str(tmp_path / "p.yaml"))
+    attempts: list[str] = []
+
+    def refresh(session: Any, flow: Any) -> None:
+        attempts.append(flow.name)
+        raise error
+
+    monkeypatch.setattr(module, "activate_session", lambda spark: None)
+    monkeypatch.setattr(module, "refresh_view", refresh)
+    restarts = module.Restarts(first_s=0.0, attempts_max=2)
+    supervisor = module.Supervisor(declaration, spark, ownership=Claim(), flows={"all"}, restarts=restarts)
+    (status,) = supervisor.run().flows
+    assert (status.state, status.error, attempts) == ("failed", shown, ["all", "all"])
 
 
 def operator(name: str, dropped: int) -> Any:
