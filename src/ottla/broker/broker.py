@@ -35,7 +35,7 @@ from ottla.cluster.schema import (
     to_json,
     topic_config_path,
 )
-from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Op, Put, StoreError
+from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Op, Put, StoreError, in_multis
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
@@ -247,8 +247,8 @@ class Broker:
             log.warning("the last stop was not clean: logs were checked and leader epochs go up")
             bumped = [bump_leader_epochs(topic) for topic in self._view.topics.values()]
             ops: list[Op] = [Put(state_path(topic.name), topic.state_json()) for topic in bumped]
-            if ops:
-                await self._store.multi(ops)
+            for multi in in_multis(ops):
+                await self._store.multi(multi)
         self._view = services.view = ClusterView()
         self._coordination.settings_changed()
         await self._store.watch("/", self._changed)

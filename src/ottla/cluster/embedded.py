@@ -36,11 +36,15 @@ from ottla.cluster.store import (
     NotEmpty,
     Op,
     Put,
+    Session,
+    SessionListener,
+    SessionState,
     StoreClosed,
     StoreError,
     UnusableStore,
     VersionConflict,
     Watcher,
+    Written,
     check_ops,
     check_path,
     check_prefix,
@@ -52,7 +56,12 @@ FILE_NAME = "metadata.db"
 
 #: identifies the file as a metadata store of Ottla, also for the command ``file``: "Ottl" in ASCII
 _APPLICATION_ID = 0x4F74746C
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
+_CHANGE_TABLE = (
+    # One row: the number of multis applied so far, also of those whose nodes were deleted.
+    "CREATE TABLE change (last INTEGER NOT NULL)",
+    "INSERT INTO change VALUES (0)",
+)
 _SCHEMA = (
     """
     CREATE TABLE node (
@@ -60,11 +69,19 @@ _SCHEMA = (
         parent TEXT NOT NULL,
         value BLOB NOT NULL,
         version INTEGER NOT NULL,
-        ephemeral INTEGER NOT NULL
+        ephemeral INTEGER NOT NULL,
+        created INTEGER NOT NULL DEFAULT 0
     ) WITHOUT ROWID
     """,
     "CREATE INDEX node_parent ON node (parent)",
+    *_CHANGE_TABLE,
     f"PRAGMA application_id = {_APPLICATION_ID}",
+    f"PRAGMA user_version = {_SCHEMA_VERSION}",
+)
+#: changes a file of format 1, which did not tell the creations of a node apart
+_UPGRADE_FROM_1 = (
+    "ALTER TABLE node ADD COLUMN created INTEGER NOT NULL DEFAULT 0",
+    *_CHANGE_TABLE,
     f"PRAGMA user_version = {_SCHEMA_VERSION}",
 )
 #: maximum number of calls in one transaction, which bounds the time that the first of them waits
@@ -74,7 +91,10 @@ _LOCK_WAIT_SECONDS = 0.2
 
 
 class EmbeddedStore:
-    """A MetadataStore in a SQLite file that only this process has open."""
+    """A MetadataStore in a SQLite file that only this process has open. Its session is established until ``close``."""
+
+    #: because all writers of the file share this object
+    watches_are_immediate = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -91,6 +111,13 @@ class EmbeddedStore:
         """Open the file, or create it. Needs no event loop. Raise UnusableStore if the file cannot be used."""
         return cls(_open_connection(Path(path)))
 
+    @property
+    def session(self) -> Session:
+        return Session(1, SessionState.EXPIRED if self._closed else SessionState.ESTABLISHED)
+
+    def on_session(self, listener: SessionListener) -> None:
+        """Do nothing: the session of this store never changes before ``close``."""
+
     async def get(self, path: str) -> Node | None:
         check_path(path)
         node: Node | None = await self._submit(partial(_get, path=path))
@@ -106,9 +133,14 @@ class EmbeddedStore:
         nodes: dict[str, Node] = await self._submit(partial(_load, prefix=prefix))
         return nodes
 
-    async def multi(self, ops: Sequence[Op]) -> None:
+    async def multi(self, ops: Sequence[Op]) -> Written:
         check_ops(ops)
-        await self._submit(partial(_multi, ops=tuple(ops)), writes=True)
+        applied: _Applied = await self._submit(partial(_multi, ops=tuple(ops)), writes=True)
+        versions = [
+            changed.node.version if changed is not None and changed.node is not None else None
+            for changed in applied.changes
+        ]
+        return Written(applied.change, tuple(versions))
 
     async def watch(self, prefix: str, watcher: Watcher) -> None:
         check_prefix(prefix)
@@ -153,7 +185,7 @@ class EmbeddedStore:
             if job.error is not None:
                 continue
             if job.writes:
-                changes += job.result
+                changes += [changed for changed in job.result.changes if changed is not None]
             elif job.watch is not None:
                 # The new watcher's first call includes these changes, so it must not get them a second time.
                 self._notify_watchers(changes)
@@ -187,6 +219,13 @@ class _Watch(NamedTuple):
             asyncio.get_running_loop().call_soon(self.watcher, relevant)
 
 
+class _Applied(NamedTuple):
+    """The result of a multi in the thread: its number, and the change that each operation made, None for a Check."""
+
+    change: int
+    changes: list[Changed | None]
+
+
 class _Job:
     """One call: the work to do in the thread, and the future of its caller."""
 
@@ -195,7 +234,7 @@ class _Job:
     def __init__(self, work: _Work, future: asyncio.Future[Any], writes: bool, watch: _Watch | None) -> None:
         self.work = work
         self.future = future
-        #: whether the result is a list of changes
+        #: whether the result is an _Applied
         self.writes = writes
         #: the watcher whose first call gets the result, None if the job is no watch
         self.watch = watch
@@ -208,7 +247,7 @@ class _Job:
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
-            self.future.set_result(None if self.writes or self.watch else self.result)
+            self.future.set_result(None if self.watch else self.result)
 
 
 def _open_connection(path: Path) -> sqlite3.Connection:
@@ -242,26 +281,30 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
     if finding != "ok":
         raise _damaged(path, finding)
     if not empty:
-        _check_schema(path, connection)
+        _check_schema(path, connection, version)
     execute("PRAGMA journal_mode = WAL")
     execute("PRAGMA synchronous = FULL")
     execute("BEGIN IMMEDIATE")
-    if empty:
-        for statement in _SCHEMA:
+    if empty or version < _SCHEMA_VERSION:
+        for statement in _SCHEMA if empty else _UPGRADE_FROM_1:
             execute(statement)
     _delete_ephemerals(connection)
     execute("COMMIT")
 
 
-def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
-    """Raise UnusableStore if the table is not ours, or a row holds values of other types than ours do."""
+def _check_schema(path: Path, connection: sqlite3.Connection, version: int) -> None:
+    """Raise UnusableStore if a table is not ours, or a row holds values of other types than ours do."""
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if not names >= {"node", "node_parent"}:
+    if not names >= {"node", "node_parent", *(("change",) if version > 1 else ())}:
         raise _damaged(path, "a table or an index is missing")
-    (strange,) = connection.execute(
-        "SELECT count(*) FROM node WHERE typeof(path) != 'text' OR typeof(parent) != 'text' OR typeof(value) != 'blob' "
-        "OR typeof(version) != 'integer' OR typeof(ephemeral) != 'integer'"
-    ).fetchone()
+    columns = {"path": "text", "parent": "text", "value": "blob", "version": "integer", "ephemeral": "integer"}
+    if version > 1:
+        columns["created"] = "integer"
+        rows = connection.execute("SELECT typeof(last) FROM change").fetchall()
+        if rows != [("integer",)]:
+            raise _damaged(path, "the number of changes is missing")
+    differs = " OR ".join(f"typeof({column}) != '{kind}'" for column, kind in columns.items())
+    (strange,) = connection.execute(f"SELECT count(*) FROM node WHERE {differs}").fetchone()
     if strange:
         raise _damaged(path, f"{strange} rows are of the wrong type")
     for _ in connection.execute("SELECT path, parent FROM node"):
@@ -308,7 +351,7 @@ def _run_group(connection: sqlite3.Connection, group: list[_Job]) -> None:
 
 
 def _get(connection: sqlite3.Connection, path: str) -> Node | None:
-    row = connection.execute("SELECT value, version FROM node WHERE path = ?", (path,)).fetchone()
+    row = connection.execute("SELECT value, version, created FROM node WHERE path = ?", (path,)).fetchone()
     return Node(*row) if row else None
 
 
@@ -321,42 +364,40 @@ def _load(connection: sqlite3.Connection, prefix: str) -> dict[str, Node]:
     # "0" is the character after "/", so the range contains every path that starts with the prefix and a slash.
     below = "" if prefix == ROOT else prefix
     rows = connection.execute(
-        "SELECT path, value, version FROM node WHERE path = ? OR (path > ? AND path < ?) ORDER BY path",
+        "SELECT path, value, version, created FROM node WHERE path = ? OR (path > ? AND path < ?) ORDER BY path",
         (prefix, below + "/", below + "0"),
     )
-    return {path: Node(value, version) for path, value, version in rows}
+    return {path: Node(value, version, created) for path, value, version, created in rows}
 
 
-def _multi(connection: sqlite3.Connection, ops: tuple[Op, ...]) -> list[Changed]:
-    changes = []
+def _multi(connection: sqlite3.Connection, ops: tuple[Op, ...]) -> _Applied:
     connection.execute("SAVEPOINT multi")
     try:
-        for op in ops:
-            changed = _apply(connection, op)
-            if changed is not None:
-                changes.append(changed)
+        connection.execute("UPDATE change SET last = last + 1")
+        (change,) = connection.execute("SELECT last FROM change").fetchone()
+        changes = [_apply(connection, op, change) for op in ops]
     except Conflict:
         connection.execute("ROLLBACK TO multi")
         connection.execute("RELEASE multi")
         raise
     connection.execute("RELEASE multi")
-    return changes
+    return _Applied(change, changes)
 
 
-def _apply(connection: sqlite3.Connection, op: Op) -> Changed | None:
+def _apply(connection: sqlite3.Connection, op: Op, change: int) -> Changed | None:
     path = op.path
     if isinstance(op, Create):
-        _apply_create(connection, op)
-        return Changed(path, Node(op.value, 0))
-    row = connection.execute("SELECT version FROM node WHERE path = ?", (path,)).fetchone()
+        _apply_create(connection, op, change)
+        return Changed(path, Node(op.value, 0, change))
+    row = connection.execute("SELECT version, created FROM node WHERE path = ?", (path,)).fetchone()
     if row is None:
         raise NoNode(path)
-    (version,) = row
+    version, created = row
     if op.version not in (None, version):
         raise VersionConflict(path)
     if isinstance(op, Put):
         connection.execute("UPDATE node SET value = ?, version = version + 1 WHERE path = ?", (op.value, path))
-        return Changed(path, Node(op.value, version + 1))
+        return Changed(path, Node(op.value, version + 1, created))
     if isinstance(op, Delete):
         if connection.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
             raise NotEmpty(path)
@@ -365,7 +406,7 @@ def _apply(connection: sqlite3.Connection, op: Op) -> Changed | None:
     return None
 
 
-def _apply_create(connection: sqlite3.Connection, op: Create) -> None:
+def _apply_create(connection: sqlite3.Connection, op: Create, change: int) -> None:
     parent = parent_of(op.path)
     if parent != ROOT:
         row = connection.execute("SELECT ephemeral FROM node WHERE path = ?", (parent,)).fetchone()
@@ -374,8 +415,8 @@ def _apply_create(connection: sqlite3.Connection, op: Create) -> None:
         if row[0]:
             raise EphemeralParent(parent)
     inserted = connection.execute(
-        "INSERT OR IGNORE INTO node (path, parent, value, version, ephemeral) VALUES (?, ?, ?, 0, ?)",
-        (op.path, parent, op.value, op.ephemeral),
+        "INSERT OR IGNORE INTO node (path, parent, value, version, ephemeral, created) VALUES (?, ?, ?, 0, ?, ?)",
+        (op.path, parent, op.value, op.ephemeral, change),
     )
     if not inserted.rowcount:
         raise NodeExists(op.path)

@@ -176,7 +176,7 @@ def test_malformed_node_is_named(data: Path, path: str) -> None:
     content = metadata.read_bytes()
     for value in MALFORMED:
         parent = path.rpartition("/")[0]
-        execute(data, f"INSERT OR REPLACE INTO node VALUES ('{path}', '{parent}', x'{value.hex()}', 0, 0)")
+        execute(data, f"INSERT OR REPLACE INTO node VALUES ('{path}', '{parent}', x'{value.hex()}', 0, 0, 0)")
         line = outcome_of_start(data)
         # Some of them are well-formed in one place or another.
         if line and "different clusters" not in line:

@@ -1,22 +1,13 @@
-"""What every MetadataStore promises, and what the embedded one promises on top.
-
-The first part runs against every implementation; a new one adds a class beside ``Embedded`` and nothing else.
-"""
+"""The rules of every MetadataStore. A new implementation adds a class to ``metadata_store_fixtures``."""
 
 import asyncio
-import os
-import signal
-import sqlite3
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
+from metadata_store_fixtures import Embedded, Place, Simulated, Tree, content, contents, play
 
-from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
 from ottla.cluster.store import (
+    MULTI_BYTES_MAX,
     Changed,
     Check,
     Conflict,
@@ -24,80 +15,23 @@ from ottla.cluster.store import (
     Delete,
     EphemeralParent,
     MetadataStore,
-    Node,
+    MultiTooLarge,
     NodeExists,
     NoNode,
     NotEmpty,
     Put,
+    SessionState,
     StoreClosed,
-    StoreError,
-    UnusableStore,
     VersionConflict,
+    Written,
     check_path,
+    in_multis,
 )
-from ottla.model.errors import StartError
-
-Scenario = Callable[[MetadataStore], Awaitable[None]]
 
 
-class Place(Protocol):
-    """One tree, wherever an implementation keeps it, empty at the beginning of a test."""
-
-    #: Python source of an expression that opens the store in another process, and the imports it needs
-    source: tuple[str, str]
-
-    async def open(self) -> MetadataStore: ...
-
-
-class Embedded:
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / FILE_NAME
-        self.source = (
-            "from ottla.cluster.embedded import EmbeddedStore",
-            f"EmbeddedStore.open({str(self.path)!r})",
-        )
-
-    async def open(self) -> MetadataStore:
-        return EmbeddedStore.open(self.path)
-
-
-@pytest.fixture(params=[Embedded])
+@pytest.fixture(params=[Embedded, Simulated])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return request.param(tmp_path)
-
-
-def play(place: Place, *scenarios: Scenario) -> None:
-    """Each scenario gets the same tree through a store of its own, opened after the one before was closed."""
-
-    async def run(scenario: Scenario) -> None:
-        store = await place.open()
-        try:
-            await scenario(store)
-        finally:
-            await store.close()
-
-    for scenario in scenarios:
-        asyncio.run(run(scenario))
-
-
-class Tree:
-    """A watcher that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.calls: list[list[Changed]] = []
-        self.nodes: dict[str, Node] = {}
-
-    def __call__(self, changes: list[Changed]) -> None:
-        self.calls.append(changes)
-        for path, node in changes:
-            if node is None:
-                self.nodes.pop(path, None)
-            else:
-                self.nodes[path] = node
-
-    @property
-    def paths(self) -> list[str]:
-        return [path for changes in self.calls for path, _ in changes]
 
 
 # Reading and writing
@@ -106,7 +40,7 @@ class Tree:
 def test_a_created_node_is_read_with_version_0(place: Place) -> None:
     async def scenario(store: MetadataStore) -> None:
         await store.multi([Create("/a", b"one")])
-        assert await store.get("/a") == Node(b"one", 0)
+        assert await content(store, "/a") == (b"one", 0)
 
     play(place, scenario)
 
@@ -123,7 +57,7 @@ def test_every_put_counts_the_version_up(place: Place) -> None:
         await store.multi([Create("/a")])
         await store.multi([Put("/a", b"one", version=0)])
         await store.multi([Put("/a", b"two", version=1)])
-        assert await store.get("/a") == Node(b"two", 2)
+        assert await content(store, "/a") == (b"two", 2)
 
     play(place, scenario)
 
@@ -131,7 +65,7 @@ def test_every_put_counts_the_version_up(place: Place) -> None:
 def test_a_put_without_version_always_applies(place: Place) -> None:
     async def scenario(store: MetadataStore) -> None:
         await store.multi([Create("/a"), Put("/a", b"x"), Put("/a", b"y")])
-        assert await store.get("/a") == Node(b"y", 2)
+        assert await content(store, "/a") == (b"y", 2)
 
     play(place, scenario)
 
@@ -142,7 +76,7 @@ def test_a_node_created_again_starts_at_version_0(place: Place) -> None:
         await store.multi([Delete("/a", version=1)])
         assert await store.get("/a") is None
         await store.multi([Create("/a")])
-        assert await store.get("/a") == Node(b"", 0)
+        assert await content(store, "/a") == (b"", 0)
 
     play(place, scenario)
 
@@ -152,7 +86,7 @@ def test_any_bytes_are_kept(place: Place) -> None:
 
     async def scenario(store: MetadataStore) -> None:
         await store.multi([Create("/a", value)])
-        assert (await store.get("/a")) == Node(value, 0)
+        assert await content(store, "/a") == (value, 0)
 
     play(place, scenario)
 
@@ -177,7 +111,7 @@ def test_loading_a_prefix_takes_the_node_and_all_below_but_no_namesakes(place: P
     async def scenario(store: MetadataStore) -> None:
         paths = ("/a", "/a/b", "/a/b/c", "/a-b", "/a.b", "/ab", "/b")
         await store.multi([Create(path, path.encode()) for path in paths])
-        assert await store.load("/a") == {path: Node(path.encode(), 0) for path in ("/a", "/a/b", "/a/b/c")}
+        assert await contents(store, "/a") == {path: (path.encode(), 0) for path in ("/a", "/a/b", "/a/b/c")}
         assert set(await store.load("/")) == set(paths)
         assert await store.load("/c") == {}
 
@@ -221,7 +155,7 @@ def test_operations_of_a_multi_see_each_other(place: Place) -> None:
         await store.multi(
             [Create("/a"), Create("/a/b"), Put("/a/b", b"x", version=0), Check("/a/b", 1), Delete("/a/b", 1)]
         )
-        assert await store.load("/") == {"/a": Node(b"", 0)}
+        assert await contents(store, "/") == {"/a": (b"", 0)}
 
     play(place, scenario)
 
@@ -230,7 +164,7 @@ def test_a_check_that_holds_lets_the_multi_pass(place: Place) -> None:
     async def scenario(store: MetadataStore) -> None:
         await store.multi([Create("/epoch")])
         await store.multi([Check("/epoch", 0), Create("/a")])
-        assert await store.get("/a") == Node(b"", 0)
+        assert await content(store, "/a") == (b"", 0)
 
     play(place, scenario)
 
@@ -240,7 +174,7 @@ def test_one_of_two_rivals_wins(place: Place) -> None:
         await store.multi([Create("/a")])
         rivals = [store.multi([Put("/a", name, version=0)]) for name in (b"one", b"two")]
         outcomes = await asyncio.gather(*rivals, return_exceptions=True)
-        assert sorted(map(str, outcomes)) == ["/a has another version", "None"]
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["VersionConflict", "Written"]
         assert (await store.get("/a")).version == 1
 
     play(place, scenario)
@@ -250,9 +184,9 @@ def test_a_refused_multi_does_not_harm_those_beside_it(place: Place) -> None:
     async def scenario(store: MetadataStore) -> None:
         multis = [store.multi([Create(f"/{number % 60}", b"%d" % number)]) for number in range(100)]
         outcomes = await asyncio.gather(*multis, return_exceptions=True)
-        assert outcomes[:60] == [None] * 60
+        assert all(isinstance(outcome, Written) for outcome in outcomes[:60])
         assert [error.path for error in outcomes[60:]] == [f"/{number}" for number in range(40)]
-        assert await store.load("/") == {f"/{number}": Node(b"%d" % number, 0) for number in range(60)}
+        assert await contents(store, "/") == {f"/{number}": (b"%d" % number, 0) for number in range(60)}
 
     play(place, scenario)
 
@@ -284,7 +218,7 @@ def test_a_watcher_first_sees_what_is_there(place: Place) -> None:
         await store.multi([Create("/a", b"x"), Create("/a/b")])
         tree = Tree()
         await store.watch("/", tree)
-        assert tree.nodes == {"/a": Node(b"x", 0), "/a/b": Node(b"", 0)}
+        assert tree.contents == {"/a": (b"x", 0), "/a/b": (b"", 0)}
 
     play(place, scenario)
 
@@ -294,9 +228,9 @@ def test_changes_have_reached_the_watcher_when_the_multi_returns(place: Place) -
         tree = Tree()
         await store.watch("/", tree)
         await store.multi([Create("/a"), Create("/b")])
-        assert tree.nodes == {"/a": Node(b"", 0), "/b": Node(b"", 0)}
+        assert tree.contents == {"/a": (b"", 0), "/b": (b"", 0)}
         await store.multi([Put("/a", b"x"), Delete("/b")])
-        assert tree.nodes == {"/a": Node(b"x", 1)}
+        assert tree.contents == {"/a": (b"x", 1)}
 
     play(place, scenario)
 
@@ -372,7 +306,7 @@ def test_nodes_outlive_the_store(place: Place) -> None:
         await store.multi([Create("/a"), Put("/a", b"x")])
 
     async def read(store: MetadataStore) -> None:
-        assert await store.load("/") == {"/a": Node(b"x", 1)}
+        assert await contents(store, "/") == {"/a": (b"x", 1)}
 
     play(place, write, read)
 
@@ -380,10 +314,10 @@ def test_nodes_outlive_the_store(place: Place) -> None:
 def test_ephemeral_nodes_vanish_with_the_store(place: Place) -> None:
     async def write(store: MetadataStore) -> None:
         await store.multi([Create("/ids"), Create("/ids/1", b"here", ephemeral=True)])
-        assert await store.get("/ids/1") == Node(b"here", 0)
+        assert await content(store, "/ids/1") == (b"here", 0)
 
     async def read(store: MetadataStore) -> None:
-        assert await store.load("/") == {"/ids": Node(b"", 0)}
+        assert await contents(store, "/") == {"/ids": (b"", 0)}
 
     play(place, write, read)
 
@@ -396,7 +330,7 @@ def test_calls_after_close_are_refused(place: Place) -> None:
             with pytest.raises(StoreClosed):
                 await call
 
-    asyncio.run(run())
+    place.run(run())
 
 
 def test_closing_again_does_nothing(place: Place) -> None:
@@ -412,7 +346,7 @@ def test_close_finishes_what_was_asked_before(place: Place) -> None:
         asked = [asyncio.ensure_future(store.multi([Create(f"/{number}")])) for number in range(50)]
         await asyncio.wait(asked, timeout=0)
         await store.close()
-        assert await asyncio.gather(*asked) == [None] * 50
+        assert [written.versions for written in await asyncio.gather(*asked)] == [(0,)] * 50
 
     async def read(store: MetadataStore) -> None:
         assert len(await store.children("/")) == 50
@@ -432,211 +366,68 @@ def test_a_multi_whose_caller_gave_up_harms_nobody(place: Place) -> None:
     play(place, scenario)
 
 
-WRITE_UNTIL_KILLED = """
-import asyncio
-from ottla.cluster.store import Create
-{imports}
-
-async def main():
-    store = {opened}
-    await store.multi([Create("/pairs"), Create("/alive", ephemeral=True)])
-    async def write(number):
-        await store.multi([Create(f"/pairs/{{number}}", b"x" * 1000), Create(f"/pairs/{{number}}/twin")])
-        print(number, flush=True)
-    for start in range(0, 10**9, 5):
-        await asyncio.gather(*(write(number) for number in range(start, start + 5)))
-
-asyncio.run(main())
-"""
-
-
-def test_acknowledged_multis_survive_a_kill(place: Place) -> None:
-    imports, opened = place.source
-    script = WRITE_UNTIL_KILLED.format(imports=imports, opened=opened)
-    writer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    acknowledged = []
-    with writer:
-        while len(acknowledged) < 200:
-            acknowledged.append(int(writer.stdout.readline()))
-        writer.send_signal(signal.SIGKILL)
-        acknowledged += [int(line) for line in writer.stdout if line.endswith("\n")]
-
-    async def read(store: MetadataStore) -> None:
-        nodes = await store.load("/")
-        assert "/alive" not in nodes
-        assert {f"/pairs/{number}" for number in acknowledged} <= nodes.keys()
-        numbers = await store.children("/pairs")
-        assert all(f"/pairs/{number}/twin" in nodes for number in numbers)
-
-    play(place, read)
-
-
-# The embedded store
-
-
-def test_the_loop_turns_while_the_store_works(tmp_path: Path) -> None:
+def test_multi_returns_the_new_version_of_each_node(place: Place) -> None:
     async def scenario(store: MetadataStore) -> None:
-        work = asyncio.ensure_future(store.multi([Create(f"/{number}") for number in range(5000)]))
-        turns = 0
-        while not work.done():
-            turns += 1
-            await asyncio.sleep(0)
-        assert turns > 100
-
-    play(Embedded(tmp_path), scenario)
-
-
-def test_a_thousand_creates_at_once_take_a_few_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commits = 0
-
-    class Counting(sqlite3.Connection):
-        def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
-            nonlocal commits
-            commits += sql == "COMMIT"
-            return super().execute(sql, *parameters)
-
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **options: connect(*a, factory=Counting, **options))
-
-    async def scenario(store: MetadataStore) -> None:
-        before = commits
-        await asyncio.gather(*(store.multi([Create(f"/{number}")]) for number in range(1000)))
-        assert commits - before <= 2
-
-    play(Embedded(tmp_path), scenario)
-
-
-def test_commits_are_synced_before_they_are_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[sqlite3.Connection] = []
-    connect = sqlite3.connect
-
-    def remember(*a: object, **options: object) -> sqlite3.Connection:
-        opened.append(connect(*a, **options))
-        return opened[-1]
-
-    monkeypatch.setattr(sqlite3, "connect", remember)
-
-    async def scenario(store: MetadataStore) -> None:
-        (connection,) = opened
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
-
-    play(Embedded(tmp_path), scenario)
-
-
-def test_a_full_disk_fails_the_multi_and_the_store_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[sqlite3.Connection] = []
-    connect = sqlite3.connect
-
-    def remember(*a: object, **options: object) -> sqlite3.Connection:
-        opened.append(connect(*a, **options))
-        return opened[-1]
-
-    monkeypatch.setattr(sqlite3, "connect", remember)
-
-    async def scenario(store: MetadataStore) -> None:
-        (connection,) = opened
-        tree = Tree()
-        await store.watch("/", tree)
-        connection.execute("PRAGMA max_page_count = 10")
-        with pytest.raises(StoreError, match="full") as raised:
-            await store.multi([Create("/small"), Create("/large", bytes(1_000_000))])
-        assert not isinstance(raised.value, Conflict)
-        assert tree.calls == []
-        await store.multi([Create("/small")])
-        assert await store.children("/") == ("small",)
-
-    play(Embedded(tmp_path), scenario)
-
-
-def test_a_defect_in_the_thread_reaches_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(connection: sqlite3.Connection, path: str) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("ottla.cluster.embedded._get", fail)
-
-    async def scenario(store: MetadataStore) -> None:
-        writing = asyncio.ensure_future(store.multi([Create("/lost")]))
-        with pytest.raises(ZeroDivisionError):
-            await store.get("/a")
-        with pytest.raises(ZeroDivisionError):
-            await writing
-        await store.multi([Create("/a")])
-        assert await store.children("/") == ("a",)
-
-    play(Embedded(tmp_path), scenario)
-
-
-def assert_unusable(path: Path, text: str) -> None:
-    with pytest.raises(UnusableStore, match=text) as raised:
-        EmbeddedStore.open(path)
-    assert str(path) in str(raised.value)
-    assert isinstance(raised.value, StartError)
-
-
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / FILE_NAME
-    path.write_bytes(b"these are notes, not a database\n" * 100)
-    assert_unusable(path, "restore it from a backup")
-    assert path.read_bytes() == b"these are notes, not a database\n" * 100
-
-
-def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / FILE_NAME
-    foreign = sqlite3.connect(path)
-    foreign.execute("CREATE TABLE bookmarks (url TEXT)")
-    foreign.close()
-    before = path.read_bytes()
-    assert_unusable(path, "another program")
-    assert path.read_bytes() == before
-
-
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / FILE_NAME
-    asyncio.run(EmbeddedStore.open(path).close())
-    newer = sqlite3.connect(path)
-    newer.execute("PRAGMA user_version = 99")
-    newer.close()
-    assert_unusable(path, "newer Ottla")
-
-
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    async def write(store: MetadataStore) -> None:
-        await store.multi([Create(f"/{number}", bytes(500)) for number in range(200)])
-
-    place = Embedded(tmp_path)
-    play(place, write)
-    with open(place.path, "r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff" * 4096 * 4)
-    assert_unusable(place.path, "damaged")
-
-
-def test_a_file_in_use_is_refused(tmp_path: Path) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        assert_unusable(tmp_path / FILE_NAME, "in use")
-        await store.multi([Create("/a")])
-
-    play(Embedded(tmp_path), scenario)
-
-
-def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    assert_unusable(tmp_path / "absent" / FILE_NAME, "check that its directory exists")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / FILE_NAME
-    asyncio.run(EmbeddedStore.open(path).close())
-    path.chmod(0o400)
-    assert_unusable(path, "may be written")
-
-
-def test_an_empty_file_left_by_a_crash_becomes_a_store(tmp_path: Path) -> None:
-    place = Embedded(tmp_path)
-    place.path.touch()
-
-    async def scenario(store: MetadataStore) -> None:
-        await store.multi([Create("/a")])
+        written = await store.multi([Create("/a"), Put("/a", b"x"), Create("/b"), Check("/a", 1)])
+        assert written.versions == (0, 1, 0, None)
+        assert (await store.multi([Put("/a", b"y", version=1), Delete("/b", version=0)])).versions == (2, None)
 
     play(place, scenario)
+
+
+def test_creations_of_a_node_are_told_apart(place: Place) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        first = await store.multi([Create("/a"), Create("/b")])
+        assert (await store.get("/a")).created == (await store.get("/b")).created == first.change
+        await store.multi([Put("/a", b"x")])
+        assert (await store.get("/a")).created == first.change
+        second = await store.multi([Delete("/a"), Create("/a")])
+        assert (await store.get("/a")).created == second.change > first.change
+        await store.multi([Delete("/a"), Delete("/b")])
+        assert (await store.multi([Create("/a")])).change > second.change
+
+    async def later(store: MetadataStore) -> None:
+        before = (await store.get("/a")).created
+        assert (await store.multi([Create("/later")])).change > before
+
+    play(place, scenario, later)
+
+
+def test_watcher_gets_versions_and_creations(place: Place) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        tree = Tree()
+        await store.watch("/", tree)
+        await store.multi([Create("/a"), Create("/b")])
+        await store.multi([Put("/a", b"x"), Delete("/b")])
+        await store.multi([Create("/b")])
+        assert tree.nodes == await store.load("/")
+
+    play(place, scenario)
+
+
+def test_multi_of_too_many_bytes_is_refused_and_changes_nothing(place: Place) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        await store.multi([Create("/large", bytes(MULTI_BYTES_MAX - 100))])
+        with pytest.raises(MultiTooLarge, match=f"at most {MULTI_BYTES_MAX}"):
+            await store.multi([Create("/small"), Put("/large", bytes(MULTI_BYTES_MAX - 100))])
+        assert list(await store.load("/")) == ["/large"]
+
+    play(place, scenario)
+
+
+def test_operations_are_split_into_multis_of_a_bounded_size() -> None:
+    many = [Create(f"/{number}") for number in range(250)]
+    assert [len(multi) for multi in in_multis(many)] == [100, 100, 50]
+    large = [Create(f"/{number}", bytes(MULTI_BYTES_MAX // 5)) for number in range(5)]
+    assert [len(multi) for multi in in_multis(large)] == [2, 2, 1]
+    assert list(in_multis([])) == []
+
+
+def test_session_is_established_until_the_store_is_closed(place: Place) -> None:
+    async def run() -> None:
+        store = await place.open()
+        assert store.session.state is SessionState.ESTABLISHED
+        await store.close()
+        assert store.session.state is SessionState.EXPIRED
+
+    place.run(run())
