@@ -26,18 +26,21 @@ def flow_digest(graph: Graph, flow: Flow) -> str:
     parts: list[object] = []
     for each in _parts(graph, flow):
         parts.append(canonical(each))
-        if isinstance(each, Source) and each.schema_file:
-            parts.append(_content(resolve(graph.declaration, each.schema_file)))
+        if isinstance(each, Source):
+            framed = each.framing.schema_files.values() if each.framing is not None else ()
+            files = filter(None, (each.schema_file, *framed))
+            parts += [_content(resolve(graph.declaration, file)) for file in files]
         if isinstance(each, Flow):
             parts += [code_of(graph, step) for step in each.steps if isinstance(step, PythonStep)]
     return batch_digest(parts)
 
 
 def _parts(graph: Graph, flow: Flow) -> Iterator[Flow | Source]:
-    """Yield the flow, the sources that it reads, and the same for each view that it reads."""
+    """Yield the flow, the sources that it reads or decodes, and the same for each view that it reads."""
     yield replace(flow, trigger=None, description="")
     for name in flow.input_names:
-        if (source := graph.declaration.sources.get(name)) is not None:
+        source = graph.declaration.sources.get(name) or graph.decoded_input(flow, name)
+        if source is not None:
             yield replace(source, description="", max_offsets_per_trigger=None, starting_offsets="earliest")
         elif (above := graph.declaration.flows.get(name)) is not None and above.kind == "view":
             yield from _parts(graph, above)

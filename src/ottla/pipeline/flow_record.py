@@ -27,7 +27,7 @@ from ottla.pipeline.sql_shape import shape_of
 from ottla.spark.staging import open_filesystem
 
 FILE = "ottla-flow.json"
-FORMAT = 1
+FORMAT = 2
 Record = Mapping[str, Any]
 
 
@@ -47,7 +47,10 @@ class Checkpoint:
 
 def describe(graph: Graph, flow: Flow) -> Record:
     """Return the record of a flow as it is declared."""
-    sources = {name: graph.declaration.sources[name] for name in _sources(graph, flow)}
+    inputs = list(graph.reads_through_views(flow))
+    sources = {name: graph.declaration.sources[name] for _, name in inputs if name in graph.declaration.sources}
+    # Also those whose records a raw flow has stored.
+    decoded = {source.name: source for reader, name in inputs if (source := graph.decoded_input(reader, name))}
     table = _written_table(graph, flow)
     record = {
         "format": FORMAT,
@@ -56,10 +59,10 @@ def describe(graph: Graph, flow: Flow) -> Record:
         "kind": flow.kind,
         "digest": flow_digest(graph, flow),
         "reads": list(_reads(graph, flow)),
-        "columns": {name: columns_of(graph, name) for name in _inputs(graph, flow)},
-        "sources": {name: _describe_source(source) for name, source in sources.items()},
+        "columns": {name: _columns_read(graph, reader, name) for reader, name in inputs},
+        "sources": {name: _describe_source(source) for name, source in (sources | decoded).items()},
         "starting_offsets": {name: canonical(source.starting_offsets) for name, source in sources.items()},
-        "watermarks": {name: _watermark(graph, name) for name in _inputs(graph, flow)},
+        "watermarks": {name: _watermark(graph, name) for _, name in inputs},
         "decodes": graph.decodes(flow) is not None,
         "steps": _steps(graph, flow),
         "views": {view.name: _describe_view(graph, view) for view in _views(graph, flow)},
@@ -157,21 +160,17 @@ def columns_of(graph: Graph, name: str) -> dict[str, str] | None:
     return None if keyed else known
 
 
+def _columns_read(graph: Graph, reader: Flow, name: str) -> dict[str, str] | None:
+    """Return the columns of an input as the flow that reads it sees them: decoded, if it decodes them."""
+    source = graph.decoded_input(reader, name)
+    return _decoded(source) if source is not None else columns_of(graph, name)
+
+
 def _decoded(source: Source) -> dict[str, str] | None:
     if not source.columns:
         return None
     carried = {**DECODED_COLUMNS, "_key": "STRING" if source.key_format == "string" else "BINARY"}
     return {column.name: column.type for column in source.columns} | carried
-
-
-def _inputs(graph: Graph, flow: Flow) -> Iterator[str]:
-    """Yield the inputs of a flow, those of the views that it reads included, views excluded."""
-    for name in flow.input_names:
-        reads = graph.declaration.flows.get(name)
-        if reads is not None and reads.kind == "view":
-            yield from _inputs(graph, reads)
-        else:
-            yield name
 
 
 def _views(graph: Graph, flow: Flow) -> Iterator[Flow]:
@@ -180,12 +179,6 @@ def _views(graph: Graph, flow: Flow) -> Iterator[Flow]:
         if reads is not None and reads.kind == "view":
             yield from _views(graph, reads)
             yield reads
-
-
-def _sources(graph: Graph, flow: Flow) -> Iterator[str]:
-    for name in _inputs(graph, flow):
-        if name in graph.declaration.sources:
-            yield name
 
 
 def _reads(graph: Graph, flow: Flow) -> Iterator[str]:

@@ -79,11 +79,26 @@ class Graph:
                 waiting.extend(self.inputs.get(one, ()))
         return seen
 
+    def reads_through_views(self, flow: Flow) -> Iterator[tuple[Flow, str]]:
+        """Yield the sources and stored flows that a flow reads, directly or by way of views.
+
+        Each comes with the flow that reads it: the flow itself, or a view.
+        """
+        for name in flow.input_names:
+            reads = self.declaration.flows.get(name)
+            if reads is not None and reads.kind == "view":
+                yield from self.reads_through_views(reads)
+            elif reads is not None or name in self.declaration.sources:
+                yield flow, name
+
     def decodes(self, flow: Flow) -> Source | None:
         """The source whose values this flow decodes, the first if there are several; None if it decodes nothing."""
-        if not may_decode(self.declaration.zones, flow.zone):
-            return None
-        return next((source for source in map(self.source_of, flow.input_names) if source is not None), None)
+        found = (self.decoded_input(flow, name) for name in flow.input_names)
+        return next((source for source in found if source is not None), None)
+
+    def decoded_input(self, flow: Flow, name: str) -> Source | None:
+        """Return the source whose values a flow decodes when it reads this input; None if it does not decode it."""
+        return self.source_of(name) if may_decode(self.declaration.zones, flow.zone) else None
 
     def source_of(self, name: str) -> Source | None:
         """The source whose records an input has as they were received: itself, or that of a raw flow."""

@@ -254,7 +254,7 @@ class Supervisor:
         would delay the rows of the first ones.
         """
         session = self._session
-        if _reads_topic(session.graph, flow):
+        if any(name in session.declaration.sources for _, name in session.graph.reads_through_views(flow)):
             return False
         stored = (session.declaration.flows[name] for name in _stored_inputs(session.graph, flow))
         return not any(session.inputs.location(one).exists() for one in stored)
@@ -635,24 +635,8 @@ def _table_versions(sources: list[Any]) -> Iterator[tuple[str, int]]:
 
 
 def _stored_inputs(graph: Graph, flow: Flow) -> Iterator[str]:
-    """The flows whose tables this one reads, by way of views as well."""
-    for name in graph.inputs[flow.name]:
-        reads = graph.declaration.flows.get(name)
-        if reads is None or reads.append_to is not None:
-            continue
-        if reads.kind == "view":
-            yield from _stored_inputs(graph, reads)
-        else:
-            yield name
-
-
-def _reads_topic(graph: Graph, flow: Flow) -> bool:
-    """Return whether a flow reads a source itself or by way of views."""
-    for name in graph.inputs[flow.name]:
-        reads = graph.declaration.flows.get(name)
-        if reads is None or (reads.kind == "view" and _reads_topic(graph, reads)):
-            return True
-    return False
+    """Yield the flows whose tables a flow reads, directly or by way of views."""
+    return (name for _, name in graph.reads_through_views(flow) if name in graph.declaration.flows)
 
 
 def joined_tables(session: Session, flow: Flow) -> tuple[TableLocation, ...]:

@@ -227,12 +227,8 @@ class FlowTester:
 
     def _stored(self, graph: Graph, flow: Flow) -> Iterator[str]:
         """Yield the flows that are read as tables with typed columns."""
-        for name in flow.input_names:
-            above = graph.declaration.flows.get(name)
-            if above is not None and above.kind == "view":
-                yield from self._stored(graph, above)
-            elif above is not None and graph.source_of(name) is None:
-                yield name
+        names = (name for _, name in graph.reads_through_views(flow) if name in graph.declaration.flows)
+        return (name for name in names if graph.source_of(name) is None)
 
     def _find_schemas(self, names: Sequence[str]) -> None:
         if names:

@@ -14,6 +14,7 @@ from small_pipeline import HEAD
 from ottla.pipeline.declaration import Declaration
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.layout import Layout
+from ottla.pipeline.load import load
 
 pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
 
@@ -27,10 +28,10 @@ _FLOWS = """\
 """
 
 
-def digest(declaration: Declaration) -> str:
+def digest(declaration: Declaration, flow: str = "priced") -> str:
     from ottla.pipeline.flow_digest import flow_digest
 
-    return flow_digest(Graph(declaration), declaration.flows["priced"])
+    return flow_digest(Graph(declaration), declaration.flows[flow])
 
 
 def test_digest_of_a_flow_does_not_depend_on_comments_descriptions_and_triggers(
@@ -54,6 +55,31 @@ def test_digest_of_a_flow_changes_with_what_it_computes(read: Callable[..., Decl
     text = HEAD + _FLOWS
     assert old in text
     assert digest(read(text)) != digest(read(text.replace(old, new)))
+
+
+def test_digest_of_a_flow_changes_with_the_schema_by_which_it_decodes_stored_records(
+    read: Callable[..., Declaration],
+) -> None:
+    text = HEAD.replace("from: orders}", "from: stored}") + "  stored: {zone: raw, from: orders}\n" + _FLOWS
+    changed = text.replace("order_id: string", "order_id: int")
+    assert digest(read(text), "staged") != digest(read(changed), "staged")
+    assert digest(read(text), "priced") == digest(read(changed), "priced")
+
+
+def test_digest_of_a_flow_changes_with_the_content_of_the_schema_of_a_schema_id(tmp_path: Path) -> None:
+    fields = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "%s"}]}'
+    (tmp_path / "reader.avsc").write_text(fields % "string")
+    file = tmp_path / "shop.yaml"
+    file.write_text(
+        "name: shop\nstorage: lake\nsources:\n"
+        "  orders: {topic: shop.orders, format: avro, schema_file: reader.avsc, framing: {confluent: {7: old.avsc}}}\n"
+        "flows:\n  staged: {zone: staging, from: orders}\n"
+    )
+    found = set()
+    for kind in ("string", "bytes"):
+        (tmp_path / "old.avsc").write_text(fields % kind)
+        found.add(digest(load(str(file)), "staged"))
+    assert len(found) == 2
 
 
 def test_batch_that_one_output_has_from_other_input_is_refused_before_anything_is_written(

@@ -31,6 +31,11 @@ sources:
 flows:
   staged: {zone: staging, from: clicks}
   more_staged: {zone: staging, from: more}
+  stored: {zone: raw, from: clicks}
+  per_minute:
+    zone: staging
+    from: stored
+    sql: SELECT count(*) AS n, lineage_range() AS _lineage FROM stored GROUP BY window(clicked_at, '1 minute')
   trusted:
     zone: trusted
     from: staged
@@ -193,6 +198,13 @@ def edited(read: Callable[..., Declaration]) -> Edited:
             "timestamp_ntz}\n    water",
             _SAVED,
             "clicked_at of trusted is TIMESTAMP_NTZ, before TIMESTAMP: the state has values of it",
+        ),
+        (
+            "per_minute",
+            "timestamp}\n    water",
+            "timestamp_ntz}\n    water",
+            _SAVED,
+            "clicked_at of stored is TIMESTAMP_NTZ, before TIMESTAMP: the state has values of it",
         ),
         # A join stores whole rows.
         (
@@ -389,7 +401,7 @@ def test_run_is_refused_by_the_decisions_that_plan_shows(shop: Path) -> None:
     assert {one.flow: one.plan for one in plan.decisions} == {
         "staged": "unchanged", "more_staged": "unchanged", "trusted": "unchanged", "simple": "new",
         "counted": "needs a new checkpoint", "over_view": "unchanged", "united": "needs a new checkpoint",
-        "in_steps": "needs a new checkpoint",
+        "in_steps": "needs a new checkpoint", "stored": "unchanged", "per_minute": "unchanged",
     }  # fmt: skip
     assert plan.removed == ("plain",)
     with pytest.raises(StartRefused, match="flow counted needs a new checkpoint: GROUP BY is") as refused:
