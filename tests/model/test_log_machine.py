@@ -96,7 +96,7 @@ class LogMachine(RuleBasedStateMachine):
         def work() -> None:
             if not sealed.dropped:
                 log.sync_sealed(sealed)
-                log.note_synced([(sealed, size)])
+                log.note_segments_synced([(sealed, size)])
 
         self.jobs.append(work)
 

@@ -11,7 +11,8 @@ compacted), up to the first segment that is younger than ``min.compaction.lag.ms
 A crash is safe at any point. Outputs replace their sources in the order of offsets. The names of each output are synced
 before the next output starts, and the cleaner's checkpoint is written last. A tombstone is therefore never removed
 before the records that it deletes, and an interrupted pass is repeated. Retention does not delete an output before it
-is renamed, because its ``synced_bytes`` is still -1. If retention deletes a source meanwhile, the pass is abandoned.
+is renamed, because its ``synced_bytes`` is still -1. If retention or a truncation drops a source meanwhile, the pass is
+abandoned. A truncation first completes the renaming of an output.
 """
 
 from __future__ import annotations
@@ -201,9 +202,9 @@ class Compactor:
             else:
                 log.error("compaction failed and will be retried dir=%s reason=%s", of.directory, running.failure)
             self._abandon(running)
-        elif running.end_offset is not None:
+        elif running.end_offset is not None and running.is_intact_below(running.end_offset):
             self._finish(running, running.end_offset)
-        elif self._stopped or not of.settings.compact or not running.maybe_replace():
+        elif running.end_offset is not None or self._stopped or not of.settings.compact or not running.maybe_replace():
             self._abandon(running)
         else:
             self._submit(running)
@@ -277,8 +278,7 @@ class _Pass:
         """Do one step: rename the files of an output, or process the cleaner's next frame. Runs in a thread."""
         if self.swapping:
             assert self.swapped is not None
-            cleaned, sources = self.swapped
-            cleaned.swap_files(sources)
+            self.swapped[0].swap_files()
             self.swapping = False
             return
         try:
@@ -327,8 +327,13 @@ class _Pass:
         self._output = None
 
     def has_dropped_source(self) -> bool:
-        """Return whether retention has dropped a source that the pass still needs."""
+        """Return whether retention or a truncation has dropped a source that the pass still needs."""
         return any(segment.dropped for segment in self.plan.sources[self._sources_done :])
+
+    def is_intact_below(self, end_offset: int) -> bool:
+        """Return whether the log has only compacted batches below ``end_offset``: False after a truncation below it."""
+        known = set(self.plan.sources)
+        return all(segment in known for segment in self.plan.log.segments if segment.base_offset < end_offset)
 
     def maybe_replace(self) -> bool:
         """Replace the sources of a synced output in the log, if there is one. Return False if a source was dropped."""

@@ -57,11 +57,13 @@ class LeaderEpochs:
             return epoch, self.starts[0]
         return self.epochs[after - 1], self.starts[after]
 
-    def truncate_from_end(self, end_offset: int) -> None:
-        """Remove the epochs that start at or after ``end_offset``."""
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Remove the epochs that start at or after ``end_offset``. Return False if there is none."""
+        count = len(self.starts)
         while self.starts and self.starts[-1] >= end_offset:
             self.starts.pop()
             self.epochs.pop()
+        return len(self.starts) < count
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Remove the epochs that end before ``start_offset``. The epoch that contains it then starts there."""

@@ -66,6 +66,11 @@ class OffsetIndex:
         """Remove the entries of batches whose last offset is at least ``relative_offset``."""
         del self.entries[bisect_left(self.entries, relative_offset << 32) :]
 
+    def copy(self) -> OffsetIndex:
+        copied = OffsetIndex()
+        copied.entries = self.entries[:]
+        return copied
+
     def to_bytes(self) -> bytes:
         entries = self.entries[:]
         if _SWAP:
@@ -124,6 +129,11 @@ class TimeIndex:
         keep = bisect_left(self.offsets, relative_offset)
         del self.offsets[keep:]
         del self.timestamps[keep:]
+
+    def copy(self) -> TimeIndex:
+        copied = TimeIndex()
+        copied.timestamps, copied.offsets = self.timestamps[:], self.offsets[:]
+        return copied
 
     def to_bytes(self) -> bytes:
         pack = TIME_ENTRY.pack

@@ -32,11 +32,19 @@ from struct import Struct
 from crc32c import crc32c
 
 from ottla.env.disk import Disk
+from ottla.log import truncation
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.index import OFFSET_ENTRY_BYTES, POSITION_MASK, RELATIVE_OFFSET_MAX
+from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
 from ottla.log.opening import InlineBudget, limits_past, open_inline, rules_for
-from ottla.log.producers import ProducerEntry, Producers, load_snapshot, remove_snapshots, snapshot_path
-from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment
+from ottla.log.producers import (
+    ProducerEntry,
+    Producers,
+    load_producers,
+    load_snapshot,
+    replay_segments,
+    snapshot_path,
+)
+from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment, SyncJob
 from ottla.log.times import FindRecord, find_newest, find_offset
 from ottla.log.transactions import EndedTransaction, marker_batch
 from ottla.log.validation import batch_bytes_max, raise_if_invalid, raise_if_too_large
@@ -97,7 +105,7 @@ class Log:
         epochs_synced: bool = False,
     ) -> None:  # fmt: skip
         # Shared
-        self._disk = disk
+        self.disk = disk
         self.directory = directory
         self.name = name
         #: creates the folder before the first append, so that creating a topic is cheap; None if the folder exists
@@ -120,8 +128,8 @@ class Log:
         self._epochs_synced = epochs_synced
         #: sealed segments whose indexes could not be written because the disk was full
         self.sealed_unindexed: list[Segment] = []
-        #: dropped segments without index files; their ``.log`` files may reappear after a crash
-        self.dropped_unindexed: list[Segment] = []
+        #: segments that were dropped from the log start and whose files may still exist, or reappear after a crash
+        self.undeleted: list[Segment] = []
         #: the partition was deleted: its folder was renamed, and the log must not use its files any more
         self.deleted = False
         #: why the log is offline: its files were unreadable at the start, or a failed write could not be undone
@@ -233,7 +241,7 @@ class Log:
             if self.pending:
                 self.write_pending()
             head = _pack_prefix(base, length, self.leader_epoch)
-            self._disk.pwritev(segment.file.fd, [head, view[start + PREFIX_BYTES : end]], segment.size_bytes)
+            self.disk.pwritev(segment.file.fd, [head, view[start + PREFIX_BYTES : end]], segment.size_bytes)
             self.written_end_offset = last + 1
         if not segment.size_bytes:
             self._begin_segment(max_ts, now_ms)
@@ -328,10 +336,10 @@ class Log:
         if self.pending:
             segment = self.active
             try:
-                self._disk.pwrite(segment.file.fd, b"".join(self.pending), segment.written_bytes)
+                self.disk.pwrite(segment.file.fd, b"".join(self.pending), segment.written_bytes)
             except OSError as error:
                 try:
-                    self.truncate_to(self.written_end_offset)
+                    self.undo_pending()
                 except OSError as unread:
                     # The state in memory no longer matches the file.
                     self.failure = f"{error}; then {unread}"
@@ -362,9 +370,15 @@ class Log:
         self._roll_after_ms = self._roll_deadline()
         self._prepared = True
 
+    def truncate_epochs(self, end_offset: int) -> None:
+        """Remove the epochs that start at or after ``end_offset``; sync the remaining ones. Raise WriteFailed."""
+        if self.epochs.truncate_from_end(end_offset):
+            self._epochs_synced = self._prepared = False
+            self._write_epochs(sync=True)
+
     def _write_epochs(self, *, sync: bool) -> None:
         path = os.path.join(self.directory, EPOCHS_FILE)
-        self._disk.write_file(path, self.epochs.to_text().encode(), sync=sync)
+        self.disk.write_file(path, self.epochs.to_text().encode(), sync=sync)
         self._epochs_synced = sync
 
     # -- segments -------------------------------------------------------------------------------------------------
@@ -377,7 +391,7 @@ class Log:
         # If the disk is too full for the snapshot, recovery replays from an older one: the log can still roll.
         with suppress(OSError):
             self._write_snapshot(sync=False)
-        segment = Segment(self._disk, self.directory, self.log_end_offset)
+        segment = Segment(self.disk, self.directory, self.log_end_offset)
         self.segments.append(segment)
         self.active = segment
         self._roll_after_ms = self._roll_deadline()
@@ -409,8 +423,8 @@ class Log:
     def _truncate_failed_write(self) -> None:
         """Truncate the bytes of a failed write after the last batch, because a clean start trusts file sizes."""
         active = self.active
-        if active.is_open and self._disk.size(active.file.fd) > active.written_bytes:
-            self._disk.truncate(active.file.fd, active.written_bytes)
+        if active.is_open and self.disk.size(active.file.fd) > active.written_bytes:
+            self.disk.truncate(active.file.fd, active.written_bytes)
 
     def _roll_deadline(self) -> int:
         first = self.active.first_timestamp
@@ -461,7 +475,7 @@ class Log:
         dropped, self.segments = self.segments[:keep], self.segments[keep:]
         for segment in dropped:
             segment.dropped = True
-        self.dropped_unindexed += [segment for segment in dropped if segment.indexed_bytes != segment.size_bytes]
+        self.undeleted += dropped
         self._hints.clear()
         self.epochs.truncate_from_start(offset)
         self._epochs_synced = False
@@ -478,10 +492,18 @@ class Log:
         if self.segments[first:end] != sources or end >= len(self.segments):
             return False
         self.segments = [*self.segments[:first], cleaned, *self.segments[end:]]
+        cleaned.swap_sources = sources
         for segment in sources:
             segment.dropped = True
         self._hints.clear()
         return True
+
+    def replace_active(self, number: int, active: Segment) -> None:
+        """Replace the segments from ``number`` on, all of which were dropped, by one new segment."""
+        self.segments = [*self.segments[:number], active]
+        self.active = active
+        self.sealed_unindexed = [segment for segment in self.sealed_unindexed if not segment.dropped]
+        self._roll_after_ms = self._roll_deadline()
 
     @property
     def size_bytes(self) -> int:
@@ -520,7 +542,7 @@ class Log:
             if len(self._hints) >= _HINTS_MAX:
                 self._hints.clear()
             self._hints[next_offset] = segment, position + size
-        return FileRegion(self._disk, segment.file, position, size)
+        return FileRegion(self.disk, segment.file, position, size)
 
     def _read_next_segment(
         self, segment: Segment, size_bytes_max: int, end_offset: int, *, at_least_one: bool
@@ -583,15 +605,15 @@ class Log:
             log.warning("transaction index is rebuilt path=%s reason=%s", segment.path(".txnindex"), error)
         following = bisect_right(self.segments, segment.base_offset, key=_base_offset)
         end = self.segments[following].base_offset if following < len(self.segments) else self.log_end_offset
-        producers, replay_from = load_snapshot(self._disk, self.directory, segment.base_offset)
-        ended = self._replay(producers, replay_from, end)
+        producers, replay_from = load_snapshot(self.disk, self.directory, segment.base_offset)
+        ended = replay_segments(producers, self.segments, replay_from, end)
         segment.aborted = [each for each in ended if each.last_offset >= segment.base_offset]
         if segment is self.active:
             segment.indexed_bytes = -1
         else:
             # No sync: after a power failure the index is rebuilt again. No error: a full disk must not fail a fetch.
             with suppress(OSError):
-                segment.write_aborted(sync=False)
+                segment.write_aborted()
         return segment.aborted
 
     # -- times ----------------------------------------------------------------------------------------------------
@@ -622,12 +644,21 @@ class Log:
         sizes = [(segment, segment.written_bytes) for segment in self.segments[first:]]
         return [(segment, size) for segment, size in sizes if size and segment.synced_bytes < size]
 
-    def note_synced(self, segments: list[tuple[Segment, int]], end_offset: int | None = None) -> None:
-        """Record that the segments are synced up to the given sizes, and all batches below ``end_offset`` if given."""
+    def start_sync(self) -> SyncJob:
+        """Return the job that syncs everything that is written now. ``note_synced`` takes it when it is complete."""
+        return SyncJob(self.unsynced(), self.active, self.written_end_offset)
+
+    def note_synced(self, job: SyncJob) -> None:
+        """Record that the job is complete. It proves nothing about a segment that was truncated meanwhile."""
+        if not job.active.dropped:
+            self.synced_end_offset = max(self.synced_end_offset, job.end_offset)
+        self.note_segments_synced(job.segments)
+
+    def note_segments_synced(self, segments: list[tuple[Segment, int]]) -> None:
+        """Record that the segments are synced up to the given sizes. Ignore dropped segments."""
         for segment, size in segments:
-            segment.synced_bytes = max(segment.synced_bytes, size)
-        if end_offset is not None:
-            self.synced_end_offset = max(self.synced_end_offset, min(end_offset, self.log_end_offset))
+            if not segment.dropped:
+                segment.synced_bytes = max(segment.synced_bytes, size)
         number = max(bisect_right(self.segments, self.synced_end_offset, key=_base_offset) - 1, 0)
         while self.segments[number] is not self.active and (
             self.segments[number].synced_bytes >= self.segments[number].size_bytes
@@ -642,7 +673,7 @@ class Log:
         The recovery point is never inside the active segment. Recovery reads that segment from its start anyway, and a
         recovery point at its end would skip it after the roll, before its indexes are written.
         """
-        for segment in (*self.dropped_unindexed, *self.segments[:-1]):
+        for segment in (*self.undeleted, *self.segments[:-1]):
             if segment.indexed_bytes != segment.size_bytes:
                 return min(segment.base_offset, self.synced_end_offset)
         return min(self.synced_end_offset, self.active.base_offset)
@@ -650,8 +681,11 @@ class Log:
     def sync_sealed(self, segment: Segment) -> None:
         """Sync the segment, its snapshot and the epochs, then write the indexes. Runs in a thread.
 
-        Recovery does not read these files again once the recovery point is after the segment.
+        Recovery does not read these files again once the recovery point is after the segment. Do nothing for a segment
+        that was dropped.
         """
+        if segment.dropped:
+            return
         segment.sync()
         self._sync_file(os.path.join(self.directory, EPOCHS_FILE))
         for following in self.segments:
@@ -662,12 +696,14 @@ class Log:
 
     def _sync_file(self, path: str) -> None:
         """Sync a small file if it exists. The event loop may replace it meanwhile: either version is complete."""
-        if self._disk.exists(path):
-            fd = self._disk.open(path)
-            try:
-                self._disk.fdatasync(fd)
-            finally:
-                self._disk.close(fd)
+        try:
+            fd = self.disk.open(path)
+        except FileNotFoundError:
+            return
+        try:
+            self.disk.fdatasync(fd)
+        finally:
+            self.disk.close(fd)
 
     # -- producers ------------------------------------------------------------------------------------------------
 
@@ -675,15 +711,15 @@ class Log:
     def producers(self) -> Producers:
         """Return the producer state; load it on first use."""
         if self._producers is None:
-            self._producers = self._load_producers(self._producers_offset)
+            self._producers = load_producers(self.disk, self.directory, self.segments, self._producers_offset)
         return self._producers
 
     def _write_snapshot(self, *, sync: bool) -> None:
         """Write a snapshot of the producer state at the log end. Recovery replays from the newest snapshot."""
         path = snapshot_path(self.directory, self.log_end_offset)
-        if self._producers is None and self._producers_offset == self.log_end_offset and self._disk.exists(path):
+        if self._producers is None and self._producers_offset == self.log_end_offset and self.disk.exists(path):
             return  # the existing file is the same snapshot
-        self._disk.write_file(path, self.producers.to_snapshot(), sync=sync)
+        self.disk.write_file(path, self.producers.to_snapshot(), sync=sync)
 
     @property
     def idle_producers(self) -> int:
@@ -698,72 +734,34 @@ class Log:
         if self._producers is not None:
             self._producers.expire(older_than_ms)
 
-    def _load_producers(self, end_offset: int) -> Producers:
-        """Return the producer state as of ``end_offset``: load the newest readable snapshot, replay the batches."""
-        if not end_offset:
-            return Producers()
-        producers, replay_from = load_snapshot(self._disk, self.directory, end_offset)
-        if replay_from < end_offset:
-            self._replay(producers, replay_from, end_offset)
-        return producers
-
-    def _replay(self, producers: Producers, start: int, end: int) -> list[EndedTransaction]:
-        """Apply the batches from ``start`` to ``end`` to ``producers``. Return the transactions aborted in them."""
-        aborted: list[EndedTransaction] = []
-        for segment in self.segments[max(bisect_right(self.segments, start, key=_base_offset) - 1, 0) :]:
-            for position, header in segment.headers(segment.position_of(start)):
-                if header.base_offset >= end:
-                    return aborted
-                batch = segment.batch(position, header) if header.attributes & CONTROL else b""
-                if (ended := producers.replay(header, batch)) is not None:
-                    aborted.append(ended)
-        return aborted
-
     # -- truncate -------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate the log: remove every batch whose last offset is at or above ``offset``, and all pending batches.
+        """Remove every batch whose last offset is at or above ``offset``, and all pending batches.
 
-        This needs no free space on the disk and changes the files last, because its most frequent use is to undo
-        appends that could not be written to a full disk.
+        Raise OSError if that fails. The truncation is synced. `truncation.py` explains the steps.
         """
-        if offset >= self.log_end_offset:
-            return
-        offset = min(offset, self.written_end_offset)
-        undo = offset == self.written_end_offset
+        truncation.truncate_to(self, offset)
+
+    def undo_pending(self) -> None:
+        """Remove all pending batches, because they could not be written to a full disk: this needs no free space."""
         self.pending.clear()
+        self.forget_from(self.written_end_offset)
+        self.active.undo_pending(self.written_end_offset)
+        self._roll_after_ms = self._roll_deadline()
+
+    def forget_from(self, end_offset: int) -> None:
+        """Set the log end offset to ``end_offset`` and forget all later offsets, except those in the segments."""
         self._hints.clear()
-        # After this position the file may hold parts of a failed write, which must not be read.
-        self.active.size_bytes, self.active.pending_bytes = self.active.written_bytes, 0
-        while len(self.segments) > 1 and self.segments[-1].base_offset > offset:
-            self.segments.pop().delete_files()
-        if self.segments[0].base_offset > offset:
-            self.segments.pop().delete_files()
-            self.segments.append(Segment(self._disk, self.directory, offset))
-            self.segments[0].open_file()
-        self.active = segment = self.segments[-1]
-        if offset != self.written_end_offset:
-            segment.size_bytes = segment.position_of(offset)
-            self.written_end_offset = self._end_of(segment)
-        self.log_end_offset = end_offset = self.written_end_offset
+        self.log_end_offset = self.written_end_offset = end_offset
         self.synced_end_offset = min(self.synced_end_offset, end_offset)
         self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
-        self.epochs.truncate_from_end(end_offset)
-        self._epochs_synced = False
+        if self.epochs.truncate_from_end(end_offset):
+            self._epochs_synced = False
         self._prepared = False
         self._producers, self._producers_offset = None, end_offset
         self.ended = [each for each in self.ended if each.last_offset < end_offset]
-        segment.truncate(segment.size_bytes, end_offset)
-        self._roll_after_ms = self._roll_deadline()
-        if not undo:  # undoing pending batches leaves all snapshots valid: they contain only written batches
-            remove_snapshots(self._disk, self.directory, after=end_offset)
-
-    def _end_of(self, segment: Segment) -> int:
-        end = segment.base_offset
-        for _, header in segment.headers(segment.offset_index.entry_at_most(segment.size_bytes - 1) & POSITION_MASK):
-            end = header.next_offset
-        return end
 
     def flush_files(self) -> None:
         """Write and sync the batches, then the indexes, the snapshot and the epochs, for a clean stop."""
@@ -771,10 +769,9 @@ class Log:
             return
         self.write_pending()
         self._truncate_failed_write()
-        unsynced = self.unsynced()
-        for segment, _ in unsynced:
-            segment.sync()
-        self.note_synced(unsynced, self.log_end_offset)
+        job = self.start_sync()
+        job.run()
+        self.note_synced(job)
         for segment in self.segments:
             segment.write_indexes()
         self._write_snapshot(sync=True)

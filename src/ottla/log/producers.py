@@ -26,6 +26,7 @@ batches of the window after Kafka's entries: the checksum covers them, and Kafka
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
 from struct import Struct, error
@@ -34,6 +35,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from ottla.env.disk import Disk, read_derived_file
+from ottla.log.segment import Segment
 from ottla.log.transactions import EndedTransaction, read_marker
 from ottla.model.batch import CONTROL, SEQUENCES, TRANSACTIONAL, BatchHeader
 from ottla.model.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence, Refused, UnknownProducerId
@@ -445,3 +447,30 @@ def load_snapshot(disk: Disk, directory: str, end_offset: int) -> tuple[Producer
             except ValueError:
                 continue
     return Producers(), 0
+
+
+def load_producers(disk: Disk, directory: str, segments: list[Segment], end_offset: int) -> Producers:
+    """Return the producer state as of ``end_offset``: load the newest readable snapshot, replay the batches."""
+    if not end_offset:
+        return Producers()
+    producers, replay_from = load_snapshot(disk, directory, end_offset)
+    if replay_from < end_offset:
+        replay_segments(producers, segments, replay_from, end_offset)
+    return producers
+
+
+def replay_segments(producers: Producers, segments: list[Segment], start: int, end: int) -> list[EndedTransaction]:
+    """Apply the batches from ``start`` to ``end`` to ``producers``. Return the transactions aborted in them."""
+    aborted: list[EndedTransaction] = []
+    for segment in segments[max(bisect_right(segments, start, key=_base_offset) - 1, 0) :]:
+        for position, header in segment.headers(segment.position_of(start)):
+            if header.base_offset >= end:
+                return aborted
+            batch = segment.batch(position, header) if header.attributes & CONTROL else b""
+            if (ended := producers.replay(header, batch)) is not None:
+                aborted.append(ended)
+    return aborted
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

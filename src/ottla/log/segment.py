@@ -3,6 +3,16 @@
 ``size_bytes`` includes the appended batches that are still pending, because the log writes several batches at once.
 Only the active (last) segment changes. Files are opened at their first use, so that thousands of idle partitions use
 no file descriptors and do not slow down the start.
+
+Threads sync a segment, write its index files, swap them or delete them, while the event loop goes on. Two rules make
+sure that a thread which started before a truncation (or before retention, compaction or the deletion of the topic) can
+neither mark later bytes as synced nor bring deleted files back:
+
+1. Written batches are only added to a ``Segment`` object, never removed. To remove some, the log replaces the object by
+   a new one (``part_before``). The old object is ``dropped``, for good: what a thread reports about it is ignored.
+2. A segment changes the names in its folder (creates, renames, deletes files) only while it holds ``_names``. It
+   creates no file after it was dropped. It changes no name after it lost its files (``disown_files``,
+   ``delete_files``), because these names may then belong to another object.
 """
 
 from __future__ import annotations
@@ -14,6 +24,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from struct import Struct
+from threading import Lock
+from typing import NamedTuple
 
 from ottla.env.disk import Disk, WriteFailed, read_derived_file
 from ottla.log.index import POSITION_MASK, OffsetIndex, TimeIndex
@@ -71,13 +83,31 @@ class FileRegion:
         return self.disk.pread(self.file.fd, self.size_bytes, self.position)
 
 
+class SyncJob(NamedTuple):
+    """The bytes of a log that were written, but not synced, when the sync started. ``run`` runs in a thread."""
+
+    #: with the written size of each
+    segments: list[tuple[Segment, int]]
+    #: the active segment at that time; a truncation since then has dropped it
+    active: Segment
+    #: all batches below this offset were written
+    end_offset: int
+
+    def run(self) -> None:
+        """Sync the files. Raise WriteFailed, or OSError if a file cannot be opened."""
+        for segment, _ in self.segments:
+            if not segment.dropped:
+                segment.sync()
+
+
 class Segment:
     """The batches from ``base_offset`` up to the base offset of the next segment."""
 
     __slots__ = (
-        "_aborted", "_disk", "_file", "_offset_index", "_time_index", "_times_unchecked", "base_offset",
-        "bytes_since_index", "directory", "dropped", "first_timestamp", "indexed_bytes", "indexes_unverified",
-        "max_timestamp", "max_timestamp_offset", "pending_bytes", "size_bytes", "synced_bytes",
+        "_aborted", "_disk", "_file", "_names", "_offset_index", "_owns_files", "_time_index", "_times_unchecked",
+        "base_offset", "bytes_since_index", "directory", "dropped", "first_timestamp", "indexed_bytes",
+        "indexes_unverified", "max_timestamp", "max_timestamp_offset", "pending_bytes", "size_bytes", "swap_sources",
+        "synced_bytes",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size_bytes: int = 0) -> None:
@@ -99,8 +129,14 @@ class Segment:
         self.indexed_bytes = -1
         #: ``max_timestamp`` comes from the time index and was not yet compared with the batches
         self._times_unchecked = False
-        #: no longer part of its log; a thread deletes the files, and they must not be created again
+        #: no longer part of its log, and never again; creates no file any more
         self.dropped = False
+        #: held while names in the folder change: a thread and the event loop may both want to
+        self._names = Lock()
+        #: whether the files with the segment's names are its own
+        self._owns_files = True
+        #: the segments that this compacted one has replaced in the log, until ``swap_files`` is complete
+        self.swap_sources: list[Segment] | None = None
         #: the last stop was not clean: check the index files before their first use
         self.indexes_unverified = False
         self.bytes_since_index = 0
@@ -128,12 +164,18 @@ class Segment:
         return self._file is not None
 
     def open_file(self) -> SegmentFile:
-        """Open and return the file. Create it only if it may be new, never if it is known to be on the disk."""
+        """Open and return the file. Create it only for the first batch of the segment.
+
+        Raise FileNotFoundError if the file is missing, or if a dropped segment would have to create it.
+        """
         path = self.path(".log")
-        may_be_new = not self.size_bytes or self.synced_bytes < 0
-        # Open an existing file without ``create``, so that a failure counts as a read error of this partition.
-        fd = self._disk.open(path, create=may_be_new and not self._disk.exists(path))
-        self._file = SegmentFile(self._disk, fd)
+        if not self.written_bytes:
+            with self._names:
+                # Open an existing file without ``create``, so that a failure counts as a read error of this partition.
+                create = not self.dropped and not self._disk.exists(path)
+                self._file = SegmentFile(self._disk, self._disk.open(path, create=create))
+        else:
+            self._file = SegmentFile(self._disk, self._disk.open(path))
         return self._file
 
     @property
@@ -238,26 +280,38 @@ class Segment:
 
     def load_first_timestamp(self) -> int:
         """Return ``first_timestamp``; read it from the first batch if it is not known yet."""
-        if self.first_timestamp == NO_TIMESTAMP and self.size_bytes:
+        if self.first_timestamp == NO_TIMESTAMP and self.written_bytes:
             header = self._disk.pread(self.file.fd, HEADER_BYTES, 0)
             self.first_timestamp = read_header(header).max_timestamp
         return self.first_timestamp
 
     def write_indexes(self, suffix: str = "") -> None:
-        """Write and sync the index files if they are out of date. The last time entry holds the max timestamp."""
+        """Write and sync the index files if they are out of date. Do nothing for a dropped segment.
+
+        The last entry of the time index holds the max timestamp.
+        """
+        with self._names:
+            if self.size_bytes and self.indexed_bytes != self.size_bytes and not self.dropped:
+                self._write_index_files(suffix)
+
+    def _write_index_files(self, suffix: str) -> None:
         size = self.size_bytes
-        if not size or self.indexed_bytes == size:
-            return
         if self.max_timestamp != NO_TIMESTAMP:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self._disk.write_file(self.path(".index" + suffix), self.offset_index.to_bytes(), sync=True)
         self._disk.write_file(self.path(".timeindex" + suffix), self.time_index.to_bytes(), sync=True)
         if self._aborted or (self._aborted is not None and self._has_txn_files()):
             # Replace an existing file by an empty one: after a power failure a removed file could reappear.
-            self.write_aborted(suffix, sync=True)
+            self._write_txn_files(suffix, sync=True)
         self.indexed_bytes = size
 
-    def write_aborted(self, suffix: str = "", *, sync: bool) -> None:
+    def write_aborted(self) -> None:
+        """Write the transaction index, without a sync. Do nothing for a dropped segment."""
+        with self._names:
+            if not self.dropped:
+                self._write_txn_files("", sync=False)
+
+    def _write_txn_files(self, suffix: str, *, sync: bool) -> None:
         """Write the transaction index and its checksum. After a crash between the two writes the index is rebuilt."""
         data = index_to_bytes(self.aborted)
         self._disk.write_file(self.path(".txnindex" + suffix), data, sync=sync)
@@ -265,7 +319,12 @@ class Segment:
 
     def sync(self) -> None:
         """Sync the file and, the first time, its folder and the parent folder. Raise WriteFailed. Runs in a thread."""
-        file = self.file
+        try:
+            file = self.file
+        except FileNotFoundError:
+            if self.dropped:
+                return
+            raise
         try:
             self._disk.fdatasync(file.fd)
         except OSError as error:
@@ -287,9 +346,24 @@ class Segment:
             self._load_indexes()
 
     def delete_files(self) -> None:
-        """Delete all files of the segment, including the producer snapshot at its base offset."""
-        for suffix in (*SWAPPED, ".snapshot"):
-            self._disk.remove(self.path(suffix))
+        """Drop the segment and delete its files, including the producer snapshot at its base offset.
+
+        Do nothing if the segment does not own its files any more.
+        """
+        with self._names:
+            self.dropped = True
+            if self._owns_files:
+                for suffix in (*SWAPPED, ".snapshot"):
+                    self._disk.remove(self.path(suffix))
+                self._owns_files = False
+
+    def disown_files(self) -> None:
+        """Drop the segment without deleting its files: another object has their names from now on.
+
+        Wait until a thread that changes these names has finished.
+        """
+        with self._names:
+            self.dropped, self._owns_files = True, False
 
     # -- compaction -----------------------------------------------------------------------------------------------
 
@@ -322,13 +396,23 @@ class Segment:
         for suffix in SWAPPED:
             self._disk.remove(self.path(suffix + CLEANED))
 
-    def swap_files(self, sources: list[Segment]) -> None:
-        """Rename this compacted segment's files to their final names and delete the files of ``sources``. In a thread.
+    def swap_files(self) -> None:
+        """Rename this compacted segment's files to their final names and delete the files of ``swap_sources``.
+
+        Runs in a thread, or on the event loop before a truncation. Do nothing if the swap is complete.
 
         Ottla and Kafka can each complete a swap that the other started: if a ``.log.swap`` file exists, it is complete
         and replaces the sources. The indexes become ``.swap`` files before the log, because recovery could not detect
         a missing transaction index. Completed steps are skipped, so that the swap can be retried.
         """
+        if self.swap_sources is None:
+            return
+        with self._names:
+            if self.swap_sources is not None and self._owns_files:
+                self._swap_files(self.swap_sources)
+                self.swap_sources = None
+
+    def _swap_files(self, sources: list[Segment]) -> None:
         disk = self._disk
         # 1. Rename .cleaned to .swap. From here on recovery completes the swap.
         for suffix in (*SWAPPED[1:], SWAPPED[0]):
@@ -337,7 +421,9 @@ class Segment:
         # 2. Delete the sources whose names the compacted segment does not take over.
         if disk.exists(self.path(".log" + SWAP)):
             for source in sources:
-                if source.base_offset != self.base_offset:
+                if source.base_offset == self.base_offset:
+                    source.disown_files()
+                else:
                     source.delete_files()
         # 3. Rename .swap to the final names and sync the folder before any code relies on these names.
         for suffix in SWAPPED:
@@ -374,9 +460,10 @@ class Segment:
         """
         entry = self.offset_index.entry_before(offset - self.base_offset)
         indexed = position = entry & POSITION_MASK
-        pread, file, size = self._disk.pread, self.file, self.written_bytes
+        size = self.written_bytes
         if position >= size:
             return size if position < self.size_bytes or not position else self._rebuilt_position_of(offset)
+        pread, file = self._disk.pread, self.file
         while position < size:
             chunk = pread(file.fd, _SCAN_BYTES, position)
             if position == indexed and position and not self._is_entry_of(entry, chunk):
@@ -462,7 +549,10 @@ class Segment:
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the position and header of every written batch from ``position`` on, until no complete one follows."""
-        pread, file, size = self._disk.pread, self.file, self.written_bytes
+        size = self.written_bytes
+        if position + HEADER_BYTES > size:
+            return
+        pread, file = self._disk.pread, self.file
         while position + HEADER_BYTES <= size:
             chunk = pread(file.fd, _SCAN_BYTES, position)
             at, usable = 0, min(len(chunk), size - position) - HEADER_BYTES
@@ -501,10 +591,36 @@ class Segment:
 
     # -- truncating -----------------------------------------------------------------------------------------------
 
-    def truncate(self, position: int, offset: int) -> None:
-        """Truncate the file to ``position``, and the indexes to the entries below ``offset``."""
+    def part_before(self, position: int, offset: int) -> Segment:
+        """Return a new segment with the batches before ``position``, all of which end at or before ``offset``.
+
+        The new segment shares the open file, which the caller truncates. This segment does not change.
+        """
+        part = Segment(self._disk, self.directory, self.base_offset, self.written_bytes)
+        part._file = self.file
+        part._offset_index, part._time_index = self.offset_index.copy(), self.time_index.copy()
+        with suppress(ValueError):  # a damaged transaction index is rebuilt from the remaining batches at its next use
+            part._aborted = self.aborted.copy()
+        part.synced_bytes, part.first_timestamp = self.synced_bytes, self.first_timestamp
+        part._times_unchecked = self._times_unchecked
+        part.max_timestamp, part.max_timestamp_offset = self.max_timestamp, self.max_timestamp_offset
+        part._forget_after(position, offset)
+        return part
+
+    def undo_pending(self, offset: int) -> None:
+        """Forget the pending batches, which begin at ``offset``. Truncate the file: a failed write may have left bytes.
+
+        This changes nothing that a thread may use: the written batches stay.
+        """
+        position = self.written_bytes
+        self.size_bytes, self.pending_bytes = position, 0
+        self._forget_after(position, offset)
+        if self.is_open or (self._disk.file_size(self.path(".log")) or 0) > position:
+            self._disk.truncate(self.file.fd, position)
+
+    def _forget_after(self, position: int, offset: int) -> None:
+        """Set the size to ``position``, and remove what the indexes hold about ``offset`` and all later offsets."""
         self.size_bytes = position
-        self.pending_bytes = 0
         self.synced_bytes = min(self.synced_bytes, position)
         self.indexed_bytes = -1
         self.bytes_since_index = 0
@@ -515,10 +631,8 @@ class Segment:
             self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
             self.max_timestamp_offset = -1
         self.time_index.truncate(offset - self.base_offset)
-        with suppress(ValueError):  # a damaged transaction index is rebuilt from the remaining batches at its next use
+        with suppress(ValueError):
             self.aborted = [each for each in self.aborted if each.last_offset < offset]
-        if self.is_open or (self._disk.file_size(self.path(".log")) or 0) > position:
-            self._disk.truncate(self.file.fd, position)
 
     def reset_indexes(self) -> None:
         """Replace the indexes by empty ones, because recovery rebuilds them."""

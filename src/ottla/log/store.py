@@ -319,7 +319,9 @@ class LogStore:
         removed.deleted = True
         # Close the files now: connections keep a reference to the log that they last appended to, and the disk space
         # of an open file stays in use.
-        for segment in removed.segments:
+        for segment in (*removed.segments, *removed.undeleted):
+            # A new topic may get the same path: a thread that still works on this log must not change its files.
+            segment.disown_files()
             segment.release_file()
         if removed.make_folder is not None or directory.offline:
             return
@@ -344,29 +346,28 @@ class LogStore:
 
         def work() -> None:
             for segment in segments:
-                if not of.deleted and not segment.dropped:
-                    of.sync_sealed(segment)
+                of.sync_sealed(segment)
 
         def done(error: OSError | None) -> None:
-            if of.deleted or all(segment.dropped for segment in segments):
+            remaining = [segment for segment in segments if not segment.dropped]
+            if not remaining:
                 return
             if error is None:
-                of.note_synced(sizes)
+                of.note_segments_synced(sizes)
                 # Close the files, so that sealed segments use no file descriptors. Readers open them again.
-                for segment in segments:
-                    if segment is not of.active:
-                        segment.release_file()
+                for segment in remaining:
+                    segment.release_file()
             elif error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
                 # Only indexes or snapshots are missing. Until they are written, recovery would read the segments.
                 log.warning(
                     "sealed segment has no index yet, retrying at the next roll dir=%s error=%s", of.directory, error
                 )
-                of.sealed_unindexed += segments
+                of.sealed_unindexed += remaining
             elif isinstance(error, WriteFailed):
                 self.on_dir_failed(self.dir_of(of), error)
             else:
                 log.error("sealed segment has no index, a file is unreadable dir=%s error=%s", of.directory, error)
-                of.sealed_unindexed += segments
+                of.sealed_unindexed += remaining
 
         self._threads.submit(work, done)
 
@@ -387,7 +388,7 @@ class LogStore:
 
         def done(error: OSError | None) -> None:
             if error is None:
-                of.dropped_unindexed = [segment for segment in of.dropped_unindexed if segment not in dropped]
+                of.undeleted = [segment for segment in of.undeleted if segment not in dropped]
             elif not of.deleted:
                 _report(error, "remove segments from", first)
 

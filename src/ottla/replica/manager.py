@@ -25,7 +25,7 @@ from ottla.log.log import Log
 from ottla.log.opener import Opener
 from ottla.log.opening import TURN_US_MAX, InlineBudget
 from ottla.log.retention import retention_start_offset
-from ottla.log.segment import Segment
+from ottla.log.segment import SyncJob
 from ottla.log.store import LogDir, LogStore, PartitionSpec
 from ottla.model.errors import ErrorCode, OffsetOutOfRange, PolicyViolation, StorageError
 from ottla.model.settings import BrokerSettings, TopicSettings
@@ -224,13 +224,11 @@ class ReplicaManager:
     def _start_sync(self, partition: Partition) -> None:
         its_log = partition.log
         partition.sync_in_flight = True
-        end_offset, segments = its_log.written_end_offset, its_log.unsynced()
+        job = its_log.start_sync()
         self.syncs += 1
-        self._threads.submit(partial(_sync, its_log, segments), partial(self._synced, partition, segments, end_offset))
+        self._threads.submit(job.run, partial(self._synced, partition, job))
 
-    def _synced(
-        self, partition: Partition, segments: list[tuple[Segment, int]], end_offset: int, error: OSError | None
-    ) -> None:
+    def _synced(self, partition: Partition, job: SyncJob, error: OSError | None) -> None:
         partition.sync_in_flight = False
         if partition.log.deleted:
             return  # deleted meanwhile: no request waits, and the missing folder is no disk failure
@@ -245,7 +243,7 @@ class ReplicaManager:
                 # The file could not be opened, and nothing says whether what it holds is on disk.
                 self._partition_failed(partition, str(error))
             return
-        partition.log.note_synced(segments, end_offset)
+        partition.log.note_synced(job)
         reached = partition.log.synced_end_offset
         writers = partition.writers
         done = 0
@@ -451,12 +449,6 @@ class ReplicaManager:
                 partition.leave(ErrorCode.KAFKA_STORAGE_ERROR)
         if all(each.offline for each in self.store.dirs):
             self._on_all_dirs_failed(f"every log directory failed, the last with: {error}")
-
-
-def _sync(of: Log, segments: list[tuple[Segment, int]]) -> None:
-    for segment, _ in segments:
-        if not of.deleted:  # do not reopen a closed file: a new topic may use the same path
-            segment.sync()
 
 
 def _idle_producers(its_log: Log) -> int:

@@ -128,10 +128,9 @@ def note_of(log: Log) -> CleanStop:
 
 def sync(log: Log) -> None:
     """What the group commit does."""
-    end_offset, segments = log.written_end_offset, log.unsynced()
-    for segment, _ in segments:
-        segment.sync()
-    log.note_synced(segments, end_offset)
+    job = log.start_sync()
+    job.run()
+    log.note_synced(job)
 
 
 def producer_state(log: Log) -> dict[int, tuple[int, int, list[tuple[int, int, int, int]]]]:

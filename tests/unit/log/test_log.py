@@ -510,9 +510,9 @@ def test_sync_covers_every_segment_that_has_something_new() -> None:
 def test_what_is_written_during_a_sync_waits_for_the_next() -> None:
     log = new_log()
     write(log, batch())
-    end, segments = log.written_end_offset, log.unsynced()
+    job = log.start_sync()
     write(log, batch())
-    log.note_synced(segments, end)
+    log.note_synced(job)
     assert log.synced_end_offset == 1
     assert [size for _, size in log.unsynced()] == [2 * len(batch())]
 
@@ -522,9 +522,9 @@ def test_synced_segments_move_the_synced_end_only_without_a_gap() -> None:
     for number in range(4):
         write(log, batch(timestamp=NOW + 101 * number))
     first, second = log.segments[:2]
-    log.note_synced([(second, second.size_bytes)])
+    log.note_segments_synced([(second, second.size_bytes)])
     assert log.synced_end_offset == 0
-    log.note_synced([(first, first.size_bytes)])
+    log.note_segments_synced([(first, first.size_bytes)])
     assert log.synced_end_offset == 2
 
 

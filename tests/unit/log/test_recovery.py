@@ -59,7 +59,7 @@ def finish_rolls(log: Log) -> None:
     """What the store's threads do with sealed segments."""
     for segment in log.segments[:-1]:
         log.sync_sealed(segment)
-        log.note_synced([(segment, segment.size_bytes)])
+        log.note_segments_synced([(segment, segment.size_bytes)])
 
 
 def put(disk: MemoryDisk, path: str, data: bytes | None) -> None:

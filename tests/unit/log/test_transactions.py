@@ -484,7 +484,7 @@ def test_recovery_knows_transactions_that_began_in_segments_it_does_not_read() -
 
     def rolled(of: Log, sealed: Segment) -> None:
         of.sync_sealed(sealed)
-        of.note_synced([(sealed, sealed.size_bytes)])
+        of.note_segments_synced([(sealed, sealed.size_bytes)])
 
     log.on_roll = rolled
     client, other = Client(log, 1), Client(log, 2)

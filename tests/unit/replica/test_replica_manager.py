@@ -192,6 +192,27 @@ def test_what_arrives_during_a_sync_shares_the_next(fixture: ManagerFixture) -> 
     assert (fixture.manager.syncs, fixture.syncs_of()) == (2, 2)
 
 
+def test_sync_that_started_before_a_truncation_acknowledges_no_later_batch(fixture: ManagerFixture) -> None:
+    partition = fixture.add()
+    fixture.produce(partition, batch(4), acks=-1)
+    fixture.manager.write_turn()
+    work, done = fixture.threads.jobs.pop()
+    work()
+    partition.log.truncate_to(0)
+    partition.writers.clear()
+    waiter = fixture.produce(partition, batch(2, size=50), acks=-1)
+    fixture.manager.write_turn()
+    done(None)
+    assert waiter.answers == []
+    fixture.threads.run()
+    assert waiter.answers == [0]
+    fixture.fixture.abandon()
+    again = StoreFixture(fixture.disk.crash(Random(1), "power"), *fixture.paths)
+    again.start(spec())
+    assert offsets(again.log()) == [(0, 2)]
+    again.abandon()
+
+
 def test_what_is_pending_when_a_sync_ends_is_synced_after_the_turn(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     fixture.produce(partition, batch(), acks=-1)
