@@ -93,7 +93,8 @@ class Broker:
         self._view = ClusterView()
         self._log_store = LogStore(self._disk, settings.data_dirs, self._threads)
         self.replicas = ReplicaManager(
-            clock=self._clock, disk=self._disk, store=self._log_store, threads=self._threads,
+            broker_id=settings.broker_id, exists=self._has_partition, clock=self._clock, disk=self._disk,
+            store=self._log_store, threads=self._threads,
             free_bytes_min=settings.log_dir_free_bytes_min, on_all_dirs_failed=self._fail,
         )  # fmt: skip
         self._latency = {key: Histogram() for key in APIS}
@@ -245,7 +246,8 @@ class Broker:
             raise StartError(f"the logs cannot be opened: {error}; check the disk") from None
         if not self._log_store.was_clean:
             log.warning("the last stop was not clean: logs were checked and leader epochs go up")
-            bumped = [bump_leader_epochs(topic) for topic in self._view.topics.values()]
+            own = settings.broker_id
+            bumped = [bump_leader_epochs(topic, own) for topic in self._view.topics.values() if topic.is_led_by(own)]
             ops: list[Op] = [Put(state_path(topic.name), topic.state_json()) for topic in bumped]
             for multi in in_multis(ops):
                 await self._store.multi(multi)
@@ -308,15 +310,14 @@ class Broker:
         self._partitions_unfrozen += len(topic.partitions) - len(served)
         for spec in self._specs(topic):
             number = spec.name.partition
-            if number not in served:
-                state = topic.partitions[number]
-                try:
-                    self.replicas.add(
-                        spec, leader_id=state.leader, leader_epoch=state.leader_epoch, replicas=state.replicas,
-                        isr=state.isr,
-                    )  # fmt: skip
-                except OSError as error:
-                    log.error("partition cannot be made partition=%s error=%s", spec.name, error)
+            state = topic.partitions[number]
+            if (partition := served.get(number)) is not None:
+                self.replicas.follow(partition, state)
+                continue
+            try:
+                self.replicas.add(spec, state)
+            except OSError as error:
+                log.error("partition cannot be made partition=%s error=%s", spec.name, error)
         if before is not None and before.config != topic.config:
             self._configure(topic)
         if self._partitions_unfrozen >= _FREEZE_PARTITIONS:
@@ -329,10 +330,18 @@ class Broker:
         self.replicas.configure(topic.name.encode(), self._services.topic_settings(topic))
 
     def _specs(self, topic: TopicView) -> Iterator[PartitionSpec]:
+        """Yield the partitions of which this broker has a replica."""
         assert self._services is not None
         settings = self._services.topic_settings(topic)
-        for number in range(len(topic.partitions)):
-            yield PartitionSpec(name=TopicPartition(topic.name, number), topic_id=topic.topic_id, settings=settings)
+        for number, state in enumerate(topic.partitions):
+            if self._settings.broker_id in state.replicas:
+                yield PartitionSpec(name=TopicPartition(topic.name, number), topic_id=topic.topic_id, settings=settings)
+
+    def _has_partition(self, topic: bytes, number: int, by_id: bool) -> bool:
+        """Return whether the cluster has this partition, on whichever broker."""
+        view = self._view
+        found = view.topics_by_id.get(topic) if by_id else view.topics.get(topic.decode(errors="replace"))
+        return found is not None and 0 <= number < len(found.partitions)
 
     def _apply_dynamic_settings(self) -> None:
         services = self._services

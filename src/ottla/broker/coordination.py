@@ -21,7 +21,7 @@ from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWrite
 from ottla.env.tasks import Tasks
 from ottla.model.errors import KafkaError
 from ottla.model.records import Record, build_batch
-from ottla.replica.partition import Partition
+from ottla.replica.partition import Partition, Role
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class ViewTopics:
 
     def end_offset(self, topic: str, partition: int) -> int | None:
         found = self._services.replicas.find(topic, partition)
-        return found.high_watermark if found is not None else None
+        return found.high_watermark if found is not None and found.role is Role.LEADER else None
 
 
 class Coordination:
@@ -107,7 +107,7 @@ class Coordination:
         self.runtime.context.group_overrides = self._services.view.group_configs
 
     def topics_changed(self, pairs: Iterable[tuple[TopicView | None, TopicView | None]]) -> None:
-        """Tell the coordinators that partitions of these topics were added or removed."""
+        """Load and unload shards: partitions of these topics were added or removed, or their leaders changed."""
         deleted = []
         for old, new in pairs:
             name = new.name if new is not None else old.name if old is not None else ""
@@ -188,7 +188,6 @@ class Coordination:
 
     def _write_journal(self) -> None:
         replicas = self._services.replicas
-        partition = replicas.find(JOURNAL_TOPIC, 0)
         now_ms = self._services.clock.wall_ms()
         while self._journal_waiting:
             entry = self._journal_waiting.popleft()
@@ -197,9 +196,9 @@ class Coordination:
             )  # fmt: skip
             batch = bytearray(build_batch([record]))
             try:
-                if partition is not None:
-                    self._begin_turn()
-                    settings = partition.log.settings
-                    replicas.append(partition, batch, memoryview(batch), 0, len(batch), now_ms, opened=settings)
+                partition = replicas.leader_of(JOURNAL_TOPIC.encode(), 0)
+                self._begin_turn()
+                settings = partition.log.settings
+                replicas.append(partition, batch, memoryview(batch), 0, len(batch), now_ms, opened=settings)
             except KafkaError as error:
                 log.warning("a rebalance was not noted group=%r error=%s", entry.group_id, error)

@@ -170,6 +170,12 @@ def ops_update_topic(topic: TopicView) -> list[Op]:
     return [Put(topic_path(topic.name), topic.assignment_json()), Put(state_path(topic.name), topic.state_json())]
 
 
-def bump_leader_epochs(topic: TopicView) -> TopicView:
-    """Return the topic with higher leader epochs, so that readers can detect a truncation after an unclean stop."""
-    return replace(topic, partitions=tuple(p.changed(leader_epoch=p.leader_epoch + 1) for p in topic.partitions))
+def bump_leader_epochs(topic: TopicView, broker_id: int) -> TopicView:
+    """Return the topic with higher leader epochs of the partitions that ``broker_id`` leads.
+
+    Readers can then detect that records are missing after an unclean stop.
+    """
+    partitions = tuple(
+        p.changed(leader_epoch=p.leader_epoch + 1) if p.leader == broker_id else p for p in topic.partitions
+    )
+    return replace(topic, partitions=partitions)

@@ -78,6 +78,10 @@ class TopicView:
     def internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
 
+    def is_led_by(self, broker_id: int) -> bool:
+        """Return whether the broker leads a partition of the topic."""
+        return any(each.leader == broker_id for each in self.partitions)
+
     def assignment_json(self) -> bytes:
         return to_json(
             {

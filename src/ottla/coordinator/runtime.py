@@ -29,10 +29,17 @@ from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
 from ottla.log.transactions import read_marker
 from ottla.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
-from ottla.model.errors import ErrorCode, KafkaError, MessageTooLarge, RecordListTooLarge, Refused
+from ottla.model.errors import (
+    ErrorCode,
+    KafkaError,
+    MessageTooLarge,
+    NotLeaderOrFollower,
+    RecordListTooLarge,
+    Refused,
+)
 from ottla.model.records import Record, build_batch, iterate_records
 from ottla.replica.manager import ReplicaManager
-from ottla.replica.partition import Partition
+from ottla.replica.partition import Partition, Role
 from ottla.wire import Message, WireError
 
 log = logging.getLogger(__name__)
@@ -42,7 +49,9 @@ RETRIABLE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
 }
 #: bytes of a log that are replayed before the load yields to the event loop
 _LOAD_STEP_BYTES = 128 << 10
@@ -175,18 +184,27 @@ class Unstored(Message):
 
 
 class HostedShard(Generic[S]):
-    """One partition with its shard, the end offset of the replay and the timers."""
+    """One partition with its shard, the end offset of the replay and the timers.
 
-    __slots__ = ("end_offset", "loaded", "partition", "shard", "timers")
+    It is valid in one leader epoch: what another leader wrote in between is not in the shard.
+    """
+
+    __slots__ = ("end_offset", "leader_epoch", "loaded", "partition", "shard", "timers")
 
     def __init__(self, partition: Partition, shard: S) -> None:
         self.partition = partition
+        self.leader_epoch = partition.leader_epoch
         self.shard = shard
         self.loaded = False
         #: the shard has replayed every record below this offset
         self.end_offset = partition.log.log_start_offset
         #: group or transactional id -> its timer
         self.timers: dict[str, _Timer] = {}
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this broker still leads the partition in the epoch in which the shard was loaded."""
+        return self.partition.role is Role.LEADER and self.partition.leader_epoch == self.leader_epoch
 
 
 class _Timer:
@@ -369,15 +387,19 @@ class ShardRuntime(ABC, Generic[S]):
     def partition_for(self, name: str) -> int:
         """Return Kafka's partition for a name: Java's hash without its sign, modulo the number of partitions.
 
-        The result is the same before and after the topic is created.
+        All brokers agree on it, whichever partitions they have. It is the same before and after the topic is created.
         """
-        return (java_hash(name) & 0x7FFFFFFF) % (len(self._shards) or self.partitions_at_creation)
+        count = self.context.topics.partition_count(self.topic) or self.partitions_at_creation
+        return (java_hash(name) & 0x7FFFFFFF) % count
 
     def _host_of(self, name: str) -> HostedShard[S]:
-        """Return the loaded shard of a name. Raise Refused if the shard is not loaded or its log is offline."""
+        """Return the loaded shard of a name. Raise Refused if this broker does not coordinate it, or not yet."""
         hosted = self._shards.get(self.partition_for(name))
-        if hosted is None or hosted.partition.offline:
-            raise Refused(ErrorCode.NOT_COORDINATOR if hosted is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if hosted is None:
+            exists = self.context.topics.partition_count(self.topic) is not None
+            raise Refused(ErrorCode.NOT_COORDINATOR if exists else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not hosted.leads:
+            raise Refused(ErrorCode.NOT_COORDINATOR)
         if not hosted.loaded:
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what this partition coordinates is being loaded")
         return hosted
@@ -420,6 +442,8 @@ class ShardRuntime(ABC, Generic[S]):
         :raises KafkaError: if the append failed; then no record is in the log and none was replayed.
         """
         partition = hosted.partition
+        if not hosted.leads:
+            raise NotLeaderOrFollower("this broker no longer leads the partition")
         partition.check_enough_replicas()
         producer = self.producer_of(outcome)
         rows = []
@@ -446,7 +470,11 @@ class ShardRuntime(ABC, Generic[S]):
         """Send the replies when all records of the shard are durable."""
         deadline = self._clock.monotonic() + self.commit_timeout_ms / 1000
         waiter = _DurableWaiter(self, hosted, outcome, deadline)
-        self._replicas.wait_durable(hosted.partition, hosted.end_offset, waiter)
+        self._wait(hosted, waiter)
+
+    def _wait(self, hosted: HostedShard[S], waiter: _DurableWaiter) -> None:
+        partition = hosted.partition
+        self._replicas.wait(partition, partition.until(acks=-1), hosted.end_offset, waiter)
 
     def wait_without_deadline(self, hosted: HostedShard[S], outcome: AnyOutcome) -> None:
         """Wait without a deadline until the outcome is durable, then call ``on_durable``.
@@ -455,8 +483,7 @@ class ShardRuntime(ABC, Generic[S]):
         stays in force.
         """
         outcome.replies.clear()
-        waiter = _DurableWaiter(self, hosted, outcome, NEVER)
-        self._replicas.wait_durable(hosted.partition, hosted.end_offset, waiter)
+        self._wait(hosted, _DurableWaiter(self, hosted, outcome, NEVER))
 
     def _on_append_failed(
         self, hosted: HostedShard[S], names: Iterable[str], outcome: AnyOutcome, error: KafkaError, now: Moment
@@ -506,7 +533,7 @@ class ShardRuntime(ABC, Generic[S]):
 
     def wake(self, hosted: HostedShard[S], name: str) -> None:
         """Expire what is due after the timer of a name fired, and set the timer again if a deadline is left."""
-        if hosted.loaded and not hosted.partition.offline:
+        if hosted.loaded and hosted.leads:
             self._expire_due(hosted, (name,))
             self._set_timer(hosted, name)
 
@@ -523,20 +550,21 @@ class ShardRuntime(ABC, Generic[S]):
         now = self.now()
         for name in waiting:
             expirable = expirables.get(name)
-            if expirable is not None and expirable.wake_at <= now.monotonic_s and not hosted.partition.offline:
+            if expirable is not None and expirable.wake_at <= now.monotonic_s and hosted.leads:
                 self._perform(hosted, [name], expirable.expire(now), now)
         return now
 
     # -- load and unload ------------------------------------------------------------------------------------------
 
     def serve(self, partitions: dict[int, Partition]) -> None:
-        """Load the shards of new partitions, and unload the shards of partitions that are not in ``partitions``.
+        """Load the shards of the partitions that this broker leads, and unload those of all others.
 
-        The shard of an empty log counts as loaded immediately.
+        A shard is loaded again in a new leader epoch. The shard of an empty log counts as loaded immediately.
         """
+        partitions = {number: each for number, each in partitions.items() if each.role is not Role.FOLLOWER}
         for number, partition in partitions.items():
             known = self._shards.get(number)
-            if known is not None and known.partition is partition:
+            if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
                 continue
             if known is not None:
                 self._unload(known)
@@ -649,7 +677,7 @@ class ShardRuntime(ABC, Generic[S]):
     def perform_everywhere(self, decide: Callable[[S, Moment], list[Any]], name_of: Callable[[Any], str]) -> None:
         """Append the records that ``decide`` returns for each shard, in batches of ``_BATCH_RECORDS_MAX`` records."""
         for hosted in list(self._shards.values()):
-            if not hosted.loaded or hosted.partition.offline:
+            if not hosted.loaded or not hosted.leads:
                 continue
             now = self._expire_due(hosted, hosted.shard.expirables) or self.now()
             records = decide(hosted.shard, now)
@@ -661,7 +689,7 @@ class ShardRuntime(ABC, Generic[S]):
         """Replay every log into a second shard and compare both. Return the number of shards that differ."""
         differing = 0
         for hosted in list(self._shards.values()):
-            if not hosted.loaded or hosted.partition.offline:
+            if not hosted.loaded or not hosted.leads:
                 continue
             replayed = HostedShard(hosted.partition, self.make_shard(hosted.partition))
             while replayed.end_offset < hosted.end_offset and hosted.loaded:

@@ -27,7 +27,7 @@ from ottla.coordinator.transaction_records import (
 )
 from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, UnknownTopicOrPartition
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
@@ -156,7 +156,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
 
 
 class MarkerWriter:
-    """Appends markers to the partitions of this broker, and retries until they are durable."""
+    """Appends markers to the partitions that this broker leads, and retries until they are durable."""
 
     def __init__(
         self, *, replicas: ReplicaManager, clock: Clock, wheel: TimerWheel, begin_turn: Callable[[], None],
@@ -184,16 +184,19 @@ class MarkerWriter:
         progress.call_done_if_complete()
 
     def write(self, progress: _Progress, name: TopicPartition) -> None:
-        """Append the marker of one partition, and retry later if that fails. A deleted partition needs no marker."""
+        """Append the marker of one partition, and retry later if that fails.
+
+        A deleted partition needs no marker. A partition that another broker leads does.
+        """
         if not progress.is_awaited:
             return
         delivery = progress.delivery
-        partition = self._replicas.find(name.topic, name.partition)
-        if partition is None:
+        try:
+            partition = self._replicas.leader_of(name.topic.encode(), name.partition)
+            end = self._append(partition, delivery)
+        except UnknownTopicOrPartition:
             progress.remove(name)
             return
-        try:
-            end = self._append(partition, delivery)
         except KafkaError as error:
             if error.code in _MARKER_OBSOLETE:
                 log.info("marker is not needed any more partition=%s error=%s", name, error)
@@ -202,20 +205,18 @@ class MarkerWriter:
                 self.retry_later(progress, name)
             return
         waiter = _MarkerWaiter(self, progress, name, self._clock.monotonic() + _MARKER_TIMEOUT_S)
-        self._replicas.wait_durable(partition, end, waiter)
+        self._replicas.wait(partition, partition.until(acks=-1), end, waiter)
 
     async def write_once(self, delivery: Delivery) -> int:
         """Append one marker for a WriteTxnMarkers request, without a retry. Return the error code."""
         (name,) = delivery.partitions
-        partition = self._replicas.find(name.topic, name.partition)
-        if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
+            partition = self._replicas.leader_of(name.topic.encode(), name.partition)
             end = self._append(partition, delivery)
         except KafkaError as error:
             return error.code
         waiter = _SingleMarkerWaiter(asyncio.get_running_loop(), self._clock.monotonic() + _MARKER_TIMEOUT_S)
-        self._replicas.wait_durable(partition, end, waiter)
+        self._replicas.wait(partition, partition.until(acks=-1), end, waiter)
         return await waiter.code
 
     def _append(self, partition: Partition, delivery: Delivery) -> int:

@@ -158,6 +158,10 @@ class RecordListTooLarge(KafkaError):
     code = ErrorCode.RECORD_LIST_TOO_LARGE
 
 
+class NotLeaderOrFollower(KafkaError):
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 class NotEnoughReplicas(KafkaError):
     code = ErrorCode.NOT_ENOUGH_REPLICAS
 

@@ -3,6 +3,8 @@
     produce ──► Log.append ──► (end of turn) write_turn ──► high watermark moves ──► long polls wake, acks=1 leaves
                                         └──► writers wait? one fdatasync per partition in flight ──► acks=all leaves
 
+``leader_of`` is the one check of leadership: every request and every coordinator gets its partition from it.
+
 Group commit: while a partition's sync runs, everything that arrives is written and waits; the next sync takes it all.
 A hundred producers then share one trip to the disk, and the loop never waits for it.
 
@@ -27,25 +29,39 @@ from ottla.log.opening import TURN_US_MAX, InlineBudget
 from ottla.log.retention import retention_start_offset
 from ottla.log.segment import SyncJob
 from ottla.log.store import LogDir, LogStore, PartitionSpec
-from ottla.model.errors import ErrorCode, OffsetOutOfRange, PolicyViolation, StorageError
+from ottla.model.errors import (
+    ErrorCode,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    PolicyViolation,
+    Refused,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import FrameBuffer, TopicPartition
-from ottla.replica.partition import Partition, Writer
+from ottla.replica.partition import Partition, PartitionState, Role, Until, Writer
 
 log = logging.getLogger(__name__)
 
 _LONG_MAX = (1 << 63) - 1
+_LEADER, _WRITTEN, _COMMITTED = Role.LEADER, Until.WRITTEN, Until.COMMITTED
+_NOWHERE: dict[int, Partition] = {}
 #: free space is checked again after at least this many bytes
 _CHECK_SPACE_BYTES_MIN = 1 << 20
 
 
 class ReplicaManager:
-    """All partitions that this broker leads."""
+    """All partitions of which this broker has a replica."""
 
     def __init__(
-        self, *, clock: Clock, disk: Disk, store: LogStore, threads: Threads,
+        self, *, broker_id: int, clock: Clock, disk: Disk, store: LogStore, threads: Threads,
         free_bytes_min: int, on_all_dirs_failed: Callable[[str], None],
+        exists: Callable[[bytes, int, bool], bool] = lambda topic, number, by_id: False,
     ) -> None:  # fmt: skip
+        """``exists(topic, number, by_id)``: whether the cluster has this partition, on whichever broker."""
+        self._broker_id = broker_id
+        self._exists = exists
         self._monotonic = clock.monotonic
         self._disk = disk
         self.store = store
@@ -81,24 +97,30 @@ class ReplicaManager:
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
-    def add(
-        self, spec: PartitionSpec, *, leader_id: int, leader_epoch: int, replicas: tuple[int, ...], isr: tuple[int, ...]
-    ) -> Partition:
-        """Serve a partition. Open its log, or create it if it does not exist."""
+    def add(self, spec: PartitionSpec, state: PartitionState) -> Partition:
+        """Serve a partition in the role that ``state`` gives it. Open its log, or create it if it does not exist."""
         name = spec.name
         its_log = self.store.logs.get(name) or self.store.create(spec)
-        its_log.become_leader(leader_epoch)
         its_log.inline_budget = self._inline_budget
+        directory = self.store.dir_of(its_log)
         partition = Partition(
-            name, spec.topic_id, its_log, leader_id=leader_id, leader_epoch=leader_epoch, replicas=replicas, isr=isr
-        )
-        partition.has_room = self.store.dir_of(its_log).has_room
-        partition.offline = its_log.failure is not None
+            name, spec.topic_id, its_log, broker_id=self._broker_id,
+            high_watermark=directory.high_watermarks.get(name, 0),
+        )  # fmt: skip
+        partition.set_room(directory.has_room)
+        partition.follow(state)
         self.topics.setdefault(partition.topic_name, {})[name.partition] = partition
         self.topics_by_id.setdefault(spec.topic_id, {})[name.partition] = partition
         self._by_log[its_log] = partition
         self.generation += 1
         return partition
+
+    def follow(self, partition: Partition, state: PartitionState) -> None:
+        """Apply a change of leader, epoch or in-sync replicas to a partition."""
+        if partition.follow(state):
+            self.generation += 1
+        if not partition.has_waiting:
+            self._waiting.pop(partition, None)
 
     def remove_topic(self, name: bytes, unique: Callable[[], str]) -> None:
         """Stop serving a topic and delete its logs; a thread deletes the files."""
@@ -121,7 +143,25 @@ class ReplicaManager:
         self.generation += 1
 
     def find(self, topic: str, number: int) -> Partition | None:
-        return self.topics.get(topic.encode(), {}).get(number)
+        """Return the replica of a partition on this broker, in whatever role; None if there is none."""
+        return self.topics.get(topic.encode(), _NOWHERE).get(number)
+
+    def leader_of(self, topic: bytes, number: int, epoch: int = -1, *, by_id: bool = False) -> Partition:
+        """Return the partition if this broker leads it, in ``epoch`` unless that is -1.
+
+        ``topic`` is the name, or the id if ``by_id``. Raise the KafkaError for the reply, as Kafka chooses it:
+        NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR for a partition that is
+        offline, UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID for one that the cluster does not have.
+        """
+        topics = self.topics_by_id if by_id else self.topics
+        partition = topics.get(topic, _NOWHERE).get(number)
+        if partition is None:
+            if self._exists(topic, number, by_id):
+                raise NotLeaderOrFollower("another broker has this partition")
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID) if by_id and topic not in topics else UnknownTopicOrPartition("")
+        if partition.role is not _LEADER or (epoch != -1 and epoch != partition.leader_epoch):
+            partition.check_leads(epoch)
+        return partition
 
     def all(self) -> list[Partition]:
         return list(self._by_log.values())
@@ -138,8 +178,8 @@ class ReplicaManager:
         ``sequenced`` a coordinator writes it. Raise NeedsOpening if the batch must first be opened by ``opener``;
         ``opened`` are the settings for which that was done.
         """
-        if partition.offline or not partition.has_room:
-            raise StorageError("the partition is offline or its log directory is full; see the broker's log")
+        if not partition.writable:
+            raise partition.refusal()
         try:
             offsets = partition.log.append(buffer, view, start, end, now_ms, transactional, sequenced, opened)
         except OSError as error:
@@ -154,8 +194,8 @@ class ReplicaManager:
         now_ms: int,
     ) -> tuple[int, int]:  # fmt: skip
         """Append the marker of a transaction; return its offset and the offset after it. Raise as ``append`` does."""
-        if partition.offline or not partition.has_room:
-            raise StorageError("the partition is offline or its log directory is full; see the broker's log")
+        if not partition.writable:
+            raise partition.refusal()
         try:
             offsets = partition.log.append_marker(
                 producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch, now_ms=now_ms
@@ -166,26 +206,21 @@ class ReplicaManager:
         self._pending[partition.log] = None
         return offsets
 
-    def wait_written(self, partition: Partition, writer: Writer) -> None:
-        """Call the writer at the end of the turn, when the batch is in the file."""
-        partition.written.append(writer)
+    def wait(self, partition: Partition, until: Until, end_offset: int, writer: Writer) -> None:
+        """Call the writer when all records below ``end_offset`` are as safe as ``until`` says, or when that fails.
 
-    def wait_synced(self, partition: Partition, end_offset: int, writer: Writer) -> None:
-        """Call the writer when everything below ``end_offset`` is on disk. The sync starts at the end of the turn."""
-        if partition.log.synced_end_offset >= end_offset:
-            writer.on_write_complete(0)
+        This is the only way to wait for a write. A batch that was just appended is written, and its sync begins, at
+        the end of the turn.
+        """
+        if until is _WRITTEN or (until is _COMMITTED and len(partition.replicas) == 1):
+            if partition.log in self._pending:
+                partition.written.append(writer)
+                return
+        elif partition.reached(until) < end_offset:
+            partition.wait(until, end_offset, writer)
+            self._waiting[partition] = None
             return
-        partition.writers.append((end_offset, writer))
-        self._waiting[partition] = None
-
-    def wait_durable(self, partition: Partition, end_offset: int, writer: Writer) -> None:
-        """Call the writer when all records below ``end_offset`` are written, or synced if ``flush.acks.all`` is set."""
-        if partition.log.flush_acks_all:
-            self.wait_synced(partition, end_offset, writer)
-        elif partition.log.written_end_offset < end_offset:
-            self.wait_written(partition, writer)
-        else:
-            writer.on_write_complete(0)
+        writer.on_write_complete(0)
 
     def write_turn(self) -> None:
         """The end of a turn: 1 write what is pending  2 move high watermarks, wake readers  3 start syncs.
@@ -211,13 +246,18 @@ class ReplicaManager:
                 continue
             end = each.written_end_offset
             if end > partition.high_watermark:
-                partition.advance_high_watermark(end)
+                if len(partition.replicas) == 1:
+                    partition.advance_high_watermark(end)
+                else:
+                    partition.update_high_watermark()
             if partition.written:
                 written, partition.written = partition.written, []
                 for writer in written:
                     writer.on_write_complete(0)
-            if partition.writers and not partition.sync_in_flight:
-                self._start_sync(partition)
+            if partition.waiting:
+                partition.complete_writers()
+                if partition.wants_sync and not partition.sync_in_flight:
+                    self._start_sync(partition)
 
     # -- group commit ---------------------------------------------------------------------------------------------
 
@@ -244,19 +284,10 @@ class ReplicaManager:
                 self._partition_failed(partition, str(error))
             return
         partition.log.note_synced(job)
-        reached = partition.log.synced_end_offset
-        writers = partition.writers
-        done = 0
-        while done < len(writers) and writers[done][0] <= reached:
-            done += 1
-        ready = writers[:done]
-        del writers[:done]
-        for _, writer in ready:
-            writer.on_write_complete(0)
-        if partition.writers:
-            if not partition.log.pending:
-                self._start_sync(partition)
-        else:
+        partition.complete_writers()
+        if partition.wants_sync and not partition.log.pending and partition.log.unsynced():
+            self._start_sync(partition)
+        if not partition.has_waiting:
             self._waiting.pop(partition, None)
 
     def sync_in_background(self, partition: Partition) -> None:
@@ -268,13 +299,11 @@ class ReplicaManager:
         """A produce whose timeout passed is told so; its batch stays in the log. A sync that had to wait starts."""
         now = self._monotonic()
         for partition in list(self._waiting):
-            late = [writer for _, writer in partition.writers if writer.deadline < now]
-            if late:
-                partition.writers = [entry for entry in partition.writers if entry[1].deadline >= now]
-                for writer in late:
-                    writer.on_write_complete(ErrorCode.REQUEST_TIMED_OUT)
-            if partition.writers and not partition.sync_in_flight and not partition.log.pending:
-                self._start_sync(partition)
+            partition.expire_writers(now)
+            if not partition.has_waiting:
+                self._waiting.pop(partition, None)
+            elif partition.wants_sync and not partition.log.pending:
+                self.sync_in_background(partition)
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
@@ -386,7 +415,7 @@ class ReplicaManager:
         directory.has_room = has_room
         for each in directory.logs.values():
             if (partition := self._by_log.get(each)) is not None:
-                partition.has_room = has_room
+                partition.set_room(has_room)
 
     def write_checkpoints(self) -> None:
         try:
@@ -416,11 +445,10 @@ class ReplicaManager:
     def _partition_failed(self, partition: Partition, reason: str) -> None:
         if partition.offline:
             return
-        partition.offline = True
         partition.log.failure = reason
         self.generation += 1
         log.critical("partition is offline partition=%s error=%s", partition.name, reason)
-        partition.leave(ErrorCode.KAFKA_STORAGE_ERROR)
+        partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _write_failed(self, of: Log, error: OSError) -> None:
         """The log has already forgotten the batches; now decide whether the disk is full or broken."""
@@ -445,8 +473,7 @@ class ReplicaManager:
         for name in list(directory.logs):
             partition = self.find(name.topic, name.partition)
             if partition is not None:
-                partition.offline = True
-                partition.leave(ErrorCode.KAFKA_STORAGE_ERROR)
+                partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
         if all(each.offline for each in self.store.dirs):
             self._on_all_dirs_failed(f"every log directory failed, the last with: {error}")
 

@@ -1,23 +1,73 @@
-"""The state of one partition on this broker. Pure: no I/O, no clock, no loop.
+"""The state of one replica of a partition on this broker. Pure: no I/O, no clock, no loop.
 
-    high_watermark      every in-sync replica has all records below it; read_uncommitted readers read up to it; it never
-                        decreases within a leader epoch
+    role                leader: serves clients and followers; follower: copies the leader's log; offline: its log
+                        directory failed, and nothing is read or written until a restart
+    leader_epoch        increases with every change of leader, and after an unclean stop; clients send the one they know
+    high_watermark      every in-sync replica has all records below it. A record below it is committed: read_uncommitted
+                        readers read up to it. It never decreases
     last_stable_offset  no transaction is open below it, and every marker below it is below the high watermark;
                         read_committed readers read up to it
-    leader_epoch        increases with every change of leader, and after an unclean stop; clients send the one they know
+
+    the store names this broker as leader, in a newer epoch           ──► leader
+    the store names another broker or none, in a newer epoch          ──► follower: produces that wait get
+                                                                          NOT_LEADER_OR_FOLLOWER, fetches are answered
+    the log directory fails                                           ──► offline, until the next start
 
 With one replica the high watermark is the end of the records that are written to the file. The topic setting
 ``flush.acks.all`` decides whether an acknowledgement also waits for the sync. Readers do not wait for it: they read
-what would be left after a clean restart or a kill of the process.
+what would be left after a clean restart or a kill of the process. docs/decisions/0013 has the reasons.
 """
 
 from __future__ import annotations
 
+from enum import Enum, IntEnum
 from typing import Protocol
 
 from ottla.log.log import Log
-from ottla.model.errors import ErrorCode, FencedLeaderEpoch, NotEnoughReplicas, UnknownLeaderEpoch
+from ottla.model.errors import (
+    ErrorCode,
+    FencedLeaderEpoch,
+    KafkaError,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    StorageError,
+    UnknownLeaderEpoch,
+)
 from ottla.model.types import TopicPartition
+
+
+class Role(Enum):
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    OFFLINE = "offline"
+
+
+class Until(IntEnum):
+    """What a write waits for."""
+
+    #: this broker has written it to the file: acks=1
+    WRITTEN = 0
+    #: this broker has synced it: acks=1 when ``flush.messages`` is reached
+    SYNCED = 1
+    #: every in-sync replica has it: acks=all without ``flush.acks.all``, as in Kafka
+    COMMITTED = 2
+    #: every in-sync replica has it, and ``min.insync.replicas`` of them have synced it: acks=all
+    DURABLE = 3
+
+
+class PartitionState(Protocol):
+    """What the metadata store says about a partition."""
+
+    @property
+    def leader(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def partition_epoch(self) -> int: ...
+    @property
+    def replicas(self) -> tuple[int, ...]: ...
+    @property
+    def isr(self) -> tuple[int, ...]: ...
 
 
 class Reader(Protocol):
@@ -33,55 +83,197 @@ class Reader(Protocol):
         """The high watermark or the start of the log moved, but there is nothing more to read."""
 
     def on_partition_deleted(self) -> None:
-        """The partition was deleted or is offline: complete the fetch now."""
+        """The partition was deleted, is offline or has another leader: complete the fetch now."""
 
 
 class Writer(Protocol):
-    """A produce request that waits for its batch to be written or synced."""
+    """A produce request, or a coordinator, that waits for its batch."""
 
     deadline: float
 
     def on_write_complete(self, error_code: int) -> None: ...
 
 
+class Follower:
+    """What the leader knows of another replica: everything below these offsets is written, and synced, there."""
+
+    __slots__ = ("end_offset", "synced_end_offset")
+
+    def __init__(self) -> None:
+        #: -1: it has not fetched from this leader yet
+        self.end_offset = self.synced_end_offset = -1
+
+
 class Partition:
-    """One partition that this broker leads."""
+    """One partition of which this broker has a replica."""
 
     __slots__ = (
-        "appended_bytes", "has_room", "high_watermark", "isr", "leader_epoch", "leader_id", "log", "name", "offline",
-        "readers", "replicas", "reported_stable_offset", "stable_readers", "sync_in_flight", "topic_id", "topic_name",
-        "writers", "written",
+        "appended_bytes", "broker_id", "followers", "has_room", "high_watermark", "isr", "leader_epoch", "leader_id",
+        "log", "name", "partition_epoch", "readers", "replicas", "reported_stable_offset", "role", "stable_readers",
+        "sync_in_flight", "topic_id", "topic_name", "waiting", "writable", "written",
     )  # fmt: skip
 
     def __init__(
-        self, name: TopicPartition, topic_id: bytes, log: Log, *, leader_id: int, leader_epoch: int,
-        replicas: tuple[int, ...], isr: tuple[int, ...],
-    ) -> None:  # fmt: skip
+        self, name: TopicPartition, topic_id: bytes, log: Log, *, broker_id: int, high_watermark: int = 0
+    ) -> None:
+        """Create a partition in the role of a follower of nobody; ``follow`` gives it its role.
+
+        ``high_watermark`` is the checkpointed one. It may be older than the last one, never newer.
+        """
         self.name = name
         self.topic_name = name.topic.encode()
         self.topic_id = topic_id
         self.log = log
-        self.leader_id = leader_id
-        self.leader_epoch = leader_epoch
-        self.replicas = replicas
-        self.isr = isr
-        self.high_watermark = log.written_end_offset
-        #: ``log.appended_bytes`` when the high watermark was last moved
-        self.appended_bytes = log.appended_bytes
-        #: True after its log directory failed; nothing is read or written until a restart
-        self.offline = False
+        self.broker_id = broker_id
+
+        # What the metadata store says
+        self.leader_id = -1
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()
+        self.role = Role.FOLLOWER if log.failure is None else Role.OFFLINE
+
         #: False while its log directory is nearly full: fetches are served, produces are refused
         self.has_room = True
+        #: whether a batch may be appended: this broker leads, and there is room
+        self.writable = False
+        self.high_watermark = min(max(high_watermark, log.log_start_offset), log.written_end_offset)
+        #: the other replicas by broker id; only the leader knows them
+        self.followers: dict[int, Follower] = {}
+        #: ``log.appended_bytes`` when the high watermark was last moved
+        self.appended_bytes = log.appended_bytes
         #: parked read_uncommitted fetches; a dict, so that one can be removed in constant time when it expires
         self.readers: dict[Reader, None] = {}
         #: parked read_committed fetches, and the last stable offset that was last reported to them
         self.stable_readers: dict[Reader, None] = {}
         self.reported_stable_offset = -1
-        #: produces whose batches are written to the file at the end of the turn
+        #: writers whose batches are written to the file at the end of the turn
         self.written: list[Writer] = []
-        #: produces that wait for a sync, with the offset up to which it must reach, in order of offset
-        self.writers: list[tuple[int, Writer]] = []
+        #: other writers by what they wait for, each with the offset after its batch
+        self.waiting: dict[Until, list[tuple[int, Writer]]] = {}
         self.sync_in_flight = False
+
+    # -- role -----------------------------------------------------------------------------------------------------
+
+    @property
+    def offline(self) -> bool:
+        return self.role is Role.OFFLINE
+
+    def follow(self, state: PartitionState) -> bool:
+        """Take over the state in the metadata store. Return whether the role or the leader epoch changed.
+
+        An older state than the current one changes nothing: a watch may deliver it late.
+        """
+        if (state.leader_epoch, state.partition_epoch) < (self.leader_epoch, self.partition_epoch):
+            return False
+        is_new_epoch = state.leader_epoch > self.leader_epoch
+        self.partition_epoch, self.replicas, self.isr = state.partition_epoch, state.replicas, state.isr
+        self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
+        role = Role.LEADER if state.leader == self.broker_id else Role.FOLLOWER
+        changed = is_new_epoch or (role is not self.role and self.role is not Role.OFFLINE)
+        if changed and self.role is not Role.OFFLINE:
+            self.role = role
+            self._become_leader() if role is Role.LEADER else self._become_follower()
+        if self.role is Role.LEADER:
+            self.update_high_watermark()
+            self.complete_writers()
+        return changed
+
+    def _become_leader(self) -> None:
+        self.log.become_leader(self.leader_epoch)
+        self.followers = {number: Follower() for number in self.replicas if number != self.broker_id}
+        self._set_writable()
+
+    def _become_follower(self) -> None:
+        self.followers = {}
+        self._set_writable()
+        self.leave(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def go_offline(self, error_code: ErrorCode) -> None:
+        """The log can be neither read nor written any more: answer all requests that wait."""
+        self.role = Role.OFFLINE
+        self._set_writable()
+        self.leave(error_code)
+
+    def set_room(self, has_room: bool) -> None:
+        self.has_room = has_room
+        self._set_writable()
+
+    def _set_writable(self) -> None:
+        self.writable = self.role is Role.LEADER and self.has_room
+
+    def check_leads(self, epoch: int = -1) -> None:
+        """Raise the KafkaError for the reply unless this broker leads the partition, in ``epoch`` if it is not -1.
+
+        The order of the checks is Kafka's: offline, then the epoch that the client knows, then the role.
+        """
+        if self.role is Role.OFFLINE:
+            raise StorageError("the partition is offline; see the broker's log")
+        if epoch != -1 and epoch != self.leader_epoch:
+            if epoch < self.leader_epoch:
+                raise FencedLeaderEpoch(f"leader epoch {epoch} is older than {self.leader_epoch}")
+            raise UnknownLeaderEpoch(f"leader epoch {epoch} is newer than {self.leader_epoch}")
+        if self.role is not Role.LEADER:
+            raise NotLeaderOrFollower(f"broker {self.leader_id} leads the partition, this is broker {self.broker_id}")
+
+    def refusal(self) -> KafkaError:
+        """Return the error for a batch while ``writable`` is False."""
+        if self.role is Role.FOLLOWER:
+            return NotLeaderOrFollower(f"broker {self.leader_id} leads the partition, this is broker {self.broker_id}")
+        return StorageError("the partition is offline or its log directory is full; see the broker's log")
+
+    # -- replicas -------------------------------------------------------------------------------------------------
+
+    @property
+    def min_in_sync(self) -> int:
+        """Return how many in-sync replicas acks=all needs: ``min.insync.replicas``, at most all replicas."""
+        return min(self.log.settings.min_insync_replicas, len(self.replicas))
+
+    def check_enough_replicas(self) -> None:
+        """Raise NotEnoughReplicas if fewer replicas than ``min.insync.replicas`` are in sync; for acks=all."""
+        if len(self.isr) < self.min_in_sync:
+            raise NotEnoughReplicas(f"only {len(self.isr)} replicas are in sync")
+
+    def note_follower(self, broker_id: int, end_offset: int, synced_end_offset: int) -> None:
+        """A follower reports how far its log is written and synced. A broker that is no replica is ignored."""
+        follower = self.followers.get(broker_id)
+        if follower is None:
+            return
+        follower.end_offset, follower.synced_end_offset = end_offset, min(synced_end_offset, end_offset)
+        self.update_high_watermark()
+        self.complete_writers()
+
+    def update_high_watermark(self) -> None:
+        """Move the high watermark to the smallest end offset of the in-sync replicas, if that is ahead of it.
+
+        As in Kafka it stays where it is while fewer than ``min.insync.replicas`` are in sync.
+        """
+        if len(self.isr) < self.min_in_sync:
+            return
+        end_offset = self.log.written_end_offset
+        for number in self.isr:
+            if number != self.broker_id:
+                follower = self.followers.get(number)
+                end_offset = min(end_offset, follower.end_offset if follower is not None else -1)
+        if end_offset > self.high_watermark:
+            self.advance_high_watermark(end_offset)
+
+    @property
+    def durable_offset(self) -> int:
+        """Return the offset below which all records are committed and synced on ``min.insync.replicas``."""
+        synced = sorted(map(self._synced_end_offset, self.isr), reverse=True)
+        if len(synced) < self.min_in_sync:
+            return -1
+        return min(self.high_watermark, synced[self.min_in_sync - 1]) if synced else -1
+
+    def _synced_end_offset(self, broker_id: int) -> int:
+        if broker_id == self.broker_id:
+            return self.log.synced_end_offset
+        follower = self.followers.get(broker_id)
+        return follower.synced_end_offset if follower is not None else -1
+
+    # -- readers --------------------------------------------------------------------------------------------------
 
     @property
     def last_stable_offset(self) -> int:
@@ -141,36 +333,86 @@ class Partition:
         for reader in [*self.readers, *self.stable_readers]:
             reader.on_changed()
 
-    def check_leader_epoch(self, epoch: int) -> None:
-        """Raise FencedLeaderEpoch or UnknownLeaderEpoch if a client sent another leader epoch than ours; -1 is none."""
-        if epoch == -1 or epoch == self.leader_epoch:
-            return
-        if epoch < self.leader_epoch:
-            raise FencedLeaderEpoch(f"leader epoch {epoch} is older than {self.leader_epoch}")
-        raise UnknownLeaderEpoch(f"leader epoch {epoch} is newer than {self.leader_epoch}")
-
-    def check_enough_replicas(self) -> None:
-        """Raise NotEnoughReplicas if fewer replicas than ``min.insync.replicas`` are in sync; for acks=all."""
-        if len(self.isr) < min(self.log.settings.min_insync_replicas, len(self.replicas)):
-            raise NotEnoughReplicas(f"only {len(self.isr)} replicas are in sync")
-
-    def fail_writers(self, error_code: ErrorCode, from_offset: int = -1) -> None:
-        """Answer the produces whose batches were lost: those of this turn, and those that end after ``from_offset``."""
-        written, self.written = self.written, []
-        for writer in written:
-            writer.on_write_complete(error_code)
-        failed = [writer for end_offset, writer in self.writers if end_offset > from_offset]
-        self.writers = [entry for entry in self.writers if entry[0] <= from_offset]
-        for writer in failed:
-            writer.on_write_complete(error_code)
-
-    def leave(self, error_code: ErrorCode) -> None:
-        """Answer all produces and complete all parked fetches: the partition is deleted or goes offline."""
-        self.fail_writers(error_code)
-        self.release_readers()
-
     def release_readers(self) -> None:
         """Complete all parked fetches."""
         readers, self.readers, self.stable_readers = {**self.readers, **self.stable_readers}, {}, {}
         for reader in readers:
             reader.on_partition_deleted()
+
+    # -- writers --------------------------------------------------------------------------------------------------
+
+    def until(self, acks: int) -> Until:
+        """Return what a produce with these ``acks`` waits for."""
+        log = self.log
+        if acks == -1 and log.flush_acks_all:
+            return _DURABLE
+        if log.log_end_offset - log.synced_end_offset >= log.flush_messages:
+            return _DURABLE if acks == -1 else _SYNCED
+        return _COMMITTED if acks == -1 else _WRITTEN
+
+    def reached(self, until: Until) -> int:
+        """Return the offset below which all records are as safe as ``until`` says."""
+        if until is _SYNCED:
+            return self.log.synced_end_offset
+        if until is _DURABLE:
+            return self.durable_offset
+        return self.high_watermark if until is _COMMITTED else self.log.written_end_offset
+
+    @property
+    def wants_sync(self) -> bool:
+        """Return whether a writer waits for a sync on this broker."""
+        return bool(self.waiting.get(_DURABLE) or self.waiting.get(_SYNCED))
+
+    @property
+    def has_waiting(self) -> bool:
+        return any(self.waiting.values())
+
+    def wait(self, until: Until, end_offset: int, writer: Writer) -> None:
+        """Answer the writer when all records below ``end_offset`` are as safe as ``until`` says, or when that fails."""
+        self.waiting.setdefault(until, []).append((end_offset, writer))
+
+    def complete_writers(self) -> None:
+        """Answer the writers that have what they wait for.
+
+        Those whose batch is committed get NOT_ENOUGH_REPLICAS_AFTER_APPEND if too few replicas are in sync by now.
+        """
+        for until, writers in list(self.waiting.items()):
+            if not writers:
+                continue
+            code = 0
+            offset = self.reached(until)
+            if until is not _SYNCED and len(self.isr) < self.min_in_sync:
+                code, offset = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, self.high_watermark
+            done = 0
+            while done < len(writers) and writers[done][0] <= offset:
+                done += 1
+            ready = writers[:done]
+            del writers[:done]
+            for _, writer in ready:
+                writer.on_write_complete(code)
+
+    def expire_writers(self, now: float) -> None:
+        """Answer the writers whose time is over. Their batches stay in the log."""
+        for until, writers in list(self.waiting.items()):
+            late = [writer for _, writer in writers if writer.deadline < now]
+            if late:
+                self.waiting[until] = [entry for entry in writers if entry[1].deadline >= now]
+                for writer in late:
+                    writer.on_write_complete(ErrorCode.REQUEST_TIMED_OUT)
+
+    def fail_writers(self, error_code: ErrorCode, from_offset: int = -1) -> None:
+        """Answer the writers whose batches were lost: those of this turn, and those that end after ``from_offset``."""
+        failed, self.written = self.written, []
+        for until, writers in self.waiting.items():
+            failed += [writer for end_offset, writer in writers if end_offset > from_offset]
+            self.waiting[until] = [entry for entry in writers if entry[0] <= from_offset]
+        for writer in failed:
+            writer.on_write_complete(error_code)
+
+    def leave(self, error_code: ErrorCode) -> None:
+        """Answer all writers and complete all parked fetches: the partition is deleted, offline or led elsewhere."""
+        self.fail_writers(error_code)
+        self.release_readers()
+
+
+_WRITTEN, _SYNCED, _COMMITTED, _DURABLE = Until

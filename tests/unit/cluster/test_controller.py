@@ -152,7 +152,14 @@ def test_new_partitions_follow_the_old_ones() -> None:
 
 def test_leader_epochs_go_up_after_a_stop_that_was_not_clean() -> None:
     topic = plan(ClusterView())
-    assert [p.leader_epoch for p in bump_leader_epochs(topic).partitions] == [1, 1, 1]
+    assert [p.leader_epoch for p in bump_leader_epochs(topic, 0).partitions] == [1, 1, 1]
+
+
+def test_unclean_stop_of_a_broker_changes_no_epochs_of_partitions_that_others_lead() -> None:
+    first, second, third = plan(ClusterView()).partitions
+    topic = replace(plan(ClusterView()), partitions=(first, second.changed(leader=1), third.changed(leader=NO_LEADER)))
+    assert [p.leader_epoch for p in bump_leader_epochs(topic, 0).partitions] == [1, 0, 0]
+    assert bump_leader_epochs(topic, 7) == topic
 
 
 def test_partition_state_is_read_back_as_it_was_stored() -> None:
@@ -181,7 +188,7 @@ def test_row_of_partition_state_with_wrong_columns_is_malformed(row: list[object
 
 
 def test_every_change_of_a_partition_increases_its_partition_epoch() -> None:
-    topic = bump_leader_epochs(plan(ClusterView()))
+    topic = bump_leader_epochs(plan(ClusterView()), 0)
     assert [p.partition_epoch for p in topic.partitions] == [1, 1, 1]
     larger = plan_create_partitions(topic, [0], 4, None)
     assert [p.partition_epoch for p in larger.partitions] == [1, 1, 1, 0], "old partitions do not change"

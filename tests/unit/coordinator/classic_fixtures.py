@@ -39,6 +39,10 @@ class DictTopics:
         self._by_name[name] = (self._by_name[name][0], partitions)
         self.version += 1
 
+    def delete(self, name: str) -> None:
+        del self._by_name[name]
+        self.version += 1
+
     def partition_count(self, topic: str) -> int | None:
         return self._by_name[topic][1] if topic in self._by_name else None
 

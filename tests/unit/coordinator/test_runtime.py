@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -12,7 +13,7 @@ from typing import Any
 
 from tests.unit.coordinator.classic_fixtures import DictTopics
 from tests.unit.log.store_fixtures import StoreFixture, spec
-from tests.unit.replica.test_replica_manager import ManagerFixture
+from tests.unit.replica.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.coordinator.outcome import Client, CoordinatorContext, Outcome
@@ -64,8 +65,9 @@ class RuntimeFixture(ManagerFixture):
         self.runtime.serve({0: self.partition})
 
     def start(self, manager: ReplicaManager) -> GroupRuntime:
-        topics = DictTopics()
+        topics = self.topics = DictTopics()
         topics.create("orders", 4)
+        topics.create(OFFSETS_TOPIC, 1)
         ids = count(1)
         context = CoordinatorContext(
             settings=BrokerSettings.parse({"group.initial.rebalance.delay.ms": "0"}), topics=topics,
@@ -86,12 +88,10 @@ class RuntimeFixture(ManagerFixture):
         fixture.start(spec(name, settings=COMPACT))
         threads: Any = fixture.threads
         manager = ReplicaManager(
-            clock=self.clock, disk=disk, store=fixture.store, threads=threads, free_bytes_min=0,
+            broker_id=1, clock=self.clock, disk=disk, store=fixture.store, threads=threads, free_bytes_min=0,
             on_all_dirs_failed=self.failures.append,
         )  # fmt: skip
-        partition = manager.add(
-            spec(name, settings=COMPACT), leader_id=1, leader_epoch=1, replicas=(1,), isr=(1,)
-        )  # fmt: skip
+        partition = manager.add(spec(name, settings=COMPACT), replace(ONLY_REPLICA, leader_epoch=1))
         runtime = self.start(manager)
         runtime.serve({0: partition})
         return runtime, manager
@@ -201,7 +201,7 @@ async def test_full_disk_takes_the_commit_back_and_says_so(fixture: RuntimeFixtu
 
 @in_loop
 async def test_directory_without_room_refuses_commits_and_changes_nothing(fixture: RuntimeFixture) -> None:
-    fixture.partition.has_room = False
+    fixture.partition.set_room(False)
     assert code_of(fixture.commit(7)) == ErrorCode.NOT_COORDINATOR
     assert fixture.committed is None
     assert fixture.partition.log.log_end_offset == 0
@@ -323,7 +323,60 @@ async def test_member_that_falls_silent_is_removed_by_one_alarm(fixture: Runtime
 @in_loop
 async def test_partition_that_goes_away_answers_who_waits(fixture: RuntimeFixture) -> None:
     fixture.runtime.serve({})
+    assert code_of(fixture.commit(7)) == ErrorCode.NOT_COORDINATOR
+    fixture.topics.delete(OFFSETS_TOPIC)
     assert code_of(fixture.commit(7)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+# -- leadership -------------------------------------------------------------------------------------------------------
+
+
+def lead(fixture: RuntimeFixture, *, leader: int, epoch: int) -> None:
+    """The store names a leader, and the broker follows."""
+    fixture.manager.follow(fixture.partition, replace(ONLY_REPLICA, leader=leader, leader_epoch=epoch, replicas=(1, 2)))
+    fixture.runtime.serve({0: fixture.partition})
+
+
+@in_loop
+async def test_name_is_mapped_by_the_partitions_of_the_topic_not_by_those_of_this_broker(
+    fixture: RuntimeFixture,
+) -> None:
+    fixture.topics.grow(OFFSETS_TOPIC, 50)
+    assert fixture.runtime.partition_for("hello") == 99162322 % 50
+    assert code_of(fixture.commit(7, group="hello")) == ErrorCode.NOT_COORDINATOR
+
+
+@in_loop
+async def test_coordinator_unloads_when_leadership_ends_and_answers_who_waits(fixture: RuntimeFixture) -> None:
+    waiting = fixture.commit(7)
+    lead(fixture, leader=2, epoch=1)
+    assert code_of(waiting) == ErrorCode.NOT_COORDINATOR
+    assert code_of(fixture.commit(8)) == ErrorCode.NOT_COORDINATOR
+    assert list(fixture.runtime.shards()) == []
+
+
+@in_loop
+async def test_coordinator_answers_only_after_it_has_loaded_in_the_new_epoch(fixture: RuntimeFixture) -> None:
+    waiting = fixture.commit(7)
+    fixture.turn()
+    fixture.threads.run()
+    assert code_of(waiting) == 0
+    lead(fixture, leader=2, epoch=1)
+    lead(fixture, leader=1, epoch=2)
+    assert code_of(fixture.commit(8)) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert fixture.committed == 7
+    assert is_waiting(fixture.commit(8))
+
+
+@in_loop
+async def test_coordinator_of_an_older_epoch_appends_nothing(fixture: RuntimeFixture) -> None:
+    """The partition has a new leadership, and the runtime has not served it yet."""
+    end = fixture.partition.log.log_end_offset
+    fixture.manager.follow(fixture.partition, replace(ONLY_REPLICA, leader_epoch=5))
+    assert code_of(fixture.commit(7)) == ErrorCode.NOT_COORDINATOR
+    assert fixture.partition.log.log_end_offset == end
 
 
 def test_partition_is_found_with_javas_hash() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from tests.unit.coordinator.classic_fixtures import DictTopics
 from tests.unit.coordinator.test_runtime import HandDrivenWheel
-from tests.unit.replica.test_replica_manager import ManagerFixture
+from tests.unit.replica.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
 from ottla.broker.apis.transactions import add_offsets_to_txn, add_partitions_to_txn, end_txn, init_producer_id
 from ottla.coordinator.outcome import Client, CoordinatorContext
@@ -39,6 +40,7 @@ class TransactionRuntimeFixture(ManagerFixture):
         self.orders = self.add(name="orders", settings=TopicSettings.resolve(config, settings))
         topics = DictTopics()
         topics.create("orders", 1)
+        topics.create(TRANSACTION_TOPIC, 1)
         self.wheel: Any = HandDrivenWheel()
         parts = {"clock": self.clock, "wheel": self.wheel, "replicas": self.manager, "begin_turn": lambda: None}
         self.markers = MarkerWriter(on_written=lambda *_: None, **parts)
@@ -93,15 +95,53 @@ def test_marker_is_tried_again_until_its_partition_takes_it(tmp_path: Path) -> N
     async def run() -> None:
         fixture = TransactionRuntimeFixture(tmp_path)
         await fixture.begin()
-        fixture.orders.offline = True
+        fixture.orders.set_room(False)
         fixture.commit()
         await fixture.turn_disk()
         assert (fixture.x, fixture.markers.written) == (TransactionState.PREPARE_COMMIT, 0)
-        fixture.orders.offline = False
+        fixture.orders.set_room(True)
         for _, timer in fixture.wheel.timers:
             timer.expire()
         await fixture.turn_disk()
         assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_marker_of_a_partition_that_another_broker_leads_is_still_needed(tmp_path: Path, is_here: bool) -> None:
+    """``is_here``: this broker has a replica of it."""
+
+    async def run() -> None:
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        elsewhere = replace(ONLY_REPLICA, leader=2, leader_epoch=1, replicas=(1, 2))
+        fixture.manager.follow(fixture.orders, elsewhere)
+        fixture.manager._exists = lambda topic, number, by_id: (topic, number) == (b"orders", 0)
+        orders = fixture.manager.topics[b"orders"]
+        if not is_here:
+            del fixture.manager.topics[b"orders"]
+        fixture.commit()
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.PREPARE_COMMIT, 0)
+        fixture.manager.topics[b"orders"] = orders
+        fixture.manager.follow(fixture.orders, replace(elsewhere, leader=1, leader_epoch=2))
+        for _, timer in fixture.wheel.timers:
+            timer.expire()
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+
+    asyncio.run(run())
+
+
+def test_deleted_partition_needs_no_marker(tmp_path: Path) -> None:
+    async def run() -> None:
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.manager.remove_topic(b"orders", lambda: "0")
+        fixture.commit()
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 0)
 
     asyncio.run(run())
 
@@ -112,7 +152,7 @@ def test_marker_of_a_shard_that_was_loaded_again_is_not_tried_any_more(tmp_path:
     async def run() -> None:
         fixture = TransactionRuntimeFixture(tmp_path)
         await fixture.begin()
-        fixture.orders.offline = True
+        fixture.orders.set_room(False)
         fixture.commit()
         await fixture.turn_disk()
         ((_, earlier),) = fixture.wheel.timers
@@ -120,7 +160,7 @@ def test_marker_of_a_shard_that_was_loaded_again_is_not_tried_any_more(tmp_path:
         fixture.runtime.reload(fixture.runtime._shards[0])
         while fixture.runtime.is_loading:
             await asyncio.sleep(0)
-        fixture.orders.offline = False
+        fixture.orders.set_room(True)
         earlier.expire()
         assert fixture.markers.written == 0
         for _, timer in fixture.wheel.timers:
@@ -232,11 +272,11 @@ def test_request_waits_on_when_complete_could_not_be_appended(tmp_path: Path) ->
         waits = asyncio.ensure_future(fixture.runtime.wait_for_markers("x"))
         fixture.manager.write_turn()
         fixture.threads.run()
-        fixture.state.has_room = False
+        fixture.state.set_room(False)
         await fixture.turn_disk()
         assert (fixture.x, fixture.markers.written) == (TransactionState.PREPARE_COMMIT, 1)
         assert not waits.done()
-        fixture.state.has_room = True
+        fixture.state.set_room(True)
         fixture.runtime.expire()
         await fixture.turn_disk()
         assert fixture.x == TransactionState.COMPLETE_COMMIT
@@ -249,7 +289,7 @@ def test_request_is_woken_when_the_shard_is_loaded_again(tmp_path: Path) -> None
     async def run() -> None:
         fixture = TransactionRuntimeFixture(tmp_path)
         await fixture.begin()
-        fixture.orders.offline = True
+        fixture.orders.set_room(False)
         fixture.commit()
         await fixture.turn_disk()
         waits = asyncio.ensure_future(fixture.runtime.wait_for_markers("x"))

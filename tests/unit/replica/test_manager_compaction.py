@@ -9,7 +9,7 @@ import pytest
 from tests.unit.log.compaction_fixtures import compacted, pairs_batch
 from tests.unit.log.log_fixtures import NOW, contents, sync
 from tests.unit.log.store_fixtures import spec
-from tests.unit.replica.test_replica_manager import ManagerFixture
+from tests.unit.replica.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
 from ottla.env.clock import SystemClock
 from ottla.env.disk import RealDisk
@@ -113,12 +113,12 @@ def test_process_compacts_a_large_log_while_the_loop_goes_on(tmp_path: Path, mon
         store.write_meta("cluster", 1, lambda: "directory")
         store.load({})
         manager = ReplicaManager(
-            clock=SystemClock(), disk=RealDisk(), store=store, threads=threads, free_bytes_min=0,
+            broker_id=1, clock=SystemClock(), disk=RealDisk(), store=store, threads=threads, free_bytes_min=0,
             on_all_dirs_failed=pytest.fail,
         )  # fmt: skip
         partition = manager.add(
             spec(TopicPartition("orders", 0), settings=compacted(segment_bytes=100_000)),
-            leader_id=1, leader_epoch=0, replicas=(1,), isr=(1,),
+            ONLY_REPLICA,
         )  # fmt: skip
         expected: dict[bytes | None, bytes | None] = {}
 

@@ -12,7 +12,7 @@ from tests.unit.replica.test_replica_manager import ManagerFixture, Poll, Waiter
 
 from ottla.log.transactions import marker_batch
 from ottla.model.errors import ErrorCode, KafkaError, StorageError
-from ottla.replica.partition import Partition
+from ottla.replica.partition import Partition, Until
 
 MARKER_BYTES = len(marker_batch(1, 0, commit=True, coordinator_epoch=0, timestamp=NOW))
 
@@ -82,8 +82,8 @@ def test_writer_of_a_marker_is_answered_when_it_is_in_the_file(fixture: Transact
     fixture.send()
     _, end = fixture.end()
     written, synced = Waiter(), Waiter()
-    fixture.manager.wait_written(fixture.partition, written)
-    fixture.manager.wait_synced(fixture.partition, end, synced)
+    fixture.manager.wait(fixture.partition, Until.WRITTEN, end, written)
+    fixture.manager.wait(fixture.partition, Until.DURABLE, end, synced)
     fixture.turn()
     assert (written.answers, synced.answers) == ([0], [])
     fixture.threads.run()
@@ -188,9 +188,9 @@ def test_reader_looks_for_itself_when_producers_cannot_be_loaded(fixture: Transa
 def test_marker_on_a_broken_disk_takes_the_directory_offline(fixture: TransactionFixture) -> None:
     fixture.send()
     fixture.turn()
-    fixture.end(commit=False)
+    _, end = fixture.end(commit=False)
     waiter = Waiter()
-    fixture.manager.wait_written(fixture.partition, waiter)
+    fixture.manager.wait(fixture.partition, Until.WRITTEN, end, waiter)
     fixture.disk.fail("write", errno.EIO)
     fixture.turn()
     assert waiter.answers == [ErrorCode.KAFKA_STORAGE_ERROR]

@@ -12,14 +12,14 @@ from tests.unit.log.compaction_fixtures import pairs_batch
 from tests.unit.log.log_fixtures import NOW, contents, topic
 from tests.unit.log.store_fixtures import StoreFixture, spec
 from tests.unit.log.txn_fixtures import txn_batch
-from tests.unit.replica.test_replica_manager import FakeClock, Waiter
+from tests.unit.replica.test_replica_manager import ONLY_REPLICA, FakeClock, Waiter
 
 from ottla.log.store import PartitionSpec
 from ottla.model.errors import ErrorCode, KafkaError, PolicyViolation, StorageError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
-from ottla.replica.partition import Partition
+from ottla.replica.partition import Partition, Until
 from ottla.testing.disk import KINDS, MemoryDisk
 
 SETTINGS = BrokerSettings()
@@ -41,13 +41,13 @@ class Fixture:
         self.ended: list[str] = []
         threads: Any = self.threads
         self.manager = ReplicaManager(
-            clock=FakeClock(), disk=disk, store=self.store_fixtures.store, threads=threads, free_bytes_min=0,
-            on_all_dirs_failed=self.ended.append,
+            broker_id=1, clock=FakeClock(), disk=disk, store=self.store_fixtures.store, threads=threads,
+            free_bytes_min=0,            on_all_dirs_failed=self.ended.append,
         )  # fmt: skip
         self.bad, self.good = map(self.add, self.specs)
 
     def add(self, each: PartitionSpec) -> Partition:
-        return self.manager.add(each, leader_id=1, leader_epoch=0, replicas=(1,), isr=(1,))
+        return self.manager.add(each, ONLY_REPLICA)
 
     def produce(self, partition: Partition, data: bytes, *, in_transaction: bool = False) -> None:
         buffer = bytearray(data)
@@ -55,7 +55,7 @@ class Fixture:
             partition, buffer, memoryview(buffer), 0, len(buffer), NOW, transactional=in_transaction
         )
         waiter = Waiter()
-        self.manager.wait_synced(partition, end, waiter)
+        self.manager.wait(partition, Until.DURABLE, end, waiter)
         self.manager.write_turn()
         self.threads.run()
         if waiter.answers != [0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,16 +12,19 @@ import pytest
 from tests.unit.log.log_fixtures import NOW, batch, contents, offsets, topic
 from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 
+from ottla.cluster.view import PartitionView
 from ottla.log.log import PENDING_BATCH_BYTES_MAX
-from ottla.model.errors import ErrorCode, OffsetOutOfRange, PolicyViolation, StorageError
+from ottla.model.errors import ErrorCode, KafkaError, OffsetOutOfRange, PolicyViolation, StorageError
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
-from ottla.replica.partition import Partition
+from ottla.replica.partition import Partition, Until
 from ottla.testing.disk import MemoryDisk
 
 STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
 LARGE = PENDING_BATCH_BYTES_MAX + 1000
+LED_BY_ANOTHER = PartitionView(leader=2, leader_epoch=3, replicas=(1, 2), isr=(2,))
+ONLY_REPLICA = PartitionView(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
 
 
 class FakeClock:
@@ -82,13 +86,13 @@ class ManagerFixture:
         self.failures: list[str] = []
         threads: Any = self.threads
         self.manager = ReplicaManager(
-            clock=self.clock, disk=self.disk, store=self.fixture.store, threads=threads, free_bytes_min=1000,
-            on_all_dirs_failed=self.failures.append,
+            broker_id=1, clock=self.clock, disk=self.disk, store=self.fixture.store, threads=threads,
+            free_bytes_min=1000,            on_all_dirs_failed=self.failures.append,
         )  # fmt: skip
 
     def add(self, number: int = 0, *, name: str = "orders", settings: TopicSettings | None = None) -> Partition:
         each = spec(TopicPartition(name, number), settings=settings)
-        return self.manager.add(each, leader_id=1, leader_epoch=0, replicas=(1,), isr=(1,))
+        return self.manager.add(each, ONLY_REPLICA)
 
     def append(self, partition: Partition, data: bytes) -> tuple[int, int]:
         buffer = bytearray(data)
@@ -97,10 +101,7 @@ class ManagerFixture:
     def produce(self, partition: Partition, data: bytes, *, acks: int = 1) -> Waiter:
         _, end = self.append(partition, data)
         waiter = Waiter(self.clock.now + 10)
-        if acks == 1:
-            self.manager.wait_written(partition, waiter)
-        else:
-            self.manager.wait_synced(partition, end, waiter)
+        self.manager.wait(partition, Until.WRITTEN if acks == 1 else Until.DURABLE, end, waiter)
         return waiter
 
     def syncs_of(self, directory: int = 0) -> int:
@@ -114,6 +115,81 @@ class ManagerFixture:
 @pytest.fixture
 def fixture(tmp_path: Path) -> ManagerFixture:
     return ManagerFixture(tmp_path)
+
+
+# -- leadership -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_leader_is_found_by_name_and_by_id(fixture: ManagerFixture, by_id: bool) -> None:
+    partition = fixture.add()
+    topic = partition.topic_id if by_id else b"orders"
+    assert fixture.manager.leader_of(topic, 0, by_id=by_id) is partition
+    assert fixture.manager.leader_of(topic, 0, 0, by_id=by_id) is partition
+
+
+@pytest.mark.parametrize(
+    ("topic", "number", "by_id", "code"),
+    [
+        (b"orders", 1, False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (b"others", 0, False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (b"?" * 16, 0, True, ErrorCode.UNKNOWN_TOPIC_ID),
+        (b"elsewhere", 0, False, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (b"elsewhere", 1, False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_error_for_a_partition_that_is_not_here(
+    fixture: ManagerFixture, topic: bytes, number: int, by_id: bool, code: ErrorCode
+) -> None:
+    fixture.add()
+    fixture.manager._exists = lambda topic, number, _: (topic, number) == (b"elsewhere", 0)
+    with pytest.raises(KafkaError) as error:
+        fixture.manager.leader_of(topic, number, by_id=by_id)
+    assert error.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [
+        (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (3, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (2, ErrorCode.FENCED_LEADER_EPOCH),
+        (4, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_error_for_a_partition_that_another_broker_leads(fixture: ManagerFixture, epoch: int, code: ErrorCode) -> None:
+    fixture.manager.follow(fixture.add(), LED_BY_ANOTHER)
+    with pytest.raises(KafkaError) as error:
+        fixture.manager.leader_of(b"orders", 0, epoch)
+    assert error.value.code == code
+
+
+def test_batch_of_this_turn_is_refused_when_leadership_ends_before_it_is_written(fixture: ManagerFixture) -> None:
+    partition = fixture.add()
+    waiters = [fixture.produce(partition, batch(), acks=acks) for acks in (1, -1)]
+    before = fixture.manager.generation
+    fixture.manager.follow(partition, LED_BY_ANOTHER)
+    assert fixture.manager.generation > before, "connections forget the partitions that they know"
+    fixture.manager.write_turn()
+    fixture.threads.run()
+    assert [waiter.answers for waiter in waiters] == [[ErrorCode.NOT_LEADER_OR_FOLLOWER]] * 2
+    with pytest.raises(KafkaError) as error:
+        fixture.append(partition, batch())
+    assert error.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_write_with_followers_is_acknowledged_when_they_have_it(fixture: ManagerFixture) -> None:
+    partition = fixture.add()
+    fixture.manager.follow(partition, replace(LED_BY_ANOTHER, leader=1, isr=(1, 2)))
+    written, durable = (fixture.produce(partition, batch(), acks=acks) for acks in (1, -1))
+    fixture.manager.write_turn()
+    fixture.threads.run()
+    assert (written.answers, durable.answers) == ([0], [])
+    assert (partition.high_watermark, fixture.syncs_of()) == (0, 1)
+    fixture.manager.expire_writers()
+    assert not fixture.threads.jobs, "there is nothing to sync: the follower is missing"
+    partition.note_follower(2, 2, 0)
+    assert (partition.high_watermark, durable.answers) == (2, [0]), "min.insync.replicas is 1: our own sync is enough"
 
 
 # -- the turn ---------------------------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ _PARTITIONS_READ_MAX = 1_000
 PARKED_PARTITIONS_MAX = 100_000
 #: about the size of one partition in a request
 _PARTITION_BYTES = 32
-_NOWHERE: dict[int, Partition] = {}
 
 
 class FetchApi:
@@ -54,8 +53,7 @@ class FetchApi:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._topics = services.replicas.topics
-        self._topics_by_id = services.replicas.topics_by_id
+        self._leader_of = services.replicas.leader_of
         self._time = services.loop.time
         self.wheel = services.wheel
         self.deferred = services.deferred
@@ -102,14 +100,8 @@ class FetchApi:
             fetch.on_partition_deleted()
 
     def find(self, wanted: FetchedPartition, by_id: bool) -> Partition:
-        topics = self._topics_by_id if by_id else self._topics
-        partition = topics.get(wanted.topic, _NOWHERE).get(wanted.number)
-        if partition is None:
-            unknown_id = by_id and wanted.topic not in topics
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if partition.offline:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR)
-        return partition
+        """Return the partition. Raise the KafkaError for the reply if this broker does not lead it."""
+        return self._leader_of(wanted.topic, wanted.number, wanted.request.current_leader_epoch, by_id=by_id)
 
     def unreadable(self, wanted: FetchedPartition, by_id: bool, error: OSError) -> _Read:
         """Return the answer for a partition of which a file could not be read."""
@@ -382,7 +374,6 @@ def _read_partition(
     partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
 ) -> _Read:
     request = wanted.request
-    partition.check_leader_epoch(request.current_leader_epoch)
     log = partition.log
     read = _Read(wanted)
     read.high_watermark = partition.high_watermark

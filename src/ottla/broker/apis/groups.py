@@ -90,9 +90,14 @@ def _coordinators(
 
 
 def _coordinator(services: Services, key_type: int, key: str, context: RequestContext) -> Coordinator:
-    if key_type in _TOPICS:
-        host, port = services.endpoint_for(context)
-        return Coordinator(key=key, node_id=services.broker_id, host=host, port=port, error_message=None)
+    if (name := _TOPICS.get(key_type)) is not None:
+        topic = services.view.topics.get(name)
+        number = (services.groups if key_type == _GROUP else services.transactions).partition_for(key)
+        if topic is not None and topic.partitions[number].leader == services.broker_id:
+            host, port = services.endpoint_for(context)
+            return Coordinator(key=key, node_id=services.broker_id, host=host, port=port, error_message=None)
+        code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, f"partition {number} of {name} has no leader now; try again"
+        return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)
     code, text = ErrorCode.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
     return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)
 

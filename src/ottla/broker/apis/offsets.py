@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ottla.broker.services import RequestContext, Services
-from ottla.model.errors import ErrorCode, KafkaError, Refused, StorageError, UnknownTopicOrPartition
+from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.replica.partition import Partition
 from ottla.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -39,15 +39,6 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
-def find(services: Services, topic: str, number: int) -> Partition:
-    partition = services.replicas.find(topic, number)
-    if partition is None:
-        raise UnknownTopicOrPartition("")
-    if partition.offline:
-        raise StorageError("the partition is offline; see the broker's log")
-    return partition
-
-
 async def list_offsets(services: Services, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
     """ListOffsets (2) v1-v11. v2 isolation level. v4 leader epoch. v7 -3. v8 -4. v9 -5. v10 timeout. v11 -6."""
     seen = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
@@ -59,8 +50,9 @@ async def list_offsets(services: Services, request: ListOffsetsRequest, context:
             try:
                 if seen[topic.name, wanted.partition_index] > 1:
                     raise Refused(ErrorCode.INVALID_REQUEST)
-                partition = find(services, topic.name, wanted.partition_index)
-                partition.check_leader_epoch(wanted.current_leader_epoch)
+                partition = services.replicas.leader_of(
+                    topic.name.encode(), wanted.partition_index, wanted.current_leader_epoch
+                )
                 await _list_offset(services, partition, wanted, request.isolation_level, context.version, row)
             except KafkaError as error:
                 row.error_code = error.code
@@ -110,8 +102,9 @@ def offset_for_leader_epoch(
         for wanted in topic.partitions:
             row = EpochEndOffset(partition=wanted.partition)
             try:
-                partition = find(services, topic.topic, wanted.partition)
-                partition.check_leader_epoch(wanted.current_leader_epoch)
+                partition = services.replicas.leader_of(
+                    topic.topic.encode(), wanted.partition, wanted.current_leader_epoch
+                )
                 log = partition.log
                 if wanted.leader_epoch == partition.leader_epoch:
                     # The current epoch may not have written anything yet.
@@ -137,7 +130,7 @@ def delete_records(services: Services, request: DeleteRecordsRequest, context: R
             try:
                 if view is not None and view.internal:
                     raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
-                partition = find(services, topic.name, wanted.partition_index)
+                partition = services.replicas.leader_of(topic.name.encode(), wanted.partition_index)
                 row.low_watermark = services.replicas.delete_records(partition, wanted.offset)
             except KafkaError as error:
                 row.error_code = error.code
@@ -158,7 +151,7 @@ def describe_producers(
         for number in dict.fromkeys(topic.partition_indexes):
             row = PartitionResponse(partition_index=number, error_message=None)
             try:
-                partition = find(services, topic.name, number)
+                partition = services.replicas.leader_of(topic.name.encode(), number)
                 producers = partition.log.producers
                 row.active_producers = [
                     ProducerState(

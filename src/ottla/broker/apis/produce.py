@@ -276,10 +276,7 @@ class ProduceApi:
         reply = shortcut.template.fill(correlation_id, base_offset, append_time, log.log_start_offset)
         writer = _OneWriter(connection, connection.turn_started, reply, shortcut, correlation_id)
         connection.enqueue(writer)
-        if _waits_for_disk(partition, acks):
-            replicas.wait_synced(partition, end_offset, writer)
-        else:
-            replicas.wait_written(partition, writer)
+        replicas.wait(partition, partition.until(acks), end_offset, writer)
 
     # -- the general path -----------------------------------------------------------------------------------------
 
@@ -362,10 +359,7 @@ class ProduceApi:
         if whole is None:
             return
         writer = whole.expect(topic, place)
-        if _waits_for_disk(partition, request.acks):
-            self._replicas.wait_synced(partition, end_offset, writer)
-        else:
-            self._replicas.wait_written(partition, writer)
+        self._replicas.wait(partition, partition.until(request.acks), end_offset, writer)
 
     # -- batches that are opened elsewhere ------------------------------------------------------------------------
 
@@ -448,16 +442,10 @@ class ProduceApi:
         return shortcut
 
     def _find(self, key: bytes, data: PartitionData, request: ProduceRequest, version: int) -> Partition:
-        """Return the partition of a batch. Raise the KafkaError to answer with if there is none."""
+        """Return the partition of a batch. Raise the KafkaError to answer with if this broker does not lead it."""
         if not -1 <= request.acks <= 1:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
-        by_id = version >= TOPIC_IDS_FROM
-        topics = self._replicas.topics_by_id if by_id else self._replicas.topics
-        partition = topics.get(key, _NOWHERE).get(data.partition)
-        if partition is None:
-            if by_id and key not in topics:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition = self._replicas.leader_of(key, data.partition, by_id=version >= TOPIC_IDS_FROM)
         if partition.name.topic in INTERNAL_TOPICS:
             raise InvalidTopic("only the broker itself writes to its internal topics")
         if data.start < 0:
@@ -586,16 +574,6 @@ def _add_partitions(
     ticket: Ticket, now: Moment,
 ) -> TransactionOutcome:  # fmt: skip
     return shard.add_partitions_of(transactional_id, producer, partitions, False, ticket, now)
-
-
-_NOWHERE: dict[int, Partition] = {}
-
-
-def _waits_for_disk(partition: Partition, acks: int) -> bool:
-    log = partition.log
-    if acks == -1 and log.flush_acks_all:
-        return True
-    return log.log_end_offset - log.synced_end_offset >= log.flush_messages
 
 
 def _check_codec(buffer: FrameBuffer, start: int, end: int) -> None:
