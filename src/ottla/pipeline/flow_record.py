@@ -24,6 +24,7 @@ from ottla.pipeline.flow_digest import canonical, code_of, flow_digest
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS
 from ottla.pipeline.sql_shape import shape_of
+from ottla.spark.source_offsets import batch_ids
 from ottla.spark.staging import open_filesystem
 
 FILE = "ottla-flow.json"
@@ -83,7 +84,7 @@ def describe(graph: Graph, flow: Flow) -> Record:
 def read_checkpoint(path: str) -> Checkpoint:
     """Return what is on disk of a checkpoint. Raise OSError if it cannot be read."""
     filesystem, root = open_filesystem(path)
-    numbers = sorted(int(name) for name in _names(filesystem, f"{root}/offsets") if name.isdecimal())
+    numbers = batch_ids(f"{path}/offsets")
     if not numbers:
         return Checkpoint(path=path)
     record = _read_json(filesystem, f"{root}/{FILE}")

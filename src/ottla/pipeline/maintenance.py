@@ -37,6 +37,7 @@ from ottla.pipeline.layout import LATE, QUARANTINE, Layout
 from ottla.spark import maintenance
 from ottla.spark.batch_manifest import DIRECTORY as MANIFESTS
 from ottla.spark.batch_manifest import Manifest
+from ottla.spark.source_offsets import batch_ids
 from ottla.spark.staging import open_filesystem
 from ottla.spark.table_location import TableLocation
 from ottla.spark.table_log import snapshot_files
@@ -109,13 +110,9 @@ def needs_of(declaration: Declaration, layout: Layout, table: Table, now_ms: int
     commits = _CommitTimes(table.location, delta.version(), now_ms)
     for reader, checkpoint in _checkpoints(declaration, layout):
         started_ms, lines, manifest = _read_progress(checkpoint)
-        for line in lines:
-            with suppress(ValueError, TypeError, KeyError):
-                offset = json.loads(line)
-                if offset["table"] == table_id:
-                    version = int(offset["version"])
-                    since_ms = commits.after(version) if started_ms is None else started_ms
-                    yield Need(reader=reader, version=version, since_ms=since_ms)
+        for version in _versions_read(lines, table_id):
+            since_ms = commits.after(version) if started_ms is None else started_ms
+            yield Need(reader=reader, version=version, since_ms=since_ms)
         read = manifest.reads.get(table.location.uri) if manifest is not None else None
         if read is not None and read.table_id == table_id:
             yield Need(reader=reader, version=read.version, since_ms=commits.after(read.version))
@@ -209,7 +206,7 @@ class MaintenanceThread:
                     self._tried[table.name, what] = self._clock()
                     self._maintain(table, what)
                     done.append((table.name, what))
-                except (DeltaError, OttlaError, OSError) as error:
+                except (DeltaError, OttlaError, OSError, ValueError) as error:
                     log.warning("the table %s was not maintained (%s): %s", table.name, what, error)
         return done
 
@@ -266,10 +263,10 @@ def _read_progress(checkpoint: str) -> tuple[int | None, list[str], Manifest | N
     value is the time when it was planned, and the offsets are those at its end; else the first value is None.
     """
     filesystem, root = open_filesystem(checkpoint)
-    planned = _numbers(_names(filesystem, f"{root}/offsets"))
+    planned = batch_ids(f"{checkpoint}/offsets")
     if not planned:
         return None, [], None
-    complete = [one for one in _numbers(_names(filesystem, f"{root}/commits")) if one in planned]
+    complete = [one for one in batch_ids(f"{checkpoint}/commits") if one in planned]
     number = max(complete, default=min(planned))
     lines = (_read(filesystem, f"{root}/offsets/{number}") or "").splitlines()[2:]
     started_ms = None
@@ -277,12 +274,25 @@ def _read_progress(checkpoint: str) -> tuple[int | None, list[str], Manifest | N
         info = filesystem.get_file_info(f"{root}/offsets/{number}")
         started_ms = (info.mtime_ns or 0) // 1_000_000
     manifest = None
-    pinned = _numbers(name.removesuffix(".json") for name in _names(filesystem, f"{root}/{MANIFESTS}"))
+    names = (name.removesuffix(".json") for name in _names(filesystem, f"{root}/{MANIFESTS}"))
+    pinned = [int(name) for name in names if name.isdecimal()]
     if pinned:
         text = _read(filesystem, f"{root}/{MANIFESTS}/{max(pinned)}.json")
         with suppress(ValueError, KeyError, TypeError):
             manifest = Manifest.from_json((text or "").encode())
     return started_ms, lines, manifest
+
+
+def _versions_read(lines: Iterable[str], table_id: str) -> Iterator[int]:
+    """Yield the versions up to which a table was read, from the offsets of all sources of a query."""
+    for line in lines:
+        try:
+            offset = json.loads(line)
+            is_table = offset["table"] == table_id
+        except (ValueError, TypeError, KeyError):
+            continue  # the offsets of a topic or of files
+        if is_table:
+            yield int(offset["version"])
 
 
 class _CommitTimes:
@@ -306,10 +316,6 @@ class _CommitTimes:
 
 def _names(filesystem: fs.FileSystem, directory: str) -> list[str]:
     return [one.base_name for one in filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))]
-
-
-def _numbers(names: Iterable[str]) -> list[int]:
-    return [int(name) for name in names if name.isdecimal()]
 
 
 def _read(filesystem: fs.FileSystem, path: str) -> str | None:

@@ -31,6 +31,7 @@ from uuid import uuid4
 from pyarrow import fs
 
 from ottla.model.errors import OttlaError
+from ottla.spark.source_offsets import batch_ids
 from ottla.spark.staging import open_filesystem
 from ottla.spark.table_location import TableLocation
 
@@ -164,9 +165,7 @@ def create_exclusively(path: str, data: bytes) -> bool:
 
 def last_planned_batch(checkpoint_location: str) -> int:
     """Return the number of the last batch in Spark's offset log, which Spark writes before it plans the batch."""
-    filesystem, path = open_filesystem(f"{checkpoint_location.rstrip('/')}/offsets")
-    names = [info.base_name for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))]
-    return max((int(name) for name in names if name.isdecimal()), default=0)
+    return max(batch_ids(f"{checkpoint_location.rstrip('/')}/offsets"), default=0)
 
 
 def pinned_version(

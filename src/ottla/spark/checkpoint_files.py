@@ -37,6 +37,7 @@ from contextlib import suppress
 
 from pyarrow import fs
 
+from ottla.spark.source_offsets import batch_ids
 from ottla.spark.staging import open_filesystem
 
 log = logging.getLogger("ottla.spark")
@@ -94,7 +95,7 @@ class CheckpointFiles:
             return []
         deleted = [path for name in _LOGS for path in _incomplete_entries(os.path.join(self._path, name))]
         metadata = os.path.join(self._path, "metadata")
-        if not _is_json(metadata) and not _numbers(os.path.join(self._path, "offsets")):
+        if not _is_json(metadata) and not batch_ids(os.path.join(self._path, "offsets")):
             deleted.append(metadata)
         for directory, _, files in os.walk(os.path.join(self._path, "state")):
             snapshots = (os.path.join(directory, name) for name in files if name.endswith(".zip"))
@@ -115,7 +116,7 @@ class CheckpointFiles:
     def _state_to_be_repeated(self) -> Iterator[str]:
         """Yield the files with state that is newer than what the next batch reads."""
         assert self._path is not None
-        offsets, commits = (_numbers(os.path.join(self._path, name)) for name in _LOGS)
+        offsets, commits = (batch_ids(os.path.join(self._path, name)) for name in _LOGS)
         # The last planned batch is repeated unless it is complete.
         read = 0 if not offsets else offsets[-1] + (offsets[-1] in commits)
         for directory, _, files in os.walk(os.path.join(self._path, "state")):
@@ -126,7 +127,7 @@ class CheckpointFiles:
         assert self._path is not None
         for name in _LOGS:
             directory = os.path.join(self._path, name)
-            yield from (os.path.join(directory, str(number)) for number in _numbers(directory)[-_CHECKED:])
+            yield from (os.path.join(directory, str(number)) for number in batch_ids(directory)[-_CHECKED:])
         yield os.path.join(self._path, "metadata")
 
 
@@ -168,14 +169,8 @@ def _walk(path: str, since_ns: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def _incomplete_entries(directory: str) -> list[str]:
-    numbers = _numbers(directory)[-_CHECKED:]
+    numbers = batch_ids(directory)[-_CHECKED:]
     return [path for number in numbers if not _is_entry(path := os.path.join(directory, str(number)))]
-
-
-def _numbers(directory: str) -> list[int]:
-    with suppress(FileNotFoundError):
-        return sorted(int(name) for name in os.listdir(directory) if name.isdecimal())
-    return []
 
 
 def _is_entry(path: str) -> bool:

@@ -26,6 +26,7 @@ from pyarrow import fs
 from ottla.model.errors import OttlaError
 from ottla.model.types import TopicPartition
 from ottla.spark.offsets import PartitionOffsets
+from ottla.spark.source_offsets import batch_ids
 from ottla.spark.staging import StagingError, open_filesystem
 
 #: the only version of Spark's offset log that is known here
@@ -153,10 +154,11 @@ class Position:
 def read_checkpoint(location: str) -> CheckpointState:
     """Return the last batches of a checkpoint. Raise RepairRefused if it is none, or one of another version."""
     location = location.rstrip("/")
-    planned_ids, completed_ids = _batch_ids(f"{location}/offsets"), _batch_ids(f"{location}/commits")
+    _open(location)  # raises RepairRefused if pyarrow cannot open it
+    planned_ids, completed_ids = batch_ids(f"{location}/offsets"), batch_ids(f"{location}/commits")
     if not planned_ids:
         raise RepairRefused(f"{location} has no offsets of a batch: name the checkpoint directory of a query")
-    last = max(planned_ids)
+    last = planned_ids[-1]
     if last in completed_ids:
         return CheckpointState(location, _read_file(location, last), None)
     if last == 0:
@@ -219,12 +221,6 @@ def apply_repair(state: CheckpointState, positions: list[Position], target: Targ
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
-
-
-def _batch_ids(directory: str) -> set[int]:
-    filesystem, path = _open(directory)
-    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    return {int(info.base_name) for info in found if info.base_name.isdecimal()}
 
 
 def _read_file(location: str, batch_id: int) -> OffsetFile:

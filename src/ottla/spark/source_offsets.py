@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 
+from pyarrow import fs
+
 from ottla.spark.staging import StagingError, open_filesystem
 
 #: lines of a file of Spark's offset log before those of the sources: version, metadata
@@ -25,6 +27,13 @@ def read_source_offsets(checkpoint_location: str | None, batch_id: int) -> str |
             lines = bytes(stream.read()).decode().splitlines()
         return "\n".join(lines[_HEADER_LINES:])
     return None
+
+
+def batch_ids(directory: str) -> list[int]:
+    """Return the ids of the batches in a log of a checkpoint (`offsets`, `commits`), ascending; none without a log."""
+    filesystem, path = open_filesystem(directory)
+    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return sorted(int(info.base_name) for info in found if info.base_name.isdecimal())
 
 
 def offsets_digest(source_offsets: str) -> str:
