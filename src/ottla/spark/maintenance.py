@@ -15,8 +15,8 @@ from urllib.parse import unquote
 from deltalake.exceptions import DeltaError
 
 from ottla.spark.options import OptionError
-from ottla.spark.table_commit import sync_commit
 from ottla.spark.table_location import TableLocation
+from ottla.spark.table_sync import sync_commit
 
 log = logging.getLogger("ottla.spark")
 

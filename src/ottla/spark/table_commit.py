@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,13 +27,13 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
 from ottla.model.errors import OttlaError
-from ottla.spark.checkpoint_files import sync_files
 from ottla.spark.options import OptionError
 from ottla.spark.partition_predicate import PartitionPredicate
 from ottla.spark.table_files import DataFile, delete_files
 from ottla.spark.table_location import TableLocation
 from ottla.spark.table_log import MERGE, AddedFile, snapshot_files
 from ottla.spark.table_schema import Schema, SchemaMismatch, merge, prepare_new
+from ottla.spark.table_sync import sync_commit
 
 log = logging.getLogger("ottla.spark")
 
@@ -153,7 +152,7 @@ class TableCommit:
                 # After a commit that looked failed, the batch that is there may be this very one: vacuum must clean.
                 if not attempt:
                     discard(self._location, files)
-                return Committed(version=table.version(), skipped=True)
+                return self._skip(table)
             if not files and self._replace is None:
                 return Committed(version=table.version())
             self._checkpoint("prepared")
@@ -176,7 +175,7 @@ class TableCommit:
         for attempt in range(_ATTEMPTS):
             table = self._prepare()
             if has_batch(table, batch):
-                return Committed(version=table.version(), skipped=True)
+                return self._skip(table)
             merged = job(table)
             if merged is None:
                 return Committed(version=table.version())
@@ -189,6 +188,11 @@ class TableCommit:
                 self._checkpoint("committed")
                 return committed
         raise AssertionError("the last attempt returns or raises")
+
+    def _skip(self, table: DeltaTable) -> Committed:
+        # The process that has committed the batch may have been killed before it synced the commit.
+        sync_commit(self._location, table.version())
+        return Committed(version=table.version(), skipped=True)
 
     def _retry_later(self, attempt: int, error: CommitFailedError) -> None:
         """Wait before the next attempt, which loads the table again. Raise CommitRefused after the last attempt."""
@@ -316,13 +320,6 @@ class TableCommit:
                 f"{', '.join(self._partition_by)}: leave partitionBy out, or write to another table"
             )
         return columns
-
-
-def sync_commit(location: TableLocation, version: int, files: Sequence[str]) -> None:
-    """Sync a commit and its files, because deltalake does not. Object stores make every file durable by themselves."""
-    if location.local:
-        paths = [*files, f"_delta_log/{version:020}.json", *(["."] if version <= 1 else [])]
-        sync_files([os.path.normpath(os.path.join(location.uri, path)) for path in paths])
 
 
 def has_batch(table: DeltaTable, batch: TableBatch) -> bool:

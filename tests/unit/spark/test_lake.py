@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ottla.spark import maintenance, table_commit
+from ottla.spark import maintenance, table_commit, table_sync
 from ottla.spark.options import OptionError
 from ottla.spark.parquet_directory import STAGING, publish
 from ottla.spark.table_commit import BatchMismatch, CommitRefused, Replace, TableBatch, TableCommit
@@ -136,11 +136,16 @@ def test_batch_of_which_one_digest_is_unknown_is_compared_by_its_number(fixture:
     assert fixture.append(2, batch=("query", 5, "these")).skipped
 
 
-def test_commit_is_synced_with_its_files_before_it_is_reported(
-    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: set[str] = set()
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.readlink(f"/proc/self/fd/{descriptor}")))
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The paths of files and folders that were synced."""
+    paths: set[str] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: paths.add(os.readlink(f"/proc/self/fd/{descriptor}")))
+    monkeypatch.setattr(table_sync, "_synced", {})
+    return paths
+
+
+def test_commit_is_synced_with_its_files_before_it_is_reported(fixture: Fixture, synced: set[str]) -> None:
     columns = {"v": "long", "p": "string"}
     files = fixture.files([{"v": 1, "p": "a b/c"}, {"v": 2, "p": "x%y=z"}], ("p",), **columns)
     TableCommit(fixture.location, schema(**columns), partition_by=("p",)).commit(files, TableBatch("query", 0))
@@ -148,7 +153,39 @@ def test_commit_is_synced_with_its_files_before_it_is_reported(
     written = {str(path) for path in table.rglob("*.parquet")}
     assert len(written) == 2
     assert synced >= written | {str(Path(path).parent) for path in written}
-    assert synced >= {str(table / "_delta_log"), str(max(table.glob("_delta_log/*.json")))}
+    commits = {str(path) for path in table.glob("_delta_log/*.json")}
+    assert len(commits) == 2, "the creation of the table is a commit of its own"
+    assert synced >= commits | {str(table / "_delta_log"), str(table), str(table.parent)}
+
+
+def test_commits_since_the_last_sync_are_synced_with_the_next_one(fixture: Fixture, synced: set[str]) -> None:
+    fixture.append(1)
+    columns = {"v": "long", "day": "string"}
+    grown = TableCommit(fixture.location, schema(**columns), merge_schema=True)
+    grown.commit(fixture.files([{"v": 2, "day": "a"}], **columns))
+    write_deltalake(fixture.location.uri, pa.table({"v": [3], "day": ["b"]}), mode="append")
+    DeltaTable(fixture.location.uri).delete("v = 3")
+    fixture.append(4)
+    table = Path(fixture.location.uri)
+    assert len(list(table.glob("_delta_log/*.json"))) == 7
+    written = {str(path) for path in (*table.glob("_delta_log/*.json"), *table.rglob("*.parquet"))}
+    assert synced >= written
+    synced.clear()
+    fixture.append(5)
+    assert [path for path in synced if path.endswith(".json")] == [str(table / "_delta_log" / f"{7:020}.json")]
+
+
+def test_commit_of_a_killed_process_is_synced_when_its_batch_is_skipped(
+    fixture: Fixture, synced: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(table_commit, "sync_commit", lambda *arguments: None)
+        fixture.append(1, batch=("query", 0, "digest"))
+    table = Path(fixture.location.uri)
+    written = {str(path) for path in (*table.glob("_delta_log/*.json"), *table.rglob("*.parquet"))}
+    assert not synced & written
+    assert fixture.append(1, batch=("query", 0, "digest")).skipped
+    assert synced >= written
 
 
 def test_two_drivers_with_one_batch_commit_it_once(fixture: Fixture) -> None:
