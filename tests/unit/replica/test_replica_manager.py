@@ -275,7 +275,7 @@ def test_sync_that_started_before_a_truncation_acknowledges_no_later_batch(fixtu
     work, done = fixture.threads.jobs.pop()
     work()
     partition.log.truncate_to(0)
-    partition.writers.clear()
+    partition.waiting.clear()
     waiter = fixture.produce(partition, batch(2, size=50), acks=-1)
     fixture.manager.write_turn()
     done(None)
