@@ -21,6 +21,7 @@ _SHUTDOWN = 0x8004587D
 _NO_LOG_FLUSH = struct.pack("I", 2)
 #: how long a disk may take to finish the calls that are in flight when a process is stopped
 _FREEZE_S_MAX = 60
+_UNMOUNT_S_MAX = 60
 
 _SHIM = r"""
 #define _GNU_SOURCE
@@ -131,7 +132,11 @@ class Ext4:
             pytest.skip(f"a disk of one's own cannot be mounted here: {done.stderr.strip()}")
 
     def unmount(self) -> None:
-        subprocess.run(["umount", self.path], check=True)
+        """Unmount the disk once no process uses it: those that were just killed take a moment to end."""
+        deadline = time.monotonic() + _UNMOUNT_S_MAX
+        while (done := subprocess.run(["umount", self.path], capture_output=True, text=True)).returncode:
+            assert time.monotonic() < deadline, done.stderr
+            time.sleep(0.1)
 
     def cut_power(self, pid: int | None = None) -> None:
         """Drop everything that was not synced; until the next mount every write fails.
