@@ -13,7 +13,8 @@ import gc
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
@@ -23,7 +24,8 @@ from ottla.broker.group_metrics import GroupMetrics
 from ottla.broker.metrics import BrokerMetrics
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
-from ottla.cluster.controller import bump_leader_epochs
+from ottla.cluster.controller import bump_leader_epochs, check_topics, put_state
+from ottla.cluster.decide import read_and_write
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
 from ottla.cluster.schema import (
     BROKER_DEFAULT,
@@ -31,11 +33,10 @@ from ottla.cluster.schema import (
     MALFORMED,
     broker_config_path,
     ops_create_skeleton,
-    state_path,
     to_json,
     topic_config_path,
 )
-from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Op, Put, StoreError, in_multis
+from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Node, Op, StoreError, in_multis
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
@@ -47,7 +48,7 @@ from ottla.env.metrics_server import MetricsServer
 from ottla.env.tasks import Tasks, ThreadPool, Threads
 from ottla.env.timers import TimerWheel
 from ottla.log.store import LogStore, PartitionSpec, check_owner, read_meta
-from ottla.model.errors import StartError
+from ottla.model.errors import KafkaError, StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings
 from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.network import Listener, Network, SocketNetwork
@@ -148,7 +149,7 @@ class Broker:
             if isinstance(error, MalformedNode):
                 path = os.path.join(settings.data_dirs[0], FILE_NAME)
                 raise StartError(f"{path} is damaged, {error}; restore the file from a backup") from None
-            if isinstance(error, StoreError) and not isinstance(error, StartError):
+            if isinstance(error, StoreError | KafkaError) and not isinstance(error, StartError):
                 where = settings.data_dirs[0]
                 text = f"{error}; see that the disk of {where} has room and works, then start again"
                 raise StartError(text) from None
@@ -173,15 +174,32 @@ class Broker:
             advice = directory_advice(error, option="--data")
             raise StartError(f"data directory {where} cannot be used: {advice}") from None
         self._store = self._open_store(store_path)
-        node = await self._store.get(CLUSTER_ID)
+        cluster_id = await read_and_write(
+            self._store, partial(self._store.load, "/"), partial(self._complete_tree, store_path, known)
+        )
+        # This is last: after a kill before this line, the next start must not report missing metadata.
+        try:
+            self._log_store.write_meta(cluster_id, settings.broker_id, self._new_text_id)
+        except OSError as error:
+            raise StartError(f"data directory {first} cannot be signed: {error}; check the disk") from None
+        return cluster_id
+
+    def _complete_tree(
+        self, store_path: str, known: str | None, nodes: Mapping[str, Node]
+    ) -> tuple[list[Op], str]:  # fmt: skip
+        """Return the operations that create the missing nodes, and the cluster id. Raise StartError or MalformedNode.
+
+        ``known`` is the cluster that the first data directory belongs to.
+        """
+        node = nodes.get(CLUSTER_ID)
         try:
             stored = None if node is None else str(json.loads(node.value)["id"])
         except MALFORMED as error:
             raise MalformedNode(CLUSTER_ID, error) from None
         if stored is None and known is not None:
             raise StartError(
-                f"{store_path} names no cluster, but {first} belongs to cluster {known}: a part of the file was lost; "
-                "restore it from a backup"
+                f"{store_path} names no cluster, but {os.path.dirname(store_path)} belongs to cluster {known}: a part "
+                "of the file was lost; restore it from a backup"
             )
         if stored is not None and known is not None and stored != known:
             raise StartError(
@@ -189,17 +207,10 @@ class Broker:
                 "restore both from a backup"
             )
         cluster_id = stored or known or self._new_text_id()
-        ops = ops_create_skeleton(await self._store.load("/"))
+        ops = ops_create_skeleton(nodes)
         if stored is None:
             ops.append(Create(CLUSTER_ID, to_json({"version": 1, "id": cluster_id})))
-        if ops:
-            await self._store.multi(ops)
-        # This is last: after a kill before this line, the next start must not report missing metadata.
-        try:
-            self._log_store.write_meta(cluster_id, settings.broker_id, self._new_text_id)
-        except OSError as error:
-            raise StartError(f"data directory {first} cannot be signed: {error}; check the disk") from None
-        return cluster_id
+        return ops, cluster_id
 
     def _known_cluster_id(self, store_path: str) -> str | None:
         """Return the id of the cluster that the first data directory belongs to; None if the directory is new."""
@@ -248,9 +259,8 @@ class Broker:
             log.warning("the last stop was not clean: logs were checked and leader epochs go up")
             own = settings.broker_id
             bumped = [bump_leader_epochs(topic, own) for topic in self._view.topics.values() if topic.is_led_by(own)]
-            ops: list[Op] = [Put(state_path(topic.name), topic.state_json()) for topic in bumped]
-            for multi in in_multis(ops):
-                await self._store.multi(multi)
+            for multi in in_multis(put_state(self._view, topic) for topic in bumped):
+                await self._store.multi([check_topics(self._view), *multi])
         self._view = services.view = ClusterView()
         self._coordination.settings_changed()
         await self._store.watch("/", self._changed)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 
+from ottla.cluster.decide import read_and_write
 from ottla.cluster.schema import PRODUCER_ID_BLOCK, to_json
-from ottla.cluster.store import Create, MetadataStore, Put
+from ottla.cluster.store import Create, MetadataStore, Node, Op, Put
 
 BLOCK = 1000
 
@@ -29,12 +31,16 @@ class ProducerIds:
         return self._next - 1
 
     async def _take_block(self) -> None:
-        node = await self._store.get(PRODUCER_ID_BLOCK)
+        # Repeatable, because a block that is reserved twice only leaves ids unused.
+        self._next, self._end = await read_and_write(
+            self._store, partial(self._store.get, PRODUCER_ID_BLOCK), self._reserve_block, repeatable=True
+        )
+
+    def _reserve_block(self, node: Node | None) -> tuple[list[Op], tuple[int, int]]:
+        """Return the operations that reserve the next block, and the first id of the block and of the one after it."""
         start = int(json.loads(node.value)["block_end"]) + 1 if node is not None else 0
         end = start + BLOCK
         value = to_json({"version": 1, "broker": self._broker_id, "block_start": str(start), "block_end": str(end - 1)})
         if node is None:
-            await self._store.multi([Create(PRODUCER_ID_BLOCK, value)])
-        else:
-            await self._store.multi([Put(PRODUCER_ID_BLOCK, value, node.version)])
-        self._next, self._end = start, end
+            return [Create(PRODUCER_ID_BLOCK, value)], (start, end)
+        return [Put(PRODUCER_ID_BLOCK, value, node.version)], (start, end)

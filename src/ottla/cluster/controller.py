@@ -10,9 +10,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ottla.cluster.schema import deleted_topic_path, state_path, to_json, topic_config_path, topic_path
-from ottla.cluster.store import Create, Delete, Op, Put
-from ottla.cluster.view import ClusterView, PartitionView, TopicView
+from ottla.cluster.schema import (
+    TOPICS,
+    count_change,
+    deleted_topic_path,
+    state_path,
+    to_json,
+    topic_config_path,
+    topic_path,
+)
+from ottla.cluster.store import Check, Create, Delete, Op, Put
+from ottla.cluster.view import ClusterView, PartitionView, TopicView, can_collide
 from ottla.model.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -63,10 +71,8 @@ def plan_create_topic(
     if wanted.name in view.topics:
         raise TopicAlreadyExists(f"topic {wanted.name!r} already exists")
     # In metric names Kafka replaces dots by underscores, so it refuses names that differ only in these characters.
-    alike = wanted.name.replace(".", "_")
-    for other in view.topics if "." in wanted.name or "_" in wanted.name else ():
-        if other.replace(".", "_") == alike:
-            raise InvalidTopic(f"topic {wanted.name!r} collides with topic {other!r}")
+    if other := view.topic_that_collides(wanted.name):
+        raise InvalidTopic(f"topic {wanted.name!r} collides with topic {other!r}")
     if wanted.assignments:
         replicas = _check_assignments(wanted, brokers)
     else:
@@ -115,31 +121,36 @@ def place_replicas(brokers: Sequence[int], count: int, factor: int, start: int =
     return [tuple(brokers[(start + number + replica) % total] for replica in range(factor)) for number in range(count)]
 
 
-def ops_create_topic(topic: TopicView) -> list[Op]:
+def ops_create_topic(view: ClusterView, topic: TopicView) -> list[Op]:
+    """Return the operations that create a topic, unless the topic or one whose name collides was created meanwhile."""
+    # A topic with a colliding name counts its creation too, so that one of the two conflicts.
+    counted = [count_change(TOPICS, view.versions[TOPICS], topic.topic_id)] if can_collide(topic.name) else []
     return [
+        *counted,
         Create(topic_path(topic.name), topic.assignment_json()),
         Create(state_path(topic.name), topic.state_json()),
         Create(topic_config_path(topic.name), topic.config_json()),
     ]
 
 
-def ops_delete_topic(view: ClusterView, topic: TopicView, now_ms: int) -> list[Op]:
+def ops_delete_topic(view: ClusterView, topic: TopicView, now_ms: int, change_id: bytes) -> list[Op]:
     """Return the operations that delete a topic and record the deletion, so that every broker knows of it.
 
     They also remove deletions that are no longer recent, and the oldest one when there are DELETIONS_MAX.
     """
+    versions = view.versions
     path = deleted_topic_path(topic.name)
     value = to_json({"version": 1, "deleted_ms": now_ms})
     others = [name for name in view.deletions if name != topic.name]
     outdated = [name for name in others[:_OUTDATED_PER_DELETION] if not view.recently_deleted(name, now_ms)]
     if not outdated and len(others) >= DELETIONS_MAX:
         outdated = others[:1]
+    deleted = state_path(topic.name), topic_path(topic.name), topic_config_path(topic.name)
     return [
-        Delete(state_path(topic.name)),
-        Delete(topic_path(topic.name)),
-        Delete(topic_config_path(topic.name)),
-        Put(path, value) if topic.name in view.deletions else Create(path, value),
-        *(Delete(deleted_topic_path(name)) for name in outdated),
+        count_change(TOPICS, versions[TOPICS], change_id),
+        *(Delete(each, versions[each]) for each in deleted if each in versions),
+        Put(path, value, versions[path]) if path in versions else Create(path, value),
+        *(Delete(each, versions[each]) for each in map(deleted_topic_path, outdated)),
     ]
 
 
@@ -166,8 +177,25 @@ def plan_create_partitions(
     return replace(topic, partitions=topic.partitions + added)
 
 
-def ops_update_topic(topic: TopicView) -> list[Op]:
-    return [Put(topic_path(topic.name), topic.assignment_json()), Put(state_path(topic.name), topic.state_json())]
+def ops_update_topic(view: ClusterView, topic: TopicView) -> list[Op]:
+    """Return the operations that replace the partitions of a topic and their state."""
+    path = topic_path(topic.name)
+    return [
+        check_topics(view),
+        Put(path, topic.assignment_json(), view.versions[path]),
+        put_state(view, topic),
+    ]
+
+
+def check_topics(view: ClusterView) -> Op:
+    """Return the operation that conflicts if a topic was deleted: one created in its place has the same versions."""
+    return Check(TOPICS, view.versions[TOPICS])
+
+
+def put_state(view: ClusterView, topic: TopicView) -> Op:
+    """Return the operation that replaces the state of the partitions; it belongs into a multi with check_topics."""
+    path = state_path(topic.name)
+    return Put(path, topic.state_json(), view.versions[path])
 
 
 def bump_leader_epochs(topic: TopicView, broker_id: int) -> TopicView:

@@ -115,8 +115,9 @@ class EmbeddedStore:
     def session(self) -> Session:
         return Session(1, SessionState.EXPIRED if self._closed else SessionState.ESTABLISHED)
 
-    def on_session(self, listener: SessionListener) -> None:
-        """Do nothing: the session of this store never changes before ``close``."""
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        """Never call ``listener``: the session of this store does not change before ``close``."""
+        return lambda: None
 
     async def get(self, path: str) -> Node | None:
         check_path(path)

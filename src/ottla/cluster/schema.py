@@ -1,14 +1,21 @@
 """The nodes of the metadata tree: the paths that Kafka used in ZooKeeper, but with one state node per topic.
 
     /cluster/id                    {"version": 1, "id": "..."}
+    /brokers/topics                {"version": 1, "last_change": "..."}
     /brokers/topics/T              {"version": 3, "topic_id": "...", "partitions": {"0": [1, 2, 3]},
                                     "adding_replicas": {"0": [3]}, "removing_replicas": {}}
     /brokers/topics/T/state        {"version": 2, "partitions": [[leader, leader_epoch, [isr...], partition_epoch]]}
     /config/topics/T               {"version": 1, "config": {"retention.ms": "1000"}}
     /config/brokers/N, <default>   the same
+    /config/groups                 {"version": 1, "last_change": "..."}
     /config/groups/G               the same; G is the group's name, percent-encoded
     /admin/deleted_topics/T        {"version": 1, "deleted_ms": 1700000000000}
     /latest_producer_id_block      {"version": 1, "broker": 1, "block_start": "0", "block_end": "999"}
+
+The version of /brokers/topics counts the topics that were deleted, and those that were created with a name that can
+collide with another one. A change of a topic checks it, because a topic that is deleted and created again has the same
+versions as before. The version of /config/groups counts the deletions of its children for the same reason. The value is
+random: it lets a writer recognise its own change if the answer is lost.
 
 Kafka had a state node per partition, whose version was the partition epoch. With one node per topic, a leader change of
 ten thousand partitions takes one write per topic, and the partition epoch is a column. A state of version 1 has no such
@@ -22,7 +29,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from ottla.cluster.store import Create, Op
+from ottla.cluster.store import Create, Op, Put
 
 CLUSTER_ID = "/cluster/id"
 TOPICS = "/brokers/topics"
@@ -45,6 +52,11 @@ SKELETON = (
 def ops_create_skeleton(existing: Container[str]) -> list[Op]:
     """Return the operations that create the missing nodes of SKELETON, in a new tree or in one of an older version."""
     return [Create(path) for path in SKELETON if path not in existing]
+
+
+def count_change(path: str, version: int, change_id: bytes) -> Op:
+    """Return the operation that counts a change below ``path`` in its version. ``change_id`` is random."""
+    return Put(path, to_json({"version": 1, "last_change": change_id.hex()}), version)
 
 
 def topic_path(topic: str) -> str:

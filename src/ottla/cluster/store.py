@@ -155,10 +155,11 @@ class MetadataStore(Protocol):
     def session(self) -> Session:
         """Return the current session."""
 
-    def on_session(self, listener: SessionListener) -> None:
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
         """Call ``listener`` with the session after every change of its state or id, in order. ``close`` is no change.
 
-        The listener is called before calls that the lost connection fails raise their errors.
+        The listener is called before the calls that fail because of a lost connection raise their errors. Return a
+        function that ends the calls of the listener.
         """
 
     async def get(self, path: str) -> Node | None:

@@ -149,8 +149,18 @@ def _state_of(row: list[Any]) -> _State:
     return _State(int(leader), int(leader_epoch), tuple(map(int, isr)), int(partition_epoch))
 
 
+def _metric_name(topic: str) -> str:
+    """Return the name of a topic in Kafka's metrics, where a dot becomes an underscore."""
+    return topic.replace(".", "_")
+
+
+def can_collide(topic: str) -> bool:
+    """Return whether another topic's name can differ from this one only in dots and underscores."""
+    return "." in topic or "_" in topic
+
+
 class ClusterView:
-    """Topics, and settings of brokers and groups, by name."""
+    """Topics, and settings of brokers and groups, by name, and the version of every node that they come from."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicView] = {}
@@ -161,6 +171,8 @@ class ClusterView:
         self.group_configs: dict[str, dict[str, str]] = {}
         #: topic name -> wall-clock time of its deletion in ms, oldest first; at most DELETIONS_MAX of the controller
         self.deletions: dict[str, int] = {}
+        #: path -> version of each node that this view was built from
+        self.versions: dict[str, int] = {}
         #: incremented by every change; a value that was computed from an older version is stale
         self.version = 0
         #: incremented when a topic is created, deleted or changed
@@ -168,6 +180,8 @@ class ClusterView:
         self._assignments: dict[str, _Assignment] = {}
         self._states: dict[str, list[_State]] = {}
         self._configs: dict[str, dict[str, str]] = {}
+        #: the topics by the name that they have in Kafka's metrics
+        self._topics_alike: dict[str, set[str]] = {}
 
     def apply(self, changes: Iterable[Changed]) -> tuple[list[tuple[TopicView | None, TopicView | None]], bool]:
         """Apply the store's changes. Return the changed topics as (old, new), and whether broker settings changed.
@@ -178,6 +192,10 @@ class ClusterView:
         brokers_changed = False
         for path, node in changes:
             value = node.value if node is not None else None
+            if node is not None:
+                self.versions[path] = node.version
+            else:
+                self.versions.pop(path, None)
             try:
                 topic, is_broker_setting = self._apply_node(path, value)
             except MALFORMED as error:
@@ -234,6 +252,10 @@ class ClusterView:
         old = self.topics.pop(topic, None)
         if old is not None:
             self.topics_by_id.pop(old.topic_id, None)
+            alike = self._topics_alike[_metric_name(topic)]
+            alike.discard(topic)
+            if not alike:
+                del self._topics_alike[_metric_name(topic)]
         assignment, state = self._assignments.get(topic), self._states.get(topic)
         if assignment is None or state is None:
             return old, None
@@ -249,7 +271,12 @@ class ClusterView:
         )  # fmt: skip
         new = TopicView(name=topic, topic_id=topic_id, partitions=partitions, config=self._configs.get(topic, {}))
         self.topics[topic] = self.topics_by_id[topic_id] = new
+        self._topics_alike.setdefault(_metric_name(topic), set()).add(topic)
         return old, new
+
+    def topic_that_collides(self, topic: str) -> str | None:
+        """Return another topic whose name differs from this one only in dots and underscores; None if there is none."""
+        return min(self._topics_alike.get(_metric_name(topic), set()) - {topic}, default=None)
 
     def recently_deleted(self, topic: str, now_ms: int) -> bool:
         """Return whether a topic of this name was deleted less than RECENTLY_DELETED_MS ago."""

@@ -319,8 +319,10 @@ class SimulatedStore:
     def session(self) -> Session:
         return self._session
 
-    def on_session(self, listener: SessionListener) -> None:
-        self._listeners.append(listener)
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        listeners = self._listeners
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
 
     async def get(self, path: str) -> Node | None:
         check_path(path)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ottla.broker.apis.topics import delete_topics
 from ottla.cluster.controller import NewTopic, ops_create_topic, plan_create_topic
+from ottla.cluster.decide import load_view
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.schema import deleted_topic_path, ops_create_skeleton, to_json
 from ottla.cluster.store import Create
@@ -29,12 +30,12 @@ def delete_at_once(path: Path, *names: str) -> tuple[list[int], ClusterView]:
             topic = plan_create_topic(
                 view, [0], wanted, topic_id=bytes([number]) * 16, default_partitions=1, default_replication_factor=1
             )
-            await store.multi(ops_create_topic(topic))
+            await store.multi(ops_create_topic(await load_view(store), topic))
             await store.multi([Create(deleted_topic_path(f"old-{name}"), to_json({"deleted_ms": 1}))])
         await store.watch("/", lambda changes: void(view.apply(changes)))
         services: Any = SimpleNamespace(
             store=store, view=view, clock=SimpleNamespace(wall_ms=lambda: NOW_MS),
-            settings=SimpleNamespace(delete_topic_enable=True),
+            settings=SimpleNamespace(delete_topic_enable=True), new_id=lambda: bytes(16),
         )  # fmt: skip
         context: Any = SimpleNamespace(version=6)
         answers = await asyncio.gather(

@@ -22,6 +22,7 @@ from ottla.cluster.controller import (
     plan_create_partitions,
     plan_create_topic,
 )
+from ottla.cluster.decide import load_view
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.schema import SKELETON, ops_create_skeleton, state_path, to_json, topic_path
 from ottla.cluster.store import Changed, Create, Delete, MalformedNode, Node, Put
@@ -48,9 +49,15 @@ def plan(view: ClusterView, name: str = "orders", **wanted: object) -> TopicView
 
 
 def view_with(*topics: TopicView) -> ClusterView:
-    view = ClusterView()
+    view = empty_view()
     for topic in topics:
-        apply(view, ops_create_topic(topic))
+        apply(view, ops_create_topic(view, topic))
+    return view
+
+
+def empty_view() -> ClusterView:
+    view = ClusterView()
+    apply(view, ops_create_skeleton(()))
     return view
 
 
@@ -58,7 +65,7 @@ def apply(view: ClusterView, ops: list[object]) -> None:
     changes = []
     for op in ops:
         if isinstance(op, Create | Put):
-            changes.append(Changed(op.path, Node(op.value, 0)))
+            changes.append(Changed(op.path, Node(op.value, view.versions.get(op.path, -1) + 1)))
         elif isinstance(op, Delete):
             changes.append(Changed(op.path, None))
     view.apply(changes)
@@ -77,7 +84,7 @@ def test_minus_one_means_the_brokers_default() -> None:
 def test_deleted_topic_is_removed_from_the_view() -> None:
     topic = plan(ClusterView())
     view = view_with(topic)
-    apply(view, ops_delete_topic(view, topic, now_ms=1000))
+    apply(view, ops_delete_topic(view, topic, 1000, ID))
     assert not view.topics and not view.topics_by_id
 
 
@@ -85,7 +92,7 @@ def test_deletion_is_recent_for_ten_seconds() -> None:
     topic = plan(ClusterView())
     view = view_with(topic)
     assert not view.recently_deleted("orders", 50_000)
-    apply(view, ops_delete_topic(view, topic, now_ms=50_000))
+    apply(view, ops_delete_topic(view, topic, 50_000, ID))
     assert view.recently_deleted("orders", 50_000) and view.recently_deleted("orders", 59_999)
     assert view.recently_deleted("orders", 49_000), "the clock of the broker that deleted it was ahead"
     assert not view.recently_deleted("orders", 60_000) and not view.recently_deleted("other", 50_000)
@@ -95,25 +102,25 @@ def test_second_deletion_of_a_name_replaces_the_first() -> None:
     topic = plan(ClusterView())
     view = view_with(topic)
     for now_ms in (1000, 20_000):
-        apply(view, ops_create_topic(topic))
-        apply(view, ops_delete_topic(view, topic, now_ms))
+        apply(view, ops_create_topic(view, topic))
+        apply(view, ops_delete_topic(view, topic, now_ms, ID))
     assert view.deletions == {"orders": 20_000}
 
 
 def test_number_of_recorded_deletions_is_bounded() -> None:
-    view = ClusterView()
+    view = empty_view()
     for number in range(DELETIONS_MAX + 10):
-        apply(view, ops_delete_topic(view, plan(view, f"t{number}"), now_ms=1000))
+        apply(view, ops_delete_topic(view, plan(view, f"t{number}"), 1000, ID))
     assert len(view.deletions) == DELETIONS_MAX
     assert next(iter(view.deletions)) == "t10", "the oldest are removed first"
 
 
 def test_outdated_deletions_are_removed_by_later_ones() -> None:
-    view = ClusterView()
+    view = empty_view()
     for number in range(20):
-        apply(view, ops_delete_topic(view, plan(view, f"t{number}"), now_ms=1000))
+        apply(view, ops_delete_topic(view, plan(view, f"t{number}"), 1000, ID))
     for number in range(20, 24):
-        apply(view, ops_delete_topic(view, plan(view, f"t{number}"), now_ms=50_000))
+        apply(view, ops_delete_topic(view, plan(view, f"t{number}"), 50_000, ID))
     assert list(view.deletions) == ["t20", "t21", "t22", "t23"]
 
 
@@ -122,8 +129,8 @@ def test_deletion_is_still_known_after_a_restart(tmp_path: Path) -> None:
         topic, view = plan(ClusterView()), ClusterView()
         store = EmbeddedStore.open(tmp_path / "metadata.db")
         await store.multi(ops_create_skeleton(await store.load("/")))
-        await store.multi(ops_create_topic(topic))
-        await store.multi(ops_delete_topic(view, topic, now_ms=1000))
+        await store.multi(ops_create_topic(await load_view(store), topic))
+        await store.multi(ops_delete_topic(await load_view(store), topic, 1000, ID))
         await store.close()
         store = EmbeddedStore.open(tmp_path / "metadata.db")
         nodes = await store.load("/")
@@ -145,7 +152,7 @@ def test_new_partitions_follow_the_old_ones() -> None:
     topic = plan(ClusterView())
     larger = plan_create_partitions(topic, [0], 5, None)
     view = view_with(topic)
-    apply(view, ops_update_topic(larger))
+    apply(view, ops_update_topic(view, larger))
     assert len(view.topics["orders"].partitions) == 5
     assert view.topics["orders"].partitions[:3] == topic.partitions
 

@@ -6,16 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from ottla.broker.services import RequestContext, Services
-from ottla.cluster.controller import check_topic_name
+from ottla.cluster.controller import check_topic_name, check_topics
+from ottla.cluster.decide import decide_and_write
 from ottla.cluster.schema import (
     BROKER_DEFAULT,
+    GROUP_CONFIGS,
     broker_config_path,
     config_json,
+    count_change,
     group_config_path,
     topic_config_path,
 )
-from ottla.cluster.store import Conflict as StoreConflict
-from ottla.cluster.store import Create, Delete, NodeExists, NoNode, Op, Put
+from ottla.cluster.store import Check, Create, Delete, Op, Put
+from ottla.cluster.view import ClusterView
 from ottla.model.errors import (
     ErrorCode,
     InvalidConfig,
@@ -64,9 +67,6 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 #: groups that may have settings of their own, so that clients cannot fill the store
 GROUPS_WITH_SETTINGS_MAX = 10_000
 GROUP_NAME_LENGTH_MAX = 1000
-#: requests that change the same settings at the same time: each of them can conflict with each other one
-_STORE_ATTEMPTS = 20
-
 #: a change of one setting: name, operation, value
 Change = tuple[str, int, str | None]
 
@@ -187,9 +187,13 @@ async def _alter(
             raise InvalidRequest("the request names this resource more than once")
         if kind not in _ALTERATIONS:
             raise InvalidRequest(f"settings of resource type {kind} cannot be changed here")
-        await _store(services, lambda: _ALTERATIONS[kind](services, name, changes, replace), validate_only)
-    except StoreConflict:
-        return ErrorCode.REQUEST_TIMED_OUT, "other requests change the same settings; try again"
+        alteration = _ALTERATIONS[kind]
+
+        def decide(view: ClusterView) -> tuple[list[Op], None]:
+            ops = alteration(services, view, name, changes, replace)
+            return [] if validate_only else ops, None
+
+        await decide_and_write(services.store, services.view, decide)
     except InvalidSettings as error:
         # As in Kafka: an invalid value is INVALID_REQUEST for a broker and INVALID_CONFIG for other resources.
         return ErrorCode.INVALID_REQUEST if kind == BROKER else ErrorCode.INVALID_CONFIG, str(error)
@@ -198,61 +202,65 @@ async def _alter(
     return 0, None
 
 
-async def _store(services: Services, plan: Callable[[], Op | None], validate_only: bool) -> None:
-    """Plan a change and store it. Plan again if another request has created or deleted the same node meanwhile."""
-    for attempt in range(_STORE_ATTEMPTS):
-        op = plan()
-        if op is None or validate_only:
-            return
-        try:
-            await services.store.multi([op])
-            return
-        except (NoNode, NodeExists):
-            # The view shows the other request's change by now.
-            if attempt == _STORE_ATTEMPTS - 1:
-                raise
-
-
-def _alter_topic(services: Services, name: str, changes: Sequence[Change], replace: bool) -> Op:
+def _alter_topic(
+    services: Services, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
+) -> list[Op]:  # fmt: skip
     check_topic_name(name)
-    topic = services.view.topics.get(name)
+    topic = view.topics.get(name)
     if topic is None:
         raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
     changed = apply_incremental({} if replace else topic.config, list(changes), TOPIC_SETTINGS)
     TopicSettings.resolve(changed, services.settings)
-    return Put(topic_config_path(name), config_json(changed))
+    return [check_topics(view), _write_config(view, topic_config_path(name), changed)]
 
 
-def _alter_broker(services: Services, name: str, changes: Sequence[Change], replace: bool) -> Op:
+def _alter_broker(
+    services: Services, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
+) -> list[Op]:  # fmt: skip
+    """Return the operations that store the changed settings, unless those that they have to agree with have changed."""
     if name:
         _check_broker(services, name)
-    known: Mapping[str, str] = services.view.broker_configs.get(name or BROKER_DEFAULT, {})
+    known: Mapping[str, str] = view.broker_configs.get(name or BROKER_DEFAULT, {})
     changed = apply_incremental({} if replace else known, list(changes), BROKER_SETTINGS)
-    defaults, own = services.view.dynamic_config(services.broker_id)
+    defaults, own = view.dynamic_config(services.broker_id)
     services.started_settings.with_dynamic(*((defaults, changed) if name else (changed, own)))
-    path, value = broker_config_path(name), config_json(changed)
-    exists = (name or BROKER_DEFAULT) in services.view.broker_configs
-    return Put(path, value) if exists else Create(path, value)
+    other = broker_config_path(BROKER_DEFAULT if name else str(services.broker_id))
+    version = view.versions.get(other)
+    unchanged = Create(other, config_json({})) if version is None else Check(other, version)
+    return [unchanged, _write_config(view, broker_config_path(name), changed)]
 
 
-def _alter_group(services: Services, name: str, changes: Sequence[Change], replace: bool) -> Op | None:
-    """Return the operation that stores the changed settings; None if the group had none and has none."""
+def _alter_group(
+    services: Services, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
+) -> list[Op]:  # fmt: skip
+    """Return the operations that store the changed settings; none if the group had none and has none."""
     _check_group(name)
     for changed_name, operation, _ in changes:
         if operation != AlterOp.DELETE and changed_name.startswith(("share.", "streams.")):
             raise InvalidConfig(f"{changed_name} cannot be set: there are no share groups and no streams groups")
-    known = services.view.group_configs.get(name)
+    known = view.group_configs.get(name)
     changed = apply_incremental({} if replace else known or {}, list(changes), GROUP_SETTINGS)
     check_group_overrides(changed, services.settings)
-    path, value = group_config_path(name), config_json(changed)
+    path, deletions = group_config_path(name), view.versions[GROUP_CONFIGS]
     if not changed:
-        return Delete(path) if known is not None else None
-    if known is None and len(services.view.group_configs) >= GROUPS_WITH_SETTINGS_MAX:
+        if known is None:
+            return []
+        return [count_change(GROUP_CONFIGS, deletions, services.new_id()), Delete(path, view.versions[path])]
+    # Concurrent requests can exceed the limit by their number, because no node counts the groups.
+    if known is None and len(view.group_configs) >= GROUPS_WITH_SETTINGS_MAX:
         raise PolicyViolation(f"{GROUPS_WITH_SETTINGS_MAX} groups have settings; delete those of groups out of use")
-    return Create(path, value) if known is None else Put(path, value)
+    # The settings of a group that were deleted and created again have the same version as before.
+    return [Check(GROUP_CONFIGS, deletions), _write_config(view, path, changed)]
 
 
-_ALTERATIONS: dict[int, Callable[[Services, str, Sequence[Change], bool], Op | None]] = {
+def _write_config(view: ClusterView, path: str, config: Mapping[str, str]) -> Op:
+    """Return the operation that replaces the settings at ``path``, or creates them if the view has none there."""
+    version = view.versions.get(path)
+    return Create(path, config_json(config)) if version is None else Put(path, config_json(config), version)
+
+
+_Alteration = Callable[[Services, ClusterView, str, Sequence[Change], bool], list[Op]]
+_ALTERATIONS: dict[int, _Alteration] = {
     TOPIC: _alter_topic,
     BROKER: _alter_broker,
     GROUP: _alter_group,

@@ -1,4 +1,4 @@
-"""Creation, change and deletion of topics. The controller plans a change, the store commits it, a watch applies it."""
+"""Creation, change and deletion of topics. The controller plans a change, the store keeps it, a watch applies it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ottla.cluster.controller import (
     plan_create_partitions,
     plan_create_topic,
 )
-from ottla.cluster.schema import DELETED_TOPICS
-from ottla.cluster.store import NodeExists, NoNode, is_below
-from ottla.cluster.view import INTERNAL_TOPICS, TopicView
+from ottla.cluster.decide import decide_and_write
+from ottla.cluster.store import Op
+from ottla.cluster.view import INTERNAL_TOPICS, ClusterView, TopicView
 from ottla.model.errors import (
     ErrorCode,
     InvalidConfig,
@@ -64,9 +64,6 @@ from ottla.wire.messages.describe_log_dirs import (
 
 log = logging.getLogger(__name__)
 
-#: concurrent deletions can conflict in the deletions that they remove, once for each of them that is in flight
-_DELETE_ATTEMPTS = 100
-
 
 async def create_topics(
     services: Services, request: CreateTopicsRequest, context: RequestContext
@@ -81,9 +78,7 @@ async def create_topics(
                 raise InvalidRequest("the request names this topic more than once")
             if partitions > PARTITIONS_PER_CALL_MAX:
                 raise PolicyViolation(f"one call may create {PARTITIONS_PER_CALL_MAX} partitions at most")
-            created = plan_topic(services, topic)
-            if not request.validate_only:
-                await _create(services, created)
+            created = await _create(services, _new_topic(topic), validate_only=request.validate_only)
             results.append(_created(services, created, request.validate_only))
         except KafkaError as error:
             results.append(
@@ -93,7 +88,8 @@ async def create_topics(
     return CreateTopicsResponse(topics=list(answered.values()))
 
 
-def plan_topic(services: Services, wanted: CreatableTopic) -> TopicView:
+def _new_topic(wanted: CreatableTopic) -> NewTopic:
+    """Return the topic that the client requests. Raise a KafkaError if the request contradicts itself."""
     names = [config.name for config in wanted.configs]
     if len(set(names)) != len(names):
         raise InvalidRequest("the request sets a config more than once")
@@ -104,19 +100,29 @@ def plan_topic(services: Services, wanted: CreatableTopic) -> TopicView:
         config[entry.name] = entry.value
     if len({a.partition_index for a in wanted.assignments}) != len(wanted.assignments):
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned more than once")
-    topic = NewTopic(
+    return NewTopic(
         name=wanted.name,
         partition_count=wanted.num_partitions,
         replication_factor=wanted.replication_factor,
         assignments={a.partition_index: a.broker_ids for a in wanted.assignments},
         config=config,
     )
-    return _plan(services, topic)
 
 
-def _plan(services: Services, topic: NewTopic) -> TopicView:
+async def _create(services: Services, topic: NewTopic, *, validate_only: bool = False) -> TopicView:
+    """Create the topic and return it. Raise a KafkaError if that is not possible."""
+    topic_id = services.new_id()
+
+    def decide(view: ClusterView) -> tuple[list[Op], TopicView]:
+        planned = _plan(services, view, topic, topic_id)
+        return [] if validate_only else ops_create_topic(view, planned), planned
+
+    return await decide_and_write(services.store, services.view, decide)
+
+
+def _plan(services: Services, view: ClusterView, topic: NewTopic, topic_id: bytes) -> TopicView:
     planned = plan_create_topic(
-        services.view, [services.broker_id], topic, topic_id=services.new_id(),
+        view, [services.broker_id], topic, topic_id=topic_id,
         default_partitions=services.settings.num_partitions,
         default_replication_factor=services.settings.default_replication_factor,
     )  # fmt: skip
@@ -128,21 +134,14 @@ def _plan(services: Services, topic: NewTopic) -> TopicView:
     return planned
 
 
-async def _create(services: Services, topic: TopicView) -> None:
-    try:
-        await services.store.multi(ops_create_topic(topic))
-    except NodeExists:
-        raise TopicAlreadyExists(f"topic {topic.name!r} already exists") from None
-
-
 async def create_topic_by_default(services: Services, name: str) -> TopicView | None:
     """Create a topic with the broker's defaults and return it; return the existing one if there is one by now."""
     check_topic_name(name)
     if name in INTERNAL_TOPICS:  # the broker creates them itself, with their own settings
         return None
-    planned = _plan(services, NewTopic(name=name, partition_count=-1, replication_factor=-1, assignments={}, config={}))
+    wanted = NewTopic(name=name, partition_count=-1, replication_factor=-1, assignments={}, config={})
     try:
-        await _create(services, planned)
+        await _create(services, wanted)
     except TopicAlreadyExists:
         pass
     return services.view.topics.get(name)
@@ -174,7 +173,7 @@ async def create_internal_topic(
         name=name, partition_count=partitions, replication_factor=factor, assignments={}, config=config
     )  # fmt: skip
     try:
-        await _create(services, _plan(services, wanted))
+        await _create(services, wanted)
     except TopicAlreadyExists:
         pass
 
@@ -212,39 +211,36 @@ async def delete_topics(
                 if context.version < 3:
                     raise InvalidRequest("topic deletion is disabled; set delete.topic.enable=true")
                 raise TopicDeletionDisabled("topic deletion is disabled; set delete.topic.enable=true")
-            topic = _topic_to_delete(services, each)
+            topic = await _delete(services, each)
             result.name, result.topic_id = topic.name, topic.topic_id
-            await _delete(services, topic)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
         results.append(result)
     return DeleteTopicsResponse(responses=results)
 
 
-async def _delete(services: Services, topic: TopicView) -> None:
-    """Delete the topic and record its deletion. Raise UnknownTopicOrPartition if another request deleted it first."""
-    for _ in range(_DELETE_ATTEMPTS):
-        try:
-            await services.store.multi(ops_delete_topic(services.view, topic, services.clock.wall_ms()))
-            return
-        except (NoNode, NodeExists) as conflict:
-            if not is_below(DELETED_TOPICS, conflict.path):
-                raise UnknownTopicOrPartition("another request has deleted this topic") from None
-            # Another deletion changed the same recorded deletion; the view shows the change by now.
-    raise Refused(ErrorCode.REQUEST_TIMED_OUT, "too many topics are being deleted at once; try again")
+async def _delete(services: Services, wanted: DeleteTopicState) -> TopicView:
+    """Delete the topic, record its deletion and return it. Raise a KafkaError if it does not exist."""
+    change_id = services.new_id()
+
+    def decide(view: ClusterView) -> tuple[list[Op], TopicView]:
+        topic = _topic_to_delete(view, wanted)
+        return ops_delete_topic(view, topic, services.clock.wall_ms(), change_id), topic
+
+    return await decide_and_write(services.store, services.view, decide)
 
 
-def _topic_to_delete(services: Services, wanted: DeleteTopicState) -> TopicView:
+def _topic_to_delete(view: ClusterView, wanted: DeleteTopicState) -> TopicView:
     if wanted.name is not None and wanted.topic_id != ZERO_UUID:
         raise InvalidRequest("name either a topic or its id, not both")
     if wanted.name is None:
         if wanted.topic_id == ZERO_UUID:
             raise InvalidRequest("neither a topic nor its id is given")
-        topic = services.view.topics_by_id.get(wanted.topic_id)
+        topic = view.topics_by_id.get(wanted.topic_id)
         if topic is None:
             raise UnknownTopicId("no topic has this id")
         return topic
-    topic = services.view.topics.get(wanted.name)
+    topic = view.topics.get(wanted.name)
     if topic is None:
         raise UnknownTopicOrPartition("this broker does not host this topic")
     return topic
@@ -268,17 +264,20 @@ async def create_partitions(
 
 
 async def _grow(services: Services, wanted: CreatePartitionsTopic, validate_only: bool) -> None:
-    topic = services.view.topics.get(wanted.name)
-    if topic is None:
-        raise UnknownTopicOrPartition("this broker does not host this topic")
-    if topic.internal:
-        raise InvalidTopic("partitions of an internal topic cannot be changed")
     assignments: Sequence[Sequence[int]] | None = None
     if wanted.assignments is not None:
         assignments = [assignment.broker_ids for assignment in wanted.assignments]
-    larger = plan_create_partitions(topic, [services.broker_id], wanted.count, assignments)
-    if not validate_only:
-        await services.store.multi(ops_update_topic(larger))
+
+    def decide(view: ClusterView) -> tuple[list[Op], None]:
+        topic = view.topics.get(wanted.name)
+        if topic is None:
+            raise UnknownTopicOrPartition("this broker does not host this topic")
+        if topic.internal:
+            raise InvalidTopic("partitions of an internal topic cannot be changed")
+        larger = plan_create_partitions(topic, [services.broker_id], wanted.count, assignments)
+        return [] if validate_only else ops_update_topic(view, larger), None
+
+    await decide_and_write(services.store, services.view, decide)
 
 
 def describe_log_dirs(

@@ -1,0 +1,213 @@
+"""Decisions that are made from metadata, written with their versions, and made again after a conflict."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+from tests.unit.cluster.metadata_store_fixtures import Simulated
+
+from ottla.cluster.decide import ATTEMPTS_MAX, Outcome, decide_and_write, load_view, outcome_of, read_and_write
+from ottla.cluster.schema import TOPICS, count_change, ops_create_skeleton
+from ottla.cluster.store import Check, Create, Delete, MultiTooLarge, Node, Op, Put
+from ottla.cluster.view import ClusterView
+from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation
+from ottla.testing.metadata_store import SimulatedEnsemble, SimulatedStore, Timing
+
+#: watches that arrive after every test has ended
+LATE = Timing(watch_s=(1000.0, 1000.0))
+
+
+def play(scenario: Callable[[SimulatedEnsemble], Awaitable[None]], timing: Timing = LATE) -> None:
+    servers = Simulated(timing=timing)
+    servers.run(scenario(servers.ensemble))
+
+
+async def open_tree(ensemble: SimulatedEnsemble, client: str = "one") -> tuple[SimulatedStore, ClusterView]:
+    """Return the store of a client and its view, which a watch keeps current."""
+    store = ensemble.connect(client)
+    await read_and_write(store, lambda: store.load("/"), lambda nodes: (ops_create_skeleton(nodes), None))
+    view = ClusterView()
+    await store.watch("/", view.apply)
+    return store, view
+
+
+def count_up(view: ClusterView) -> tuple[list[Op], int]:
+    """A decision: increase the version of a node by one and return the version that it was based on."""
+    return [count_change(TOPICS, view.versions[TOPICS], b"x")], view.versions[TOPICS]
+
+
+def test_decision_is_made_again_from_the_store_when_the_view_lags() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        (one, first), (two, second) = await open_tree(ensemble), await open_tree(ensemble, "two")
+        assert await decide_and_write(one, first, count_up) == 0
+        assert second.versions[TOPICS] == 0
+        assert await decide_and_write(two, second, count_up) == 1
+
+    play(scenario)
+
+
+def test_concurrent_decisions_are_all_applied_in_some_order() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        clients = [await open_tree(ensemble, name) for name in "abc"]
+        calls = [decide_and_write(store, view, count_up) for store, view in clients for _ in range(10)]
+        assert sorted(await asyncio.gather(*calls)) == list(range(30))
+
+    play(scenario, Timing())
+
+
+def refuse_unless_counted(view: ClusterView) -> tuple[list[Op], None]:
+    if view.versions[TOPICS] == 0:
+        raise InvalidRequest("nothing was counted")
+    return [], None
+
+
+def test_refusal_from_a_view_that_lags_is_decided_again() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        (one, first), (two, second) = await open_tree(ensemble), await open_tree(ensemble, "two")
+        with pytest.raises(InvalidRequest):
+            await decide_and_write(two, second, refuse_unless_counted)
+        await decide_and_write(one, first, count_up)
+        await decide_and_write(two, second, refuse_unless_counted)
+
+    play(scenario)
+
+
+def test_nothing_to_write_from_a_view_that_lags_is_decided_again() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        (one, first), (two, second) = await open_tree(ensemble), await open_tree(ensemble, "two")
+        await decide_and_write(one, first, count_up)
+        assert await decide_and_write(two, second, lambda view: ([], view.versions[TOPICS])) == 1
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_decision_whose_answer_is_lost_is_applied_once(applied: bool) -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        store, view = await open_tree(ensemble)
+        ensemble.lose_answer("one", applied=applied)
+        assert await decide_and_write(store, view, count_up) == 0
+        assert ensemble.tree()[TOPICS].version == 1
+
+    play(scenario)
+
+
+def test_outcome_that_stays_unknown_is_a_timeout_for_the_client() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        (one, first), (two, second) = await open_tree(ensemble), await open_tree(ensemble, "two")
+        ensemble.lose_answer("one", applied=True)
+        lost = asyncio.ensure_future(decide_and_write(one, first, count_up))
+        while ensemble.tree()[TOPICS].version == 0:
+            await asyncio.sleep(0.0001)
+        ensemble.cut("one")
+        await decide_and_write(two, second, count_up)
+        ensemble.heal("one")
+        with pytest.raises(KafkaError) as raised:
+            await lost
+        assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
+
+    play(scenario)
+
+
+def test_client_gets_a_timeout_while_the_store_is_not_connected() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        store, view = await open_tree(ensemble)
+        ensemble.cut("one")
+        await asyncio.sleep(10)
+        for decide in (count_up, lambda view: ([], None)):
+            with pytest.raises(KafkaError) as raised:
+                await decide_and_write(store, view, decide)
+            assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
+
+    play(scenario)
+
+
+def test_outcome_is_unknown_if_the_store_does_not_connect_again() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        store, view = await open_tree(ensemble)
+        writing = asyncio.ensure_future(decide_and_write(store, view, count_up))
+        await asyncio.sleep(0)
+        ensemble.cut("one")
+        with pytest.raises(KafkaError) as raised:
+            await writing
+        assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
+
+    play(scenario)
+
+
+def test_repeatable_change_is_decided_again_after_a_lost_answer() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        store, _ = await open_tree(ensemble)
+        ensemble.lose_answer("one", applied=True)
+
+        async def read() -> ClusterView:
+            while True:
+                try:
+                    return await load_view(store)
+                except KafkaError:
+                    await asyncio.sleep(1)
+
+        assert await read_and_write(store, read, count_up, repeatable=True) == 1
+        assert ensemble.tree()[TOPICS].version == 2
+
+    play(scenario)
+
+
+def test_too_many_conflicts_are_a_timeout_for_the_client() -> None:
+    attempts = 0
+
+    def decide_wrongly(view: ClusterView) -> tuple[list[Op], None]:
+        nonlocal attempts
+        attempts += 1
+        return [Check(TOPICS, 99)], None
+
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        store, view = await open_tree(ensemble)
+        with pytest.raises(KafkaError) as raised:
+            await decide_and_write(store, view, decide_wrongly)
+        assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
+        assert attempts == ATTEMPTS_MAX
+
+    play(scenario)
+
+
+def test_change_that_is_too_large_for_the_store_violates_a_policy() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        store, view = await open_tree(ensemble)
+        large = Create("/large", bytes(2_000_000))
+        with pytest.raises(MultiTooLarge):
+            await store.multi([large])
+        with pytest.raises(PolicyViolation, match="2000070 bytes"):
+            await decide_and_write(store, view, lambda view: ([large], None))
+
+    play(scenario)
+
+
+BEFORE, WRITTEN, UNKNOWN = Outcome.NOT_APPLIED, Outcome.APPLIED, Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("ops", "nodes", "outcome"),
+    [
+        ([Create("/a", b"x")], {"/a": None}, BEFORE),
+        ([Create("/a", b"x")], {"/a": Node(b"x", 0)}, WRITTEN),
+        ([Create("/a", b"x")], {"/a": Node(b"y", 0)}, UNKNOWN),
+        ([Put("/a", b"x", 3)], {"/a": Node(b"old", 3)}, BEFORE),
+        ([Put("/a", b"x", 3)], {"/a": Node(b"x", 4)}, WRITTEN),
+        ([Put("/a", b"x", 3)], {"/a": Node(b"y", 4)}, UNKNOWN),
+        ([Put("/a", b"x", 3)], {"/a": Node(b"x", 5)}, UNKNOWN),
+        ([Put("/a", b"x", 3)], {"/a": None}, UNKNOWN),
+        ([Delete("/a", 3)], {"/a": Node(b"old", 3)}, BEFORE),
+        ([Delete("/a", 3)], {"/a": None}, WRITTEN),
+        ([Check("/e", 1), Put("/a", b"x", 3)], {"/e": Node(b"", 1), "/a": Node(b"old", 3)}, BEFORE),
+        ([Check("/e", 1), Put("/a", b"x", 3)], {"/e": Node(b"", 2), "/a": Node(b"old", 3)}, UNKNOWN),
+        ([Check("/e", 1), Put("/a", b"x", 3)], {"/e": Node(b"", 2), "/a": Node(b"x", 4)}, WRITTEN),
+        ([Put("/e", b"1", 1), Delete("/a", 3)], {"/e": Node(b"2", 2), "/a": None}, UNKNOWN),
+    ],
+)
+def test_outcome_is_read_from_versions_and_values(
+    ops: Sequence[Op], nodes: dict[str, Node | None], outcome: Outcome
+) -> None:
+    assert outcome_of(ops, nodes) is outcome
