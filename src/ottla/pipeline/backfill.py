@@ -1,8 +1,8 @@
 """Making rows again: the same flows over rows of the past, in place of what the stream has made of them.
 
 A backfill first brings all flows up to date, so that stream and backfill have seen the same. Then each flow is computed
-from the beginning by the same plan, as one batch that nobody sees; and what falls into the range takes the place of the
-rows there, in one commit per table. Streams pass such commits over, because every flow behind is made again as well.
+from the beginning by the same plan, as one batch that is invisible to readers. Its rows then replace those of the
+range, in one commit per table. Streams skip such commits, because every flow behind is computed again as well.
 
 The result is what the stream has made, with one difference: to one batch nothing is late. Rows that came behind the
 watermark are in it.
@@ -223,14 +223,14 @@ class Backfill:
         assert flow.table is not None
         columns = {field.name for field in session.inputs.batch(flow.name).schema}
         mark = self._graph.watermark_of(flow.name)
-        parted = [one.column for one in flow.table.partition_by if one.part is not None]
-        wanted = [TIMESTAMP, *parted, *([mark.column] if mark is not None else [])]
+        partition_by = [one.column for one in flow.table.partition_by if one.part is not None]
+        wanted = [TIMESTAMP, *partition_by, *([mark.column] if mark is not None else [])]
         return next((name for name in wanted if name in columns), None)
 
     def _layout_has(self, layout: Layout, room: str, table: str) -> bool:
         return any(TableLocation.at(one.table(room, table)).exists() for one in (layout, self._scratch))
 
-    def _put_in_place(self, flow: Flow, room: str, table: str, column: str | None, parted: list[str]) -> Replaced:
+    def _put_in_place(self, flow: Flow, room: str, table: str, column: str | None, partition_by: list[str]) -> Replaced:
         target = TableLocation.at(self._layout.table(room, table))
         made = TableLocation.at(self._scratch.table(room, table))
         if not made.exists():
@@ -239,7 +239,7 @@ class Backfill:
             new = self._load(made)
         whole = self._range.everything or column is None or not target.exists()
         partitions: int | None = None
-        writer_options = {"partitionBy": ",".join(parted)}
+        writer_options = {"partitionBy": ",".join(partition_by)}
         if whole:
             rows = new
             writer_options["overwriteSchema"] = "true"
@@ -247,14 +247,14 @@ class Backfill:
             assert column is not None
             old = self._load(target)
             new = new.where(self._range.holds(column))
-            affected = _affected(old.where(self._range.holds(column)), new, parted)
+            affected = _affected(old.where(self._range.holds(column)), new, partition_by)
             kept = old.where(~self._range.holds(column))
             if affected is not None:
                 partitions = len(affected)
                 if not affected:
                     return Replaced(flow=flow.name, table=table, rows=0, partitions=0)
-                where = f"`{parted[0]}` IN ({', '.join(_literal(value) for value in affected)})"
-                kept = kept.where(F.col(quoted(parted[0])).isin(*affected))
+                where = f"`{partition_by[0]}` IN ({', '.join(_literal(value) for value in affected)})"
+                kept = kept.where(F.col(quoted(partition_by[0])).isin(*affected))
                 writer_options["replaceWhere"] = where
             rows = kept.unionByName(new, allowMissingColumns=True)
         count = new.count()
@@ -278,7 +278,7 @@ def choose(graph: Graph, names: Collection[str]) -> set[str]:
         append_to = flows[name].append_to
         if append_to is not None and name in chosen:
             chosen.add(append_to.name)
-    # Rows of flows that share a table cannot be told apart: if one is made again, so are the others.
+    # Rows of flows that share a table cannot be distinguished: if one is computed again, so are the others.
     return chosen | {one.name for one in flows.values() if one.append_to is not None and one.append_to.name in chosen}
 
 
@@ -317,11 +317,11 @@ def _appends_to(flow: Flow, target: Flow) -> bool:
     return flow.append_to is not None and flow.append_to.name == target.name
 
 
-def _affected(old: DataFrame, new: DataFrame, parted: list[str]) -> list[object] | None:
+def _affected(old: DataFrame, new: DataFrame, partition_by: list[str]) -> list[object] | None:
     """The partitions, by their first column, that have rows in the range; None when the whole table is rewritten."""
-    if not parted:
+    if not partition_by:
         return None
-    name = quoted(parted[0])
+    name = quoted(partition_by[0])
     found = old.select(name).union(new.select(name)).distinct().collect()
     values: list[object] = sorted((row[0] for row in found if row[0] is not None), key=str)
     return values if len(values) == len(found) else None

@@ -164,7 +164,7 @@ class _Rules:
 
     def _check_time(self) -> None:
         flow = self._flow
-        # On a cycle nobody can say what comes along; the cycle itself is told elsewhere.
+        # The watermark of a flow on a cycle is not known; `check_graph` reports the cycle.
         marked = flow.name not in self._graph.order or self._graph.watermark_of(flow.name) is not None
         words = {word for step in flow.steps if isinstance(step, SqlStep) for word in read_query(step.sql.text).words}
         advice = "add watermark: to the source, with a column and a delay"

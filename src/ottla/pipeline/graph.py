@@ -338,14 +338,14 @@ def _sort(inputs: dict[str, tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[tu
 
 def _cycles(left: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     """One way around for each knot; what only stands behind a cycle is on none."""
-    told: set[str] = set()
+    visited: set[str] = set()
     for start in left:
         path: dict[str, None] = {}
         name = start
-        while name not in path and name not in told:
+        while name not in path and name not in visited:
             path[name] = None
             name = left[name][0]
-        told.update(path)
+        visited.update(path)
         if name in path:
             # The walk went from readers to what they read; rows go the other way.
             walked = list(path)

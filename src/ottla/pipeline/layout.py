@@ -44,7 +44,7 @@ class Layout:
         return f"{self.storage}/_status"
 
     def scratch(self, run: str) -> Layout:
-        """The same pipeline somewhere else, for rows that nobody may see yet."""
+        """Return the layout of a backfill, whose rows are invisible to readers until it has ended."""
         place = f"{self.storage}/_backfill/{run}"
         return Layout(pipeline=self.pipeline, storage=place, checkpoints=f"{place}/_checkpoints")
 
@@ -57,5 +57,5 @@ def resolve(declaration: Declaration, path: str) -> str:
 
 
 def partition_name(partition: PartitionColumn) -> str:
-    """The column a table is partitioned by: parts of a time get one of their own."""
+    """Return the name of a partition column; a part of a time has a column of its own."""
     return partition.column if partition.part is None else f"_{partition.part}_{partition.column}"

@@ -180,8 +180,8 @@ class _Merge:
         keys = [F.col(quoted(name)) for name in self._rule.keys]
         order = [*keys, *(F.col(quoted(name)) for name in self._rule.sequence), F.col(ORIGIN)]
         united = reduce(lambda one, two: one.unionByName(two), sources)
-        parted = united.repartition(self._tasks(touched), *keys).sortWithinPartitions(*order)
-        result = read_messages(row[0] for row in parted.mapInArrow(task.write, "message STRING").collect())
+        divided = united.repartition(self._tasks(touched), *keys).sortWithinPartitions(*order)
+        result = read_messages(row[0] for row in divided.mapInArrow(task.write, "message STRING").collect())
         if not result.events:
             discard(self._location, result.files["kept"])
             return None

@@ -1,6 +1,6 @@
 """What is wrong with a declaration: where it stands, what is wrong, and what to write instead.
 
-Nothing stops at the first problem: whoever reads or checks a declaration adds to one list, and the list is shown whole.
+Reading and checks do not stop at the first problem: all add to one list, and the whole list is shown.
 """
 
 from __future__ import annotations

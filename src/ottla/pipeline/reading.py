@@ -191,7 +191,7 @@ class DeclarationReader:
         if node.kind == "list" and len(node.items) == 1:
             return f"ARRAY<{self._field_type(fields, name, node.items[0])}>"
         if node.kind == "nothing" and name.endswith(")"):
-            # The other half of a type that braces cut in two, which was told.
+            # The second half of a type that braces have cut in two; the problem is in the list already.
             return "STRING"
         if node.kind == "text":
             bare = re.sub(r"\s+not\s+null\s*$", "", node.text, flags=re.IGNORECASE)

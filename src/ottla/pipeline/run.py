@@ -4,7 +4,7 @@ A flow that fails is started again after a while, the others go on, and its read
 trigger ends run in the order of the graph, a few at a time, so that one reads all that those before it have written;
 the others run all at once, but start a few at a time: each starts processes, and Spark gives up on slow ones.
 
-Spark's queries tell of their progress through a listener; counts of rows come from the writer (`zones`), which knows
+Spark reports the progress of queries through a listener; counts of rows come from the writer (`zones`), which knows
 them exactly. All state of the supervisor changes in one thread, but for counters of `FlowStatus`.
 """
 
@@ -314,8 +314,8 @@ class _Supervised:
         self._started_at = 0.0
         self.starting = False
         self._start_at = 0.0
-        #: set when Spark has told all that a query had to tell
-        self.told = threading.Event()
+        #: set when all events of the query have arrived, or the view has ended
+        self.has_ended = threading.Event()
         #: where the last batch ended: the next offset of each partition, the next version of each table by its id
         self._read_offsets: dict[TopicPartition, int] = {}
         self._read_versions: dict[str, int] = {}
@@ -336,7 +336,7 @@ class _Supervised:
         if not running.ended():
             self.starting = self.starting and not running.settled()
             return
-        self.told.wait(_EVENTS_S_MAX)
+        self.has_ended.wait(_EVENTS_S_MAX)
         self._running = None
         failure = running.failure()
         if failure is None:
@@ -364,7 +364,7 @@ class _Supervised:
             status.violations[name] = status.violations.get(name, 0) + count
 
     def progress(self, progress: Any) -> None:
-        """Spark has told of a batch, or that there is none."""
+        """Take the figures of a batch, or of a trigger without one, from Spark."""
         status = self.status
         status.rows_per_second = progress.processedRowsPerSecond if progress.numInputRows else 0.0
         status.rows_in += progress.numInputRows // self.scans
@@ -400,7 +400,7 @@ class _Supervised:
         return behind
 
     def _start(self, now: float) -> None:
-        self.told.clear()
+        self.has_ended.clear()
         self._started_at = now
         kind = _View if self.flow.kind == "materialized_view" else _Stream
         self._running = kind(self._session, self)
@@ -427,7 +427,7 @@ class _Stream:
     """A flow as a streaming query."""
 
     def __init__(self, session: Session, supervised: _Supervised) -> None:
-        self._told = supervised.told
+        self._has_ended = supervised.has_ended
         self._started: Future[StreamingQuery] = supervised.starts.submit(self._start, session, supervised)
 
     @staticmethod
@@ -471,8 +471,8 @@ class _Stream:
             return False
         if self._started.exception() is None:
             return not self._started.result().isActive
-        # There is no query that could tell anything.
-        self._told.set()
+        # A query that did not start sends no events.
+        self._has_ended.set()
         return True
 
     def settled(self) -> bool:
@@ -527,7 +527,7 @@ class _View:
             # The supervisor takes a thread that has ended without a failure for a view that is complete.
             self._failure = error
         finally:
-            self._supervised.told.set()
+            self._supervised.has_ended.set()
 
     def _versions(self) -> dict[str, int]:
         flows = self._session.declaration.flows
@@ -574,7 +574,7 @@ class _Listener(QueryListener):
     def onQueryTerminated(self, event: Any) -> None:
         flow = self._flows.get(self._names.pop(str(event.runId), ""))
         if flow is not None:
-            flow.told.set()
+            flow.has_ended.set()
 
 
 # -- small things -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""What a running pipeline tells of itself: a file in its storage, and metrics in Prometheus' text format.
+"""The status of a running pipeline: a file in its storage, and metrics in Prometheus' text format.
 
-The file `storage/_status/PIPELINE.json` is written anew every few seconds and replaced as a whole. Who asks the
-pipeline to stop puts `PIPELINE.stop` beside it, with the id of the run: that works for any storage, from any machine.
+The file `storage/_status/PIPELINE.json` is replaced as a whole every few seconds. `ottla pipeline stop` writes
+`PIPELINE.stop` beside it, with the id of the run: that works for any storage, from any machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SILENCE_S_MAX = 30.0
 
 @dataclass(slots=True, kw_only=True)
 class FlowStatus:
-    """One flow, as far as it can be told from outside. Counts are of this run."""
+    """The status of one flow. Counts are of this run."""
 
     name: str
     zone: str
@@ -142,7 +142,7 @@ class StatusFiles:
                 stream.write(data)
             return
         os.makedirs(self._directory, exist_ok=True)
-        # Whoever reads sees the old file or the new one, never a half.
+        # Readers see the old file or the new one, never a part.
         draft = os.path.join(self._directory, f".{name}.{os.getpid()}")
         with open(draft, "wb") as file:
             file.write(data)

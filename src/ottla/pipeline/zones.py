@@ -86,7 +86,7 @@ class Batch:
     writer: str
     number: int
     watermark: datetime | None = None
-    #: None in a backfill, which nobody continues
+    #: None in a backfill, which is not continued after a crash
     digest: str | None = None
 
 
@@ -280,16 +280,16 @@ class FlowWriter:
 
     def _write_table(self, rows: DataFrame, sink: TableSink, batch: Batch) -> None:
         path = self._layout.table(self._flow.zone, sink.name)
-        parted = with_partitions(rows, sink.partition_by)
+        partitioned = with_partitions(rows, sink.partition_by)
         partition_by = [partition_name(one) for one in sink.partition_by]
         if sink.keys:
-            sequence = sequence_of(sink, parted.columns, emits_changes=self._flow.emit == "changes")
+            sequence = sequence_of(sink, partitioned.columns, emits_changes=self._flow.emit == "changes")
             table = KeyedTable(location=TableLocation.at(path), sink=sink, sequence=sequence)
-            merge_rows(parted, table, TableBatch(f"{batch.writer}.table", batch.number, batch.digest))
+            merge_rows(partitioned, table, TableBatch(f"{batch.writer}.table", batch.number, batch.digest))
             return
         options = {"partitionBy": ",".join(partition_by), "tableFormat": sink.format}
         name = f"{batch.writer}.table" if sink.format == "delta" else None
-        self._save(parted, path, name, batch, options, merge_schema=sink.merge_schema)
+        self._save(partitioned, path, name, batch, options, merge_schema=sink.merge_schema)
 
     def _write_topic(self, rows: DataFrame, sink: TopicSink, batch: Batch) -> None:
         name = f"{batch.writer}.topic-{sink.topic}"

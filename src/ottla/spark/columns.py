@@ -1,6 +1,6 @@
 """The columns of a topic, which are those of Spark's Kafka connector, with the types that Spark expects in Arrow.
 
-Apart from decoder and encoder, because whoever plans or commits needs these and not numba, which takes long to load.
+Not in the decoder or encoder, because processes that plan or commit need no numba, which takes long to load.
 """
 
 from __future__ import annotations

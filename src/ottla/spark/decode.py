@@ -245,7 +245,7 @@ def _open_section(header: BatchHeader, batch: memoryview, bytes_max: int) -> mem
             section = memoryview(decompress(codec, section, bytes_max))
         except InvalidRecord as error:
             raise DamagedBatch(header.base_offset, str(error)) from None
-    # A count that the bytes cannot hold is refused before anybody makes room for it.
+    # Refuse a count that is too large for the bytes before memory is allocated for it.
     if header.record_count * RECORD_BYTES_MIN > len(section) or bool(len(section)) != bool(header.record_count):
         raise DamagedBatch(header.base_offset, f"{header.record_count} records cannot take {len(section)} bytes")
     return section
@@ -374,7 +374,7 @@ class _Rows:
 
     def _timestamps(self) -> pa.Array:
         milliseconds = self._scanned.timestamps[self._wanted]
-        # A clock gone mad must not make a topic unreadable: what Arrow cannot express becomes the nearest it can.
+        # A wrong clock of a producer must not make a topic unreadable: clip times to the range of Arrow.
         if len(milliseconds) and max(-int(milliseconds.min()), int(milliseconds.max())) > _TIMESTAMP_MS_MAX:
             milliseconds = milliseconds.clip(-_TIMESTAMP_MS_MAX, _TIMESTAMP_MS_MAX)
         return pa.Array.from_buffers(TYPES["timestamp"], len(milliseconds), [None, pa.py_buffer(milliseconds * 1000)])

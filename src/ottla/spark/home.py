@@ -2,7 +2,7 @@
 
 Spark puts ``python/lib/pyspark.zip`` of its home in front of the path of every Python process that it starts: planners,
 workers, and one process for each stream of a Python source. Nothing that is imported from an archive is cached, so each
-of them compiles PySpark anew: 1.3 s of a core instead of 0.5 s. On one machine, where pip has installed PySpark, the
+of them compiles PySpark again: 1.3 s of a core instead of 0.5 s. On one machine, where pip has installed PySpark, the
 same files lie in the interpreter's own packages, compiled. So Spark is shown a home that has all but the archive.
 """
 

@@ -219,7 +219,7 @@ class NumpyKernels:
 
 
 class _ColumnReader:
-    """Reads the next field of all records at once. A position beyond the buffer gives a byte that nobody believes."""
+    """Reads the next field of all records at once. A position beyond the buffer gives an invalid byte."""
 
     def __init__(self, buffer: Bytes, positions: Ints, section_ends: Ints) -> None:
         self._buffer = buffer
@@ -278,7 +278,7 @@ def scan_headers(buffer: Bytes, positions: Ints, ends: Ints, section_ends: Ints)
     """The headers of scanned records: the first header of all that have one, then the second, and so on."""
     every = _ColumnReader(buffer, positions, section_ends)
     counts = every.next_varints(_VARINT32_BYTES_MAX)
-    # Each header takes two bytes at least, so a count that lies is refused before anybody makes room for it.
+    # A header has two bytes or more: refuse a wrong count before memory is allocated for it.
     every.refuse((counts < 0) | (counts > (ends - every.positions) // 2))
     positions = every.positions
     firsts = np.append(0, np.cumsum(counts))

@@ -33,7 +33,7 @@ class TableDataSource(DataSource):
     def name(cls) -> str:
         return "ottla-table"
 
-    # Reading and writing need different things; nobody pays for the other side.
+    # Imported where they are used, because readers do not need the modules of writers and the reverse.
 
     def schema(self) -> StructType:
         from ottla.spark.table_source import read_schema

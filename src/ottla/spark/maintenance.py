@@ -1,8 +1,8 @@
-"""Keeping a table in shape: many small files into few, old ones away, the log short.
+"""Maintenance of a Delta table: compaction, vacuum, checkpoints and expiry of the log.
 
-Compaction rewrites files and changes no row: streams that read the table pass it over, appends go on meanwhile.
-Vacuum deletes files, and with them the versions of the table that need them: what is read by an older version, or by a
-stream that is further behind than its hours, is lost. Both are safe to repeat.
+Compaction rewrites small files as larger ones and changes no row. Streams skip its commits, and appends continue
+meanwhile. Vacuum deletes replaced files. Older versions that need them cannot be read any more, also not by a stream
+that is further behind than the hours of the vacuum. Both are safe to repeat.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def compact(
 
 
 def vacuum(location: TableLocation, *, hours: int = 168, dry_run: bool = False) -> list[str]:
-    """Delete files that no version of the last ``hours`` has, those of failed writes among them; say which.
+    """Delete files that no version of the last ``hours`` has, also those of failed writes. Return their paths.
 
     A write that takes longer than ``hours`` loses its files: choose more than the longest one takes.
     """
@@ -58,7 +58,7 @@ def vacuum(location: TableLocation, *, hours: int = 168, dry_run: bool = False) 
 
 
 def checkpoint(location: TableLocation) -> int:
-    """Write the table's state next to its log, so that opening it reads one file; say of which version."""
+    """Write the table's state next to its log, so that opening it reads one file. Return its version."""
     table = location.table()
     table.create_checkpoint()
     return table.version()
@@ -76,7 +76,7 @@ def expire(location: TableLocation, *, keep: timedelta | None = None) -> None:
 
 
 def maybe_maintain(location: TableLocation, batch_id: int, *, every: int, vacuum_hours: int | None) -> bool:
-    """After each ``every``-th batch. A failure is told and forgotten: the batch itself is committed."""
+    """Compact and vacuum a table after each ``every``-th batch. A failure is logged: the batch is committed already."""
     if not every or (batch_id + 1) % every:
         return False
     try:

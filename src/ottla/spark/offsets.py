@@ -250,7 +250,7 @@ def plan_ranges(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition
             cause = Cause.TRUNCATED
         if cause:
             losses.append(DataLoss(tp, cause, begin, log_start, end[tp]))
-        # Behind a truncation nobody knows which of the offsets were read already: reading goes on at the new end.
+        # After a truncation it is unknown which of the offsets were read: reading continues at the new end.
         if cause is not Cause.TRUNCATED:
             first = log_start if cause else begin
             if end[tp] > first:

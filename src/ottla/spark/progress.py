@@ -2,7 +2,7 @@
 
 Spark keeps its offsets in checkpoints. After each batch the listener commits the batch's end as the offsets of a
 group, named by the option ``kafka.group.id`` or, with ``groupIdPrefix``, prefix and query name together. The group has
-no members and nobody reads from these commits: they are for tools that show lag.
+no members, and no reader uses these commits: they are for tools that show lag.
 
     publish_progress(spark, {"kafka.bootstrap.servers": "localhost:9092", "groupIdPrefix": "spark"})
 """

@@ -124,12 +124,12 @@ def _read_range(
         isolation=isolation, fetch_bytes=options.fetch_bytes, wait_ms=options.fetch_wait_ms,
     )  # fmt: skip
     aborted = AbortedTransactions() if options.read_committed else None
-    # Somebody who asks for the constant columns only still has as many rows as there are records.
+    # A query of constant columns only has one row for each record, too, so one column is decoded to count them.
     decoded = [name for name in columns if name not in _CONSTANT] or ["offset"]
     constants = _Constants(range_.topic_partition)
     schema = pa.schema([(name, TYPES[name]) for name in columns])
     position = range_.start
-    # Whoever stops early, or fails, gives its connection back: the cluster of a stream lives as long as its query.
+    # Returns the connection also after an early end or an error: the cluster of a stream lives as long as its query.
     with reader:
         for fetched in reader:
             if aborted is not None:

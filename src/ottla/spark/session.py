@@ -2,8 +2,8 @@
 
     spark = build_session("orders", conf={"spark.sql.shuffle.partitions": "4"})
 
-Nothing here names a master but the default. Settings that suit one machine are given only when all of Spark is here:
-in this process (`local[*]`), or in a cluster whose master listens on a loopback address. Whatever the caller sets wins.
+The master is the caller's, else `local[*]`. Settings for one machine are used only if all of Spark runs here: in this
+process (`local[*]`), or in a cluster whose master listens on a loopback address. The caller's settings take precedence.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def prepare_environment(environ: MutableMapping[str, str], settings: Mapping[str
 def executor_environment(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
     """Settings by which executors of a cluster on this machine get what this process has.
 
-    Whoever started the cluster may have had another Java and other packages in mind. Of other machines nothing is
-    known: their paths are theirs.
+    The cluster may have been started with another Java and other packages. The paths of other machines are not known
+    here.
     """
     master = settings.get("spark.master", "")
     if is_local(master) or not is_on_this_machine(master):

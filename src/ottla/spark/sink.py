@@ -1,8 +1,8 @@
 """The writers of ``format("ottla")``: what Spark calls, and where.
 
-A stream writer is made anew for every batch in three kinds of processes: the planner, the tasks (``write``) and the
-driver's committing process (``commit``, ``abort``). Nothing but options and commit messages travels between them. The
-committing process lives on between batches, so it keeps the producers that it has become.
+Spark creates a stream writer for every batch in three kinds of processes: the planner, the tasks (``write``) and the
+driver's committing process (``commit``, ``abort``). They exchange only options and commit messages. The committing
+process lives longer than a batch, so it keeps its producers.
 
 Exactly once: tasks stage batches, the driver commits them (``commit``). At least once: tasks produce.
 """
@@ -53,7 +53,7 @@ _SWEEP_BATCHES = 64
 
 _partition_counts: dict[tuple[str, str], tuple[int, float]] = {}
 _sweep_again_at: dict[str, int] = {}
-#: a protocol that was not used for so long is made anew, because brokers close connections without requests
+#: a protocol that was not used for so long is replaced by a new one, because brokers close idle connections
 _PROTOCOL_AGE_S_MAX = 60.0
 #: by bootstrap servers and name: the options that the protocol was made from, the protocol, and when it was last used
 _protocols: dict[tuple[str, str], tuple[tuple[Connection, CommitSettings], CommitProtocol, float]] = {}
@@ -61,7 +61,7 @@ _protocols: dict[tuple[str, str], tuple[tuple[Connection, CommitSettings], Commi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The result of a task, for the driver."""
 
     staged: Staged
     #: of streams: the same in every run from one checkpoint
@@ -78,7 +78,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.driver_host = this_host()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """In a task: no effect that anybody sees, unless delivery is at least once."""
+        """Stage the rows of a task. With delivery at least once, produce them."""
         task = stream_task(required=True)
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             _produce_rows(self.options, iterator)
@@ -215,7 +215,7 @@ def staging_directory(options: WriteOptions, driver_host: str) -> str | None:
     directory = os.path.join(tempfile.gettempdir(), f"{_STAGING}-{os.getuid()}")
     os.makedirs(directory, mode=0o700, exist_ok=True)
     if os.stat(directory).st_uid != os.getuid():
-        raise StagingError(f"{directory} belongs to somebody else: set option stagingDir")
+        raise StagingError(f"{directory} belongs to another user: set option stagingDir")
     return directory
 
 
@@ -260,7 +260,7 @@ def forget_protocol(name: str) -> None:
 
 
 def _maybe_sweep(options: WriteOptions, name: str, batch_id: int) -> None:
-    """What attempts and drivers left behind that lost or died: at the first batch of a process, and now and then."""
+    """Delete files of failed tasks and killed drivers, at the first batch of a process and after each 64 batches."""
     directory = staging_directory(options, this_host())
     if directory is not None and batch_id >= _sweep_again_at.get(name, 0):
         sweep(directory, name, batch_id)

@@ -183,7 +183,7 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
         self._available_now = False
         self._target: PartitionOffsets | None = None
         self._triggered_at: float | None = None
-        #: when Spark was last told that there is nothing to do
+        #: when Spark last received the answer that there is nothing to read
         self._idle_since: float | None = None
         self._warned: set[DataLoss] = set()
 
@@ -282,7 +282,7 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
         watcher.accept(observed)
         each = _input_partitions(self._options, plan, observed.topic_ids)
         tasks = [task for partition in each for task in partition.value]
-        # Whoever wants many partitions has work for them that comes after reading.
+        # A query that asks for many partitions wants many tasks for the work after reading.
         alone = self._options.min_partitions is None and self._options.max_records_per_partition is None
         rows = read_ahead(watcher.cluster, self._options, tasks, self._columns) if tasks and alone else None
         if rows is not None and self._declared is not None:

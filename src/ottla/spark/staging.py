@@ -98,7 +98,7 @@ class StagingWriter:
         return Staged(batches=tuple(self._batches), rows=self._rows, file=self._file)
 
     def discard(self) -> None:
-        """The task failed: nobody will ask for its bytes."""
+        """Delete the staged bytes of a task that has failed."""
         if self._stream is not None:
             self._stream.close()
             assert self._file is not None
@@ -120,7 +120,7 @@ class StagingWriter:
 
 
 def read_batches(staged: Staged) -> Iterator[tuple[TopicPartition, bytearray]]:
-    """Every staged batch in order, whole and undamaged: behind here checksums are computed anew."""
+    """Yield the staged batches in order. Raise if one is damaged, because the producer computes new checksums."""
     if staged.file is None:
         view = memoryview(staged.data)
         for batch in staged.batches:

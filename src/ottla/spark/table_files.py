@@ -1,7 +1,7 @@
 """A table's Parquet files: what a task writes, and what a task reads.
 
-A task parts its rows by the partition columns, keeps a file open for each partition, and gives every file a name that
-no other attempt has. Nobody sees a file until the driver has committed it.
+A task divides its rows by the partition columns, keeps a file open for each partition, and gives every file a name that
+no other attempt has. Readers do not see a file until the driver has committed it.
 
 Partition columns are not in the files: their values are in the table's log, as text. Directory names are for people;
 in a Delta table nothing is read from them, so that they hold plain signs only.
@@ -191,7 +191,7 @@ class _OpenFile:
 
 
 def delete_files(location: TableLocation, paths: Iterable[str]) -> None:
-    """Files that nobody refers to. One that stays is no harm: vacuum finds it."""
+    """Delete files that no commit refers to. Vacuum deletes those that cannot be deleted here."""
     files = location.files()
     for path in paths:
         with suppress(OSError):
@@ -370,8 +370,8 @@ def _open(location: TableLocation, files: fs.FileSystem, path: str) -> pa.Native
         return files.open_input_file(path)
     except FileNotFoundError:
         raise FileGone(
-            f"the file {path} of the table {location.uri} is gone: vacuum deletes files of old versions. Read a newer "
-            "version; a stream that is so far behind needs another checkpoint, or vacuum more hours"
+            f"the file {path} of the table {location.uri} was deleted: vacuum deletes files of old versions. Read a "
+            "newer version; a stream that is so far behind needs another checkpoint, or vacuum more hours"
         ) from None
 
 

@@ -55,7 +55,7 @@ class LogGone(OttlaError):
     def __init__(self, location: TableLocation, version: int, latest: int) -> None:
         super().__init__(
             f"version {version} of the table {location.uri} is no longer in its log (it is at version {latest}): rows "
-            "were missed. Start anew with another checkpoint, or set failOnDataLoss to false to go on with the oldest "
+            "were missed. Start with another checkpoint, or set failOnDataLoss to false to continue with the oldest "
             "version there is; the table's property delta.logRetentionDuration says how long the log is kept"
         )
 

@@ -33,7 +33,7 @@ _commits: dict[tuple[str, str, bool], TableCommit] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The result of a task, for the driver."""
 
     files: tuple[DataFile, ...]
     #: of streams: the same in every run from one checkpoint
@@ -99,7 +99,7 @@ class TableStreamWriter(TableWriting, DataSourceStreamArrowWriter):
             return
         query_id = next(message.query_id for message in messages if isinstance(message, FilesMessage))
         name = f"{query_id}.{options.sink_name}" if options.sink_name else query_id
-        # All that a commit depends on: the process may serve several queries, and one that was started anew.
+        # Everything that a commit depends on, because the process may serve several queries and restarted ones.
         key = (repr(options), json.dumps(self.rows), self.overwrite)
         commit = _commits.setdefault(key, self._commit_of_table())
         offsets = read_source_offsets(options.checkpoint_location, batchId)

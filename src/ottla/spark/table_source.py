@@ -255,10 +255,10 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
     def _check_log(self, version: int, latest: int) -> None:
         if version > latest or self._commits().commit(version) is not None:
             return
-        gone = LogGone(self.options.location, version, latest)
+        loss = LogGone(self.options.location, version, latest)
         if self.options.fail_on_data_loss:
-            raise gone
-        log.warning("failOnDataLoss is false, so reading goes on without lost commits: %s", gone)
+            raise loss
+        log.warning("failOnDataLoss is false, so reading continues without the deleted commits: %s", loss)
 
     def _pending(self, before: TableOffset) -> Iterator[tuple[AddedFile, TableOffset]]:
         """Yield the files that were not read yet, each with the offset behind it."""
@@ -296,9 +296,9 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
 
     def _files_of(self, commit: Commit) -> tuple[AddedFile, ...]:
         if self.options.change_feed and commit.changes is not None:
-            # A stream that does not read the column could not tell deleted rows from others.
-            told = CHANGE_TYPE in self.columns.names
-            return tuple(file for file in commit.changes if told or (CHANGE_TYPE, DELETE) not in file.partition)
+            # A stream without the column could not distinguish deleted rows from others.
+            has_type = CHANGE_TYPE in self.columns.names
+            return tuple(file for file in commit.changes if has_type or (CHANGE_TYPE, DELETE) not in file.partition)
         if not commit.removed:
             return self._inserted(commit.added)
         if self.options.skip_change_commits:

@@ -129,7 +129,7 @@ class TopicWatcher:
         An end before ``known``, or a partition that is not there, may come from a broker that lags: it is asked
         for again before it is given out.
         """
-        # Whoever waits again and again has just been told: the answer is asked for once, after the waiting.
+        # A caller that waits in a loop has a recent answer: request the offsets only after the wait.
         fresh = self._clock() - self._listed_at < _LISTED_AGE_S_MAX
         found = self._listed if wait_s and fresh else self._latest_once()
         if wait_s and found == known:
@@ -147,7 +147,7 @@ class TopicWatcher:
         try:
             ends = self._ask(dict.fromkeys(self._wanted(), LATEST))
         except ClientError:
-            # A topic may have gone since its name was learned; if not, what is asked now fails in the same way.
+            # A topic may have been deleted since it was listed; any other error occurs again in the second request.
             self._refresh()
             ends = self._ask(dict.fromkeys(self._wanted(), LATEST))
         self._listed, self._listed_at = PartitionOffsets(ends), self._clock()
@@ -191,7 +191,7 @@ class TopicWatcher:
         try:
             self._fetch_and_forget(positions, wait_s)
         except ClientError:
-            # Whoever asks next retries with all patience, and says what is wrong.
+            # The next request retries until its timeout, and raises the error.
             pass
         found = self._latest_once()
         if found == positions:

@@ -45,7 +45,7 @@ class Query:
         return None
 
     def stop(self) -> None:
-        self._supervised.told.set()
+        self._supervised.has_ended.set()
 
 
 class Claim(Ownership):
