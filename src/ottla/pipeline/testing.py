@@ -113,9 +113,12 @@ class FlowResult:
         """The records of each topic that the flow writes: `_key`, `value`, and the fields of the value."""
         return {topic: output.rows for topic, output in self.records.items()}
 
-    def outputs(self) -> dict[str, Output]:
-        """Return all outputs by the names that tests give them."""
-        return {each.name: each for each in (self.output, self.rejected, *self.records.values())}
+    def find_output(self, name: str) -> Output:
+        """Return an output: `rows`, `quarantine` or `topic <name>`. Raise GivenRefused if the flow does not have it."""
+        outputs = {each.name: each for each in (self.output, self.rejected, *self.records.values())}
+        if name not in outputs:
+            raise GivenRefused(f"the flow has no output {name!r}; {suggestion(name, outputs, none='')}")
+        return outputs[name]
 
     def assert_rows(self, expected: Rows, *, ordered: bool = False) -> None:
         """Raise AssertionError with the differences if the result has other rows, in the columns that are named."""
@@ -127,9 +130,7 @@ class FlowResult:
 
     def assert_topic(self, topic: str, expected: Rows, *, ordered: bool = False) -> None:
         """Raise AssertionError with the differences if the flow writes other records to a topic."""
-        if topic not in self.records:
-            raise GivenRefused(f"the flow does not write {topic!r}; {suggestion(topic, self.records, none='no topic')}")
-        _assert_equal(self.records[topic], expected, ordered)
+        _assert_equal(self.find_output(f"topic {topic}"), expected, ordered)
 
 
 def run_flow(
@@ -383,8 +384,8 @@ def _run_test(tester: FlowTester, test: FlowTest) -> tuple[dict[str, Comparison]
         result = tester.run(test.flow, test.given)
         if test.failure is not None:
             return {}, f"the flow did not fail; expected was a failure with {test.failure!r}"
-        outputs = {"rows": result.output, "quarantine": result.rejected}
-        return {each.name: outputs[each.name].compare(each.rows, ordered=test.ordered) for each in test.expected}, None
+        expected = [(result.find_output(each.name), each.rows) for each in test.expected]
+        return {output.name: output.compare(rows, ordered=test.ordered) for output, rows in expected}, None
     except FlowFailed as error:
         if test.failure is not None and test.failure in str(error):
             return {}, None

@@ -34,8 +34,12 @@ trusted:
 """
 
 
+#: from flows of a declaration to their project and its definitions
+Convert = Callable[..., tuple[Project, dict[str, str]]]
+
+
 @pytest.fixture
-def convert(read: Callable[..., Declaration]) -> Callable[..., tuple[Project, dict[str, str]]]:
+def convert(read: Callable[..., Declaration]) -> Convert:
     """Export these flows, which may read the source `orders` and the staging flow `staged`."""
 
     def convert_flows(flows: str) -> tuple[Project, dict[str, str]]:
@@ -73,7 +77,7 @@ def test_exported_python_is_valid_and_reads_only_datasets_that_it_defines(file: 
 
 
 def test_a_source_is_a_view_and_decoding_splits_records_into_table_and_quarantine(
-    convert: Callable[..., tuple[Project, dict[str, str]]],
+    convert: Convert,
 ) -> None:
     project, defined = convert("")
     assert list(defined) == ["orders", "staged_decoded", "staged", "staged_quarantine"]
@@ -89,7 +93,7 @@ def test_a_source_is_a_view_and_decoding_splits_records_into_table_and_quarantin
 
 
 def test_expectations_and_deduplication_become_filters_and_operators(
-    convert: Callable[..., tuple[Project, dict[str, str]]],
+    convert: Convert,
 ) -> None:
     project, defined = convert(_TRUSTED)
     assert defined["trusted"] == textwrap.dedent(
@@ -110,7 +114,7 @@ def test_expectations_and_deduplication_become_filters_and_operators(
 
 
 def test_watermark_of_a_flow_takes_the_place_of_the_one_of_its_input(
-    convert: Callable[..., tuple[Project, dict[str, str]]],
+    convert: Convert,
 ) -> None:
     _, defined = convert("""
         first:
@@ -123,7 +127,7 @@ def test_watermark_of_a_flow_takes_the_place_of_the_one_of_its_input(
 
 
 def test_result_of_steps_is_stored_before_it_is_split_into_table_and_quarantine(
-    convert: Callable[..., tuple[Project, dict[str, str]]],
+    convert: Convert,
 ) -> None:
     _, defined = convert("""
         first:
@@ -142,7 +146,7 @@ def test_result_of_steps_is_stored_before_it_is_split_into_table_and_quarantine(
 
 
 def test_query_that_begins_with_with_keeps_its_own_names(
-    convert: Callable[..., tuple[Project, dict[str, str]]],
+    convert: Convert,
 ) -> None:
     _, defined = convert("""
         first:
@@ -154,7 +158,7 @@ def test_query_that_begins_with_with_keeps_its_own_names(
     assert "SELECT * FROM (\nWITH x AS (SELECT * FROM staged) SELECT * FROM x\n)" in defined["first"]
 
 
-def test_topic_is_a_sink_with_key_value_and_headers(convert: Callable[..., tuple[Project, dict[str, str]]]) -> None:
+def test_topic_is_a_sink_with_key_value_and_headers(convert: Convert) -> None:
     project, defined = convert("""
         first:
           zone: trusted
@@ -175,7 +179,7 @@ def test_topic_is_a_sink_with_key_value_and_headers(convert: Callable[..., tuple
 
 
 def test_flow_that_appends_is_a_part_of_the_query_of_its_table(
-    convert: Callable[..., tuple[Project, dict[str, str]]],
+    convert: Convert,
 ) -> None:
     _, defined = convert("""
         more: {zone: trusted, from: staged, append_to: first, sql: SELECT * FROM staged WHERE amount > 5}
@@ -185,7 +189,7 @@ def test_flow_that_appends_is_a_part_of_the_query_of_its_table(
     assert 'rows.unionByName(spark.readStream.table("more"))' in defined["first"]
 
 
-def test_keyed_table_is_a_view_of_the_newest_rows(convert: Callable[..., tuple[Project, dict[str, str]]]) -> None:
+def test_keyed_table_is_a_view_of_the_newest_rows(convert: Convert) -> None:
     project, defined = convert("""
         now:
           zone: trusted
@@ -260,9 +264,7 @@ def test_keyed_table_is_a_view_of_the_newest_rows(convert: Callable[..., tuple[P
         ),
     ],
 )
-def test_note_names_the_part_and_the_reason(
-    convert: Callable[..., tuple[Project, dict[str, str]]], flows: str, note: str
-) -> None:
+def test_note_names_the_part_and_the_reason(convert: Convert, flows: str, note: str) -> None:
     project, defined = convert(flows)
     assert notes(project)[-1] == note
     assert all(one.place.file == "p.yaml" and one.place.line > 13 for one in project.notes)
@@ -271,7 +273,7 @@ def test_note_names_the_part_and_the_reason(
 
 
 def test_flow_behind_one_that_is_not_exported_is_not_exported(
-    convert: Callable[..., tuple[Project, dict[str, str]]],
+    convert: Convert,
 ) -> None:
     project, defined = convert("""
         first: {zone: trusted, from: staged, to: {table: first, keys: order_id}}
@@ -283,7 +285,7 @@ def test_flow_behind_one_that_is_not_exported_is_not_exported(
 
 
 def test_changes_of_a_keyed_result_become_a_materialized_view(
-    convert: Callable[..., tuple[Project, dict[str, str]]],
+    convert: Convert,
 ) -> None:
     project, defined = convert("""
         trusted: {zone: trusted, from: staged}
@@ -299,7 +301,7 @@ def test_changes_of_a_keyed_result_become_a_materialized_view(
     assert [note.left_out for note in project.notes] == [False]
 
 
-def test_names_in_use_are_not_used_twice(convert: Callable[..., tuple[Project, dict[str, str]]]) -> None:
+def test_names_in_use_are_not_used_twice(convert: Convert) -> None:
     _, defined = convert("""
         staged_quarantine: {zone: trusted, from: staged}
         class: {zone: trusted, from: staged}
