@@ -73,6 +73,11 @@ class LeaderEpochs:
         if self.starts and self.starts[0] < start_offset:
             self.starts[0] = start_offset
 
+    def copy(self) -> LeaderEpochs:
+        copied = LeaderEpochs()
+        copied.epochs, copied.starts = self.epochs[:], self.starts[:]
+        return copied
+
     def to_text(self) -> str:
         """Return the content of the checkpoint."""
         lines = ["0", str(len(self.epochs)), *(f"{e} {s}" for e, s in zip(self.epochs, self.starts, strict=True))]

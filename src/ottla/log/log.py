@@ -112,6 +112,8 @@ class Log:
         self.make_folder: Callable[[], None] | None = None
         #: called with each segment that was sealed
         self.on_roll: Callable[[Log, Segment], None] = _ignore_roll
+        #: called before a truncation with the new end offset, and the new log start offset if it is not lower
+        self.lower_checkpoints: Callable[[Log, int, int | None], None] = _ignore_truncation
         #: how many bytes of batches may still be opened in this turn; all logs of a broker share one budget
         self.inline_budget = InlineBudget()
 
@@ -358,28 +360,36 @@ class Log:
 
         This runs before the first append instead of at the start, so that opening thousands of logs reads no file.
         """
-        if self.make_folder is not None:
-            self.make_folder()
-            self.make_folder = None
+        self.make_folder_if_new()
         if self.epochs.assign(self.leader_epoch, self.log_end_offset):
             self._epochs_synced = False
         if not self._epochs_synced:
-            self._write_epochs(sync=False)
+            self.write_epochs(self.epochs, sync=False)
         self.active.load_times()
         self.active.load_first_timestamp()
         self._roll_after_ms = self._roll_deadline()
         self._prepared = True
 
-    def truncate_epochs(self, end_offset: int) -> None:
-        """Remove the epochs that start at or after ``end_offset``; sync the remaining ones. Raise WriteFailed."""
-        if self.epochs.truncate_from_end(end_offset):
-            self._epochs_synced = self._prepared = False
-            self._write_epochs(sync=True)
+    def make_folder_if_new(self) -> None:
+        """Create the folder if the log was created without it."""
+        if self.make_folder is not None:
+            self.make_folder()
+            self.make_folder = None
 
-    def _write_epochs(self, *, sync: bool) -> None:
-        path = os.path.join(self.directory, EPOCHS_FILE)
-        self.disk.write_file(path, self.epochs.to_text().encode(), sync=sync)
-        self._epochs_synced = sync
+    def truncate_epochs(self, end_offset: int) -> None:
+        """Remove the epochs that start at or after ``end_offset``; sync the remaining ones.
+
+        Raise WriteFailed, without a change, if they cannot be written.
+        """
+        remaining = self.epochs.copy()
+        if remaining.truncate_from_end(end_offset):
+            self.write_epochs(remaining, sync=True)
+            self._prepared = False
+
+    def write_epochs(self, epochs: LeaderEpochs, *, sync: bool) -> None:
+        """Write the epochs to their file and use them from now on. Raise WriteFailed, without a change."""
+        self.disk.write_file(os.path.join(self.directory, EPOCHS_FILE), epochs.to_text().encode(), sync=sync)
+        self.epochs, self._epochs_synced = epochs, sync
 
     # -- segments -------------------------------------------------------------------------------------------------
 
@@ -454,30 +464,21 @@ class Log:
         self._roll_after_ms = self._roll_deadline()
 
     def advance_log_start(self, offset: int) -> list[Segment]:
-        """Advance the log start offset. Return the dropped segments: those that end before it.
+        """Advance the log start offset. Return the dropped segments: those that end before it. The caller deletes them.
 
         Keep a segment that is not synced, and all after it. A power failure could bring back an incomplete file of a
         dropped segment, and recovery would then discard all segments that follow it, even synced ones.
         """
-        if offset < self.log_start_offset:
-            return []
-        if offset >= self.log_end_offset and self.active.size_bytes:
-            self.roll()
-        keep = bisect_right(self.segments, offset, key=_base_offset) - 1
-        unsynced = (n for n, each in enumerate(self.segments[:keep]) if each.synced_bytes < each.size_bytes)
-        keep = next(unsynced, keep)
-        if keep and not self.active.is_open:
-            # After the other files are deleted, only this file's name may tell recovery the log end offset.
-            self.active.open_file()
-        self.log_start_offset = offset
-        if not keep:
-            return []
-        dropped, self.segments = self.segments[:keep], self.segments[keep:]
+        return truncation.advance_log_start(self, offset)
+
+    def drop_first_segments(self, count: int) -> list[Segment]:
+        """Drop the first segments and return them."""
+        dropped, self.segments = self.segments[:count], self.segments[count:]
         for segment in dropped:
             segment.dropped = True
         self.undeleted += dropped
         self._hints.clear()
-        self.epochs.truncate_from_start(offset)
+        self.epochs.truncate_from_start(self.log_start_offset)
         self._epochs_synced = False
         return dropped
 
@@ -681,29 +682,14 @@ class Log:
     def sync_sealed(self, segment: Segment) -> None:
         """Sync the segment, its snapshot and the epochs, then write the indexes. Runs in a thread.
 
-        Recovery does not read these files again once the recovery point is after the segment. Do nothing for a segment
-        that was dropped.
+        Recovery does not read these files again once the recovery point is after the segment.
         """
-        if segment.dropped:
-            return
-        segment.sync()
-        self._sync_file(os.path.join(self.directory, EPOCHS_FILE))
+        files = [os.path.join(self.directory, EPOCHS_FILE)]
         for following in self.segments:
             if following.base_offset > segment.base_offset:
-                self._sync_file(snapshot_path(self.directory, following.base_offset))
+                files.append(snapshot_path(self.directory, following.base_offset))
                 break
-        segment.write_indexes()
-
-    def _sync_file(self, path: str) -> None:
-        """Sync a small file if it exists. The event loop may replace it meanwhile: either version is complete."""
-        try:
-            fd = self.disk.open(path)
-        except FileNotFoundError:
-            return
-        try:
-            self.disk.fdatasync(fd)
-        finally:
-            self.disk.close(fd)
+        segment.sync_sealed(files)
 
     # -- producers ------------------------------------------------------------------------------------------------
 
@@ -743,15 +729,23 @@ class Log:
         """
         truncation.truncate_to(self, offset)
 
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove all batches and start the empty log at ``offset``, which may be outside of it.
+
+        Raise OSError if that fails. The result is synced. A follower uses this if its log ends before the leader's log
+        starts.
+        """
+        truncation.truncate_fully_and_start_at(self, offset)
+
     def undo_pending(self) -> None:
         """Remove all pending batches, because they could not be written to a full disk: this needs no free space."""
-        self.pending.clear()
         self.forget_from(self.written_end_offset)
         self.active.undo_pending(self.written_end_offset)
         self._roll_after_ms = self._roll_deadline()
 
     def forget_from(self, end_offset: int) -> None:
         """Set the log end offset to ``end_offset`` and forget all later offsets, except those in the segments."""
+        self.pending.clear()
         self._hints.clear()
         self.log_end_offset = self.written_end_offset = end_offset
         self.synced_end_offset = min(self.synced_end_offset, end_offset)
@@ -776,7 +770,7 @@ class Log:
             segment.write_indexes()
         self._write_snapshot(sync=True)
         if not self._epochs_synced:
-            self._write_epochs(sync=True)
+            self.write_epochs(self.epochs, sync=True)
 
 
 def _base_offset(segment: Segment) -> int:
@@ -784,4 +778,8 @@ def _base_offset(segment: Segment) -> int:
 
 
 def _ignore_roll(log: Log, segment: Segment) -> None:
+    pass
+
+
+def _ignore_truncation(log: Log, end_offset: int, log_start_offset: int | None) -> None:
     pass

@@ -275,6 +275,8 @@ def _recover(
             segment.synced_bytes = segment.size_bytes
         if segment is not segments[-1]:
             segment.write_indexes()
+    if not any(segment.size_bytes for segment in segments[first:]):
+        disk.fsync_dir(directory)
     return epochs, end_offset, known_producers
 
 

@@ -334,6 +334,26 @@ class Segment:
             self._disk.fsync_dir(self.directory)
             self._disk.fsync_dir(os.path.dirname(self.directory))
 
+    def sync_sealed(self, small_files: list[str]) -> None:
+        """Sync the file and those of ``small_files`` that exist, then write the indexes. Runs in a thread.
+
+        Do nothing for a dropped segment.
+        """
+        if self.dropped:
+            return
+        self.sync()
+        for path in small_files:
+            # The event loop may replace or delete the file meanwhile. Each version of it is complete.
+            try:
+                fd = self._disk.open(path)
+            except FileNotFoundError:
+                continue
+            try:
+                self._disk.fdatasync(fd)
+            finally:
+                self._disk.close(fd)
+        self.write_indexes()
+
     def release_file(self) -> None:
         """Drop this segment's reference to the file, which closes when the replies that use it have been sent."""
         self._file = None

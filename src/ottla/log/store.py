@@ -83,14 +83,21 @@ class LogDir:
         self.unreadable: dict[TopicPartition, CheckpointedOffsets] = {}
         #: contents of the high watermark checkpoint, or of its next version
         self.high_watermarks: dict[TopicPartition, int] = {}
-        #: partitions for which a checkpoint on disk may hold an offset other than 0
-        self.checkpointed: set[TopicPartition] = set()
+        #: the largest offset that a checkpoint on disk may hold for each partition; no entry if that is 0
+        self.checkpointed: dict[TopicPartition, int] = {}
         #: the offset below which each log was compacted
         self.cleaner_offsets: dict[TopicPartition, int] = {}
         #: contents of the cleaner's checkpoint on disk; None if it cannot be read
         self.cleaner_offsets_written: dict[TopicPartition, int] | None = {}
         #: guards that file: a thread writes it after a compaction, the event loop when a new topic reuses a name
         self.cleaner_file = Lock()
+
+    def note_checkpointed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Record that a checkpoint on disk may hold these offsets."""
+        known = self.checkpointed
+        for name, offset in offsets.items():
+            if offset > known.get(name, 0):
+                known[name] = offset
 
 
 def read_meta(disk: Disk, path: str) -> dict[str, str]:
@@ -174,10 +181,11 @@ class LogStore:
             self.was_clean &= clean is not None or not self._has_logs(path)
             recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)
             start_offsets = self._read_checkpoint(path, START_OFFSETS)
-            directory.checkpointed = {name for name, o in recovery_points.items() if o} | start_offsets.keys()
+            directory.note_checkpointed(recovery_points)
+            directory.note_checkpointed(start_offsets)
             cleaner_offsets = self._load_cleaner_offsets(directory)
             directory.high_watermarks = marks = self._read_checkpoint(path, HIGH_WATERMARKS)
-            directory.checkpointed |= {name for name, offset in marks.items() if offset}
+            directory.note_checkpointed(marks)
             high_watermarks |= marks
             for folder in self._disk.listdir(path):
                 name = _partition_of(folder)
@@ -262,6 +270,7 @@ class LogStore:
 
     def _add(self, directory: LogDir, opened: Log) -> Log:
         opened.on_roll = self._sync_sealed_segment
+        opened.lower_checkpoints = self._lower_checkpoints
         directory.logs[opened.name] = opened
         self.logs[opened.name] = opened
         return opened
@@ -404,14 +413,41 @@ class LogStore:
         for directory in self.dirs:
             if directory.offline:
                 continue
-            marks = {name: high_watermarks[name] for name in directory.logs if name in high_watermarks}
+            marks = {
+                name: min(high_watermarks[name], each.log_end_offset)
+                for name, each in directory.logs.items()
+                if name in high_watermarks
+            }
             marks |= {
                 name: o.high_watermark for name, o in directory.unreadable.items() if o.high_watermark is not None
             }
             directory.high_watermarks = marks
             self._write_offsets(directory, sync=sync)
 
-    def _write_offsets(self, directory: LogDir, *, sync: bool) -> None:
+    def _lower_checkpoints(self, of: Log, end_offset: int, log_start_offset: int | None) -> None:
+        """Sync checkpoints that hold no offset after ``end_offset`` for this log, except a new log start offset.
+
+        Raise WriteFailed. A truncation calls this before it removes batches. Recovery would otherwise take the removed
+        batches for lost ones and fill their offsets.
+        """
+        directory, name = self.dir_of(of), of.name
+        if log_start_offset is None and directory.checkpointed.get(name, 0) <= end_offset:
+            return
+        for offsets in (directory.cleaner_offsets, directory.high_watermarks):
+            if offsets.get(name, 0) > end_offset:
+                offsets[name] = end_offset
+                if not end_offset:
+                    del offsets[name]
+        start = min(of.log_start_offset, end_offset) if log_start_offset is None else log_start_offset
+        self._write_offsets(directory, sync=True, lowered=(name, min(of.recovery_point, end_offset), start))
+
+    def _write_offsets(
+        self, directory: LogDir, *, sync: bool, lowered: tuple[TopicPartition, int, int] | None = None
+    ) -> None:
+        """Write the recovery points, log start offsets and high watermarks of a directory.
+
+        ``lowered`` has the name, recovery point and log start offset of a log that is about to be truncated.
+        """
         logs = directory.logs
         points = {name: each.recovery_point for name, each in logs.items() if each.log_end_offset}
         starts = {
@@ -419,17 +455,22 @@ class LogStore:
             for name, each in logs.items()
             if each.log_start_offset > each.segments[0].base_offset
         }
+        if lowered is not None:
+            name, points[name], starts[name] = lowered
         points |= {name: o.recovery_point for name, o in directory.unreadable.items() if o.recovery_point is not None}
         starts |= {name: o.start for name, o in directory.unreadable.items() if o.start is not None}
         marks = directory.high_watermarks
-        directory.checkpointed |= points.keys() | {name for name, offset in marks.items() if offset}
+        for offsets in (points, starts, marks):
+            directory.note_checkpointed(offsets)
         self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)
         self._write_checkpoint(directory, START_OFFSETS, starts, sync)
         self._write_checkpoint(directory, HIGH_WATERMARKS, marks, sync)
         if sync:
             self.write_cleaner_offsets(directory)
             # Only now: without a sync, a power failure can bring back the previous version of a checkpoint.
-            directory.checkpointed = points.keys() | {name for name, offset in marks.items() if offset}
+            directory.checkpointed = {}
+            for offsets in (points, starts, marks, directory.cleaner_offsets):
+                directory.note_checkpointed(offsets)
 
     def _load_cleaner_offsets(self, directory: LogDir) -> dict[TopicPartition, int] | None:
         """Return the offsets in the cleaner's checkpoint; None if the file exists but cannot be read."""
@@ -443,14 +484,14 @@ class LogStore:
                 path, error,
             )  # fmt: skip
         directory.cleaner_offsets_written = offsets
-        directory.checkpointed |= (offsets or {}).keys()
+        directory.note_checkpointed(offsets or {})
         return offsets
 
     def note_cleaned(self, of: Log, offset: int) -> None:
         """Record that the log is compacted below ``offset``; ``write_cleaner_offsets`` writes it to the checkpoint."""
         directory = self.dir_of(of)
         of.first_dirty_offset = directory.cleaner_offsets[of.name] = offset
-        directory.checkpointed.add(of.name)
+        directory.note_checkpointed({of.name: offset})
 
     def write_cleaner_offsets(self, directory: LogDir) -> None:
         """Write and sync the cleaner's checkpoint if it changed. Recovery needs it for logs compacted in the past."""

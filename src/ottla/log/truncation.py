@@ -1,19 +1,29 @@
-"""Removing batches from the end of a log.
+"""Removing batches from a log: from its end, from its start, or all of them.
 
 A truncation runs on the event loop. Threads may sync the log, write its indexes, compact it or delete its files at the
 same time; `segment.py` says why they can neither mark later batches as synced nor bring deleted files back. In short:
 the segments that lose batches are dropped, and a new object takes the place of the one that keeps some.
 
-A crash or a power failure at any point leaves the log as it was before, or a beginning of it that has at least the
-remaining batches. The steps, in this order:
+``truncate_to`` keeps the batches before an offset. A crash or a power failure at any point leaves the log as it was
+before, or a beginning of it that has at least the remaining batches. The steps, in this order:
 
 1. Complete the renaming of compacted segments that lose batches, because recovery would complete it otherwise.
-2. Write and sync the leader epochs without those that begin in removed batches. If the power fails now, recovery reads
+2. Lower the offsets of the log in the checkpoints, and sync them. Recovery takes batches that are missing below the
+   recovery point or the high watermark for lost ones, and fills their offsets. It does not read segments below the
+   recovery point.
+3. Write and sync the leader epochs without those that begin in removed batches. If the power fails now, recovery reads
    the removed batches again and finds their epochs.
-3. Delete the removed segments, the last one first, so that no gap appears. Truncate the file of the last remaining one.
+4. Delete the removed segments, the last one first, so that no gap appears. Truncate the file of the last remaining one.
    Delete the snapshots of the producer state that contain removed batches.
-4. Sync the file and the folder. The next batch is appended only then. Otherwise a power failure could keep that batch
-   and bring back the removed batches after it, from which it does not differ by any offset.
+5. Sync the file and the folder. The next batch is appended only then. Otherwise a power failure could keep that batch
+   and bring back the removed batches after it, and no offset would show that they do not belong together.
+
+``truncate_fully_and_start_at`` removes all batches. The log is then empty and starts at the given offset, which may be
+before, inside or after the old log. A crash at any point leaves the log as it was before, a beginning of it, or the
+new empty log; in all cases with a log start offset of at least the given offset, if the log reaches it. The steps are
+the same with these differences: step 2 removes the log from the checkpoints and stores its new log start offset, step 3
+removes all epochs. After step 5 the file of the new segment is created and its name synced. Until then recovery finds
+no batch or only batches before the stored log start offset, and creates this file itself.
 
 If a step fails, the exception is raised, and ``Log.failure`` is set if the files may differ from the state in memory.
 """
@@ -36,29 +46,24 @@ def truncate_to(of: Log, offset: int) -> None:
     if offset >= of.log_end_offset:
         # A leader that has appended nothing may have left its epoch at the log end.
         of.truncate_epochs(of.log_end_offset)
-    elif offset >= of.written_end_offset:
+        return
+    if offset >= of.written_end_offset:
         of.undo_pending()
-    else:
-        _truncate_written(of, offset)
-
-
-def _truncate_written(of: Log, offset: int) -> None:
+        return
     number = bisect_right(of.segments, offset, key=_base_offset) - 1
-    for segment in of.segments[max(number, 0) :]:
-        segment.swap_files()
     if number < 0:
-        number, removed = 0, [*of.undeleted, *of.segments]
-        remaining, end_offset = Segment(of.disk, of.directory, offset), offset
-        of.truncate_epochs(end_offset)
-    else:
-        truncated, removed = of.segments[number], of.segments[number + 1 :]
-        remaining = truncated.part_before(truncated.position_of(offset), offset)
-        end_offset = _end_of(remaining)
-        of.truncate_epochs(end_offset)
-        truncated.disown_files()
+        truncate_fully_and_start_at(of, offset)
+        return
+    truncated, removed = of.segments[number], of.segments[number + 1 :]
+    for segment in of.segments[number:]:
+        segment.swap_files()
+    remaining = truncated.part_before(truncated.position_of(offset), offset)
+    end_offset = _end_of(remaining)
+    of.lower_checkpoints(of, end_offset, None)
+    of.truncate_epochs(end_offset)
+    truncated.disown_files()
     for segment in removed:
         segment.dropped = True
-    of.pending.clear()
     of.replace_active(number, remaining)
     of.forget_from(end_offset)
     try:
@@ -72,7 +77,49 @@ def _truncate_written(of: Log, offset: int) -> None:
         of.failure = f"the truncation to offset {offset} failed: {error}"
         raise
     remaining.synced_bytes = remaining.size_bytes
-    of.undeleted = [segment for segment in of.undeleted if segment not in removed]
+
+
+def truncate_fully_and_start_at(of: Log, offset: int) -> None:
+    """Remove all batches and start the log at ``offset``: `Log.truncate_fully_and_start_at`."""
+    for segment in of.segments:
+        segment.swap_files()
+    of.make_folder_if_new()
+    of.lower_checkpoints(of, 0, offset)
+    of.truncate_epochs(0)
+    removed = [*of.undeleted, *of.segments]
+    for segment in removed:
+        segment.dropped = True
+    active = Segment(of.disk, of.directory, offset)
+    of.replace_active(0, active)
+    of.forget_from(offset)
+    of.log_start_offset = of.synced_end_offset = offset
+    try:
+        for segment in reversed(removed):
+            segment.delete_files()
+        remove_snapshots(of.disk, of.directory, after=-1)
+        of.disk.fsync_dir(of.directory)
+        active.open_file()
+        of.disk.fsync_dir(of.directory)
+    except OSError as error:
+        of.failure = f"the log could not be restarted at offset {offset}: {error}"
+        raise
+    of.undeleted = []
+
+
+def advance_log_start(of: Log, offset: int) -> list[Segment]:
+    """Advance the log start offset. Return the segments that were dropped: `Log.advance_log_start`."""
+    if offset < of.log_start_offset:
+        return []
+    if offset >= of.log_end_offset and of.active.size_bytes:
+        of.roll()
+    keep = bisect_right(of.segments, offset, key=_base_offset) - 1
+    unsynced = (n for n, each in enumerate(of.segments[:keep]) if each.synced_bytes < each.size_bytes)
+    keep = next(unsynced, keep)
+    if keep and not of.active.is_open:
+        # After the other files are deleted, only this file's name may tell recovery the log end offset.
+        of.active.open_file()
+    of.log_start_offset = offset
+    return of.drop_first_segments(keep) if keep else []
 
 
 def _end_of(segment: Segment) -> int:
