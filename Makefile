@@ -11,7 +11,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench properties crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench properties sim crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -76,6 +76,10 @@ test-compiled: $(VENV)/.dev
 properties: $(VENV)/.dev
 	for round in $$(seq $(or $(ROUNDS),10)); do \
 	  OTTLA_RANDOM_EXAMPLES=1 $(BIN)/pytest -q -n $(WORKERS) -m hypothesis tests/unit tests/model || exit 1; done
+
+# The broker in a simulated world (docs/simulation.md): SEED=7 replays one seed with its trace, SEEDS=1000 is a campaign.
+sim: $(VENV)/.dev
+	$(BIN)/python tests/sim/sim_campaign.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100))
 
 # Crash campaigns with many more kills than in `make test`.
 crash: $(VENV)/.dev

@@ -1,0 +1,99 @@
+"""Run one seed with its trace, or many seeds with progress:
+
+python tests/sim/sim_campaign.py --seed 7
+python tests/sim/sim_campaign.py --seeds 1000 [--first 1] [--workers 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+
+from sim_world import Report, World
+
+#: seeds that one worker runs before it reports
+_CHUNK = 10
+
+
+def run_seed(seed: int) -> Report:
+    """Run one seed; the report has no trace."""
+    report = World(seed).run()
+    report.trace = []
+    # The objects of a run refer to each other. Collected here, their number does not grow.
+    if seed % _CHUNK == 0:
+        gc.collect()
+    return report
+
+
+def replay(seed: int) -> int:
+    """Print the trace of a seed with the log of the broker; return the number of violations."""
+    logging.basicConfig(
+        level=logging.WARNING, format="                 %(levelname)s %(name)s %(message)s", stream=sys.stdout
+    )
+    report = World(seed, on_line=print).run()
+    print(f"\nseed {seed}: {report.broker_seconds:.1f} broker-seconds, trace {report.trace_hash[:16]}")
+    for name, lines in report.violations.items():
+        print(f"{name}: {len(lines)}, first: {lines[0]}")
+    return len(report.violations)
+
+
+def reports(seeds: range, workers: int) -> Iterator[Report]:
+    """Yield the report of every seed, in the order in which they end."""
+    if workers == 1:
+        yield from map(_quiet_seed, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap_unordered(_quiet_seed, seeds, chunksize=_CHUNK)
+
+
+def _quiet_seed(seed: int) -> Report:
+    logging.disable(logging.CRITICAL)
+    return run_seed(seed)
+
+
+def campaign(seeds: range, workers: int) -> int:
+    """Run many seeds; print progress and what went wrong. Return the number of seeds with a violation."""
+    started = time.monotonic()
+    failed = events = 0
+    broker_seconds = 0.0
+    ends: dict[str, int] = {}
+    said = started
+    for done, report in enumerate(reports(seeds, workers), 1):
+        broker_seconds += report.broker_seconds
+        events += report.events
+        for cause, count in report.ends.items():
+            kind = cause.split(":")[0].split(",")[0]
+            ends[kind] = ends.get(kind, 0) + count
+        if report.violations:
+            failed += 1
+            print(
+                f"seed {report.seed} FAILED: {', '.join(report.violations)} (make sim SEED={report.seed})", flush=True
+            )
+        if (now := time.monotonic()) - said > 5 or done == len(seeds):
+            said = now
+            rate = broker_seconds / (now - started)
+            print(f"{done}/{len(seeds)} seeds, {failed} failed, {rate:.0f} broker-seconds per second", flush=True)
+    print(f"{broker_seconds:.0f} broker-seconds, {events} events of clients, {time.monotonic() - started:.0f} s")
+    print("ends of brokers: " + ", ".join(f"{count} {cause}" for cause, count in sorted(ends.items())))
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
+    options = parser.parse_args()
+    if options.seed is not None:
+        return min(replay(options.seed), 1)
+    return min(campaign(range(options.first, options.first + options.seeds), options.workers), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""The machine of one broker: its disk, its threads, and the process that runs on it.
+
+The process runs the real ``Broker``. It can be killed between two callbacks, or within one, at any change of the disk.
+A kill keeps what was written; a power failure keeps what was synced and some of the rest, as ``MemoryDisk`` draws it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Literal
+
+from sim_loop import LIFE, Life, VirtualLoop, run_in_life
+from sim_network import HostNetwork, SimulatedNetwork
+from sim_store import SimulatedTree
+
+from ottla.broker.broker import Broker
+from ottla.model.errors import StartError
+from ottla.model.settings import BrokerSettings
+from ottla.model.types import TopicPartition
+from ottla.testing.disk import Call, DiskCut, MemoryDisk, _Fault
+
+Keep = Literal["process", "power"]
+Trace = Callable[[str], None]
+
+PORT = 9092
+#: the wall clock at the start of a run, in milliseconds since 1970
+WALL_START_MS = 1_800_000_000_000
+
+SETTINGS = {
+    "log.dirs": "/data",
+    "group.initial.rebalance.delay.ms": "100",
+    "group.min.session.timeout.ms": "500",
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.segment.bytes": "16384",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.segment.bytes": "16384",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "log.flush.offset.checkpoint.interval.ms": "3000",
+    "log.cleaner.backoff.ms": "2000",
+    "log.retention.check.interval.ms": "5000",
+    "group.verify.interval.ms": "2000",
+}
+
+
+class SimulatedDisk(MemoryDisk):
+    """A disk that reports the change at which the machine stops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_cut: Callable[[], None] = lambda: None
+
+    def _call(self, name: str, path: str, *, changes: bool = True) -> _Fault | None:
+        if changes and self._cut_at is not None and self.changes >= self._cut_at:
+            self.on_cut()
+        fault = super()._call(name, path, changes=changes)
+        self.calls.clear()  # a run makes too many to keep
+        return fault
+
+    def crash(self, rng: Random, keep: Keep) -> SimulatedDisk:
+        booted = SimulatedDisk()
+        booted.free, booted.total = self.free, self.total
+        booted._root = super().crash(rng, keep)._root
+        return booted
+
+
+class SimulatedThreads:
+    """In place of ``ThreadPool``: a job runs after a virtual delay, and reports after another one."""
+
+    def __init__(self, loop: VirtualLoop, delay: Callable[[], float]) -> None:
+        self._loop = loop
+        self._delay = delay
+        self._in_flight = 0
+        self._idle: asyncio.Event | None = None
+
+    def submit(self, work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
+        self._in_flight += 1
+        self._loop.call_later(self._delay(), self._run, work, done)
+
+    def run_all(self, works: Sequence[Callable[[], None]]) -> None:
+        for work in works:
+            work()
+
+    async def drain(self) -> None:
+        while self._in_flight:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
+
+    def close(self) -> None:
+        pass
+
+    def _run(self, work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
+        error: OSError | None = None
+        try:
+            work()
+        except DiskCut:
+            return
+        except OSError as raised:
+            error = raised
+        self._loop.call_later(self._delay() / 4, self._report, done, error)
+
+    def _report(self, done: Callable[[OSError | None], None], error: OSError | None) -> None:
+        self._in_flight -= 1
+        if not self._in_flight and self._idle is not None:
+            self._idle.set()
+        done(error)
+
+
+class SimulatedClock:
+    """The clocks of one machine."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.monotonic = loop.time
+        self.offset_ms = 0
+
+    def wall_ms(self) -> int:
+        return WALL_START_MS + int(self._loop.time() * 1000) + self.offset_ms
+
+
+class BrokerHost:
+    """One machine with one broker, which runs or not."""
+
+    def __init__(
+        self, broker_id: int, *, loop: VirtualLoop, network: SimulatedNetwork, tree: SimulatedTree, rng: Random,
+        trace: Trace, settings: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.broker_id = broker_id
+        self.name = f"broker-{broker_id}"
+        self._loop = loop
+        self._network = network
+        self._tree = tree
+        self._rng = rng
+        self._trace = trace
+        properties = {**SETTINGS, "broker.id": str(broker_id), "listeners": f"PLAINTEXT://{self.name}:{PORT}"}
+        self._settings = BrokerSettings.parse({**properties, **(settings or {})})
+        self.disk = SimulatedDisk()
+        self.clock = SimulatedClock(loop)
+        #: the mean duration of a job of a thread
+        self.disk_delay_s = 0.002
+
+        # The process
+        self._life: Life | None = None
+        #: the broker of the running process; None if there is none
+        self.broker: Broker | None = None
+        self.is_ready = False
+        #: how many processes have started
+        self.starts = 0
+        #: ends of processes by their cause
+        self.ends: dict[str, int] = {}
+        self._crash_keep: Keep = "process"
+        #: called before the image of the disk after a crash is made, with what it keeps
+        self.before_crash: Callable[[BrokerHost, Keep], None] = lambda host, keep: None
+        #: called when the logs were opened, with the end of each, before anything is appended
+        self.on_loaded: Callable[[BrokerHost, dict[TopicPartition, int]], None] = lambda host, ends: None
+        #: whether a process that ends is started again at once
+        self.keep_running = False
+        self._graves: list[Any] = []
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        return self._life is not None
+
+    def start(self) -> None:
+        """Start a process. Do nothing if one runs."""
+        if self._life is not None:
+            return
+        self.starts += 1
+        self._life = Life(f"{self.name}/{self.starts}")
+        self._trace(f"{self.name} starts")
+        self.disk.on_cut = self._cut
+        run_in_life(self._life, lambda: self._graves.append(self._loop.create_task(self._run(self._life))))
+
+    async def _run(self, life: Life) -> None:
+        """Run the process to its end, as `broker/main.py` does."""
+        with contextlib.suppress(DiskCut):  # the process was killed within this call
+            await self._serve(life)
+
+    async def _serve(self, life: Life) -> None:
+        self.broker = broker = Broker(
+            self._settings, loop=self._loop, clock=self.clock, disk=self.disk, random_bytes=self._rng.randbytes,
+            network=HostNetwork(self._network, self.name, self.disk),
+            threads=SimulatedThreads(self._loop, self._job_delay), open_store=self._open_store, freeze=lambda: None,
+        )  # fmt: skip
+        load = broker._log_store.load
+
+        def load_and_report(specs: Any) -> None:
+            load(specs)
+            self.on_loaded(self, {name: each.log_end_offset for name, each in broker._log_store.logs.items()})
+
+        broker._log_store.load = load_and_report  # type: ignore[method-assign]
+        try:
+            await broker.start()
+        except StartError as error:
+            await broker.abandon()
+            self._ended(life, f"start failed: {error}")
+            return
+        self.is_ready = True
+        self._trace(f"{self.name} is ready")
+        reason = await broker.ended
+        self.is_ready = False
+        await broker.stop()
+        self._ended(life, reason or "clean stop")
+
+    def _open_store(self, path: str) -> Any:
+        # The broker checks that the file of its store is there when its directory is not new.
+        self.disk.write_file(path, b"simulated", sync=True)
+        return self._tree.connect()
+
+    def _job_delay(self) -> float:
+        return self._rng.expovariate(1 / self.disk_delay_s)
+
+    def stop(self) -> None:
+        """Ask the process to stop cleanly."""
+        if self.broker is not None and self.is_ready:
+            self._trace(f"{self.name} is asked to stop")
+            self.broker.request_stop()
+
+    def kill(self, keep: Keep) -> None:
+        """End the process now, between two callbacks."""
+        if self._life is not None:
+            self._crash_keep = keep
+            self._end_life("kill" if keep == "process" else "power failure")
+            self._boot()
+
+    def kill_at_change(self, changes: int, keep: Keep, seed: int) -> None:
+        """End the process within the change of the disk that follows after ``changes`` others."""
+        if self._life is not None:
+            self._crash_keep = keep
+            self.disk.cut_after(changes, seed)
+
+    def _cut(self) -> None:
+        if self._life is not None and not self._life.is_over:
+            kind = "killed" if self._crash_keep == "process" else "power failure"
+            self._end_life(f"{kind} while writing")
+            # The disk is read when the call that was cut has ended.
+            world = contextvars.copy_context()
+            world.run(LIFE.set, None)
+            self._loop.call_soon(self._boot, context=world)
+
+    def _end_life(self, cause: str) -> None:
+        assert self._life is not None
+        self._trace(f"{self.name} ends: {cause}")
+        self.ends[cause] = self.ends.get(cause, 0) + 1
+        self._loop.end_life(self._life)
+        self._network.end_host(self.name, lose_bytes=self._crash_keep == "power")
+        self.is_ready = False
+
+    def _boot(self) -> None:
+        """Replace the disk by the one that the next start finds."""
+        self.before_crash(self, self._crash_keep)
+        # Nothing of the dead process may be garbage-collected during the run: its clean-up code would run.
+        self._graves.append((self.broker, self.disk))
+        self.disk = self.disk.crash(self._rng, self._crash_keep)
+        self._life = self.broker = None
+
+    def _ended(self, life: Life, cause: str) -> None:
+        """The process ended by itself."""
+        self._trace(f"{self.name} ended: {cause}")
+        self.ends[cause] = self.ends.get(cause, 0) + 1
+        self._graves.append((self.broker, self.disk))
+        self._network.end_host(self.name, lose_bytes=False)
+        self._crash_keep = "process"
+        self.disk = self.disk.crash(self._rng, "process")
+        life.is_over = True
+        self._life = self.broker = None
+        self.is_ready = False
+        if self.keep_running:
+            self._loop.call_later(0.1, self.start, context=contextvars.Context())
+
+
+__all__ = ["PORT", "BrokerHost", "Call", "SimulatedClock", "SimulatedDisk", "SimulatedThreads"]

@@ -1,0 +1,146 @@
+"""An event loop with virtual time: it waits for nothing, and it has neither sockets nor threads.
+
+When no callback is ready, the loop sets its clock to the time of the earliest timer. Callbacks run in the order that
+asyncio guarantees, so a run depends only on the random numbers that network, disk and clients draw.
+
+A ``Life`` is one run of a process, from its start to its end. Callbacks inherit the life of the code that scheduled
+them through their ``contextvars`` context. After ``end_life`` none of them runs any more: this is how a process is
+killed between two callbacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+#: the process that the running code belongs to; None for the world outside of processes
+LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
+
+#: the time at which every run starts
+START_S = 1000.0
+#: so many rounds of callbacks at one moment mean that they schedule each other without end
+_ROUNDS_MAX = 100_000
+
+
+class Life:
+    """One run of a process."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_over = False
+
+
+class Stuck(Exception):
+    """Nothing is scheduled, or callbacks schedule each other without end at one moment."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """asyncio's event loop on a virtual clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = START_S
+        # Timers within this time of now are due: it covers the rounding of sums of floats.
+        self._clock_resolution = 1e-9
+        self._selector = self
+        self._coroutines: list[Any] = []
+        #: rounds of callbacks since the clock last advanced
+        self._rounds = 0
+        #: the virtual duration of a call in an executor
+        self.executor_delay: Callable[[], float] = lambda: 0.001
+
+    def time(self) -> float:
+        return self._now
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Take the place of the selector: advance the clock instead of waiting."""
+        if timeout is None:
+            raise Stuck("nothing is scheduled any more")
+        self._rounds = 0 if timeout else self._rounds + 1
+        if self._rounds > _ROUNDS_MAX:
+            raise Stuck(f"no time passes any more; the next callbacks are {list(self._ready)[:3]}")
+        self._now += timeout
+        return []
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        raise AssertionError("a thread called the event loop, but a simulation has no threads")
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        context = contextvars.copy_context() if context is None else context
+        life = context.get(LIFE)
+        if life is not None and life.is_over:
+            handle = asyncio.Handle(callback, args, self, context)
+            handle.cancel()
+            return handle
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        context = contextvars.copy_context() if context is None else context
+        life = context.get(LIFE)
+        if life is not None and life.is_over:
+            handle = asyncio.TimerHandle(when, callback, args, self, context)
+            handle.cancel()
+            return handle
+        return super().call_at(when, callback, *args, context=context)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Run ``func`` on this thread after a virtual delay."""
+        future = self.create_future()
+
+        def run() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:
+                if not future.done():
+                    future.set_exception(error)
+            else:
+                if not future.done():
+                    future.set_result(result)
+
+        self.call_later(self.executor_delay(), run)
+        return future
+
+    def end_life(self, life: Life) -> None:
+        """Cancel everything that the code of this life has scheduled."""
+        life.is_over = True
+        for handle in [*self._ready, *self._scheduled]:
+            if handle._context.get(LIFE) is life:
+                handle.cancel()
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        task = super().create_task(coro, **options)
+        # The tasks of a killed process never end. asyncio would report that when they are garbage-collected.
+        task._log_destroy_pending = False
+        self._coroutines.append(coro)
+        return task
+
+    def close(self) -> None:
+        """Close the loop and the coroutines of all tasks, so that none is closed during another run."""
+        for coroutine in self._coroutines:
+            with contextlib.suppress(Exception):
+                coroutine.close()
+        self._coroutines.clear()
+        super().close()
+
+
+def run_in_life(life: Life | None, call: Callable[..., Any], *args: Any) -> Any:
+    """Call a function so that all that it schedules belongs to ``life``."""
+    context = contextvars.copy_context()
+    context.run(LIFE.set, life)
+    return context.run(call, *args)
+
+
+def context_of(life: Life | None) -> contextvars.Context:
+    context = contextvars.copy_context()
+    context.run(LIFE.set, life)
+    return context

@@ -1,0 +1,222 @@
+"""One run: brokers, clients and faults, all drawn from one seed, then a healed world that must make progress."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from sim_client import Client, Lost
+from sim_faults import Faults
+from sim_host import WALL_START_MS, BrokerHost, Keep
+from sim_invariants import Invariants
+from sim_loop import START_S, Stuck, VirtualLoop
+from sim_network import SimulatedNetwork
+from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
+from sim_readers import FinalReader, Reader
+from sim_store import SimulatedTree
+
+from ottla.model.types import TopicPartition
+from ottla.testing.history import History, Outcome, Place, Recorder, check
+from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+
+TOPIC = "events"
+#: how long faults happen
+FAULT_S = 12.0
+#: after the faults, all clients must complete their work within this time
+PROGRESS_S = 60.0
+
+
+class VirtualRecorder(Recorder):
+    """A history whose clock counts its events: the order of events in one thread is their real order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._t = itertools.count()
+
+    def note(self, event: str, **fields: Any) -> None:
+        self.events.append({"event": event, "t": next(self._t), **fields})
+
+    def forget_unsynced(self, ends: Mapping[Place, int]) -> None:
+        """A power failure truncated these logs: what was read or acknowledged with acks=1 behind the ends is gone."""
+        weak = set()
+        for event in self.events:
+            if event["event"] == "read":
+                end = ends.get(event["place"])
+                if end is not None:
+                    event["records"] = [each for each in event["records"] if each[0] < end]
+            elif event["event"] == "sent" and "weak" in event and event["offset"] is not None:
+                if event["offset"] >= ends.get(event["weak"], 1 << 62):
+                    event["offset"], event["outcome"] = None, Outcome.UNKNOWN
+                    weak.add(event["value"])
+            elif event["event"] == "ended" and event.get("weak") in weak:
+                event["outcome"] = Outcome.UNKNOWN
+
+
+@dataclass
+class Report:
+    """The result of one run."""
+
+    seed: int
+    violations: dict[str, list[str]]
+    trace_hash: str
+    #: seconds of virtual time in which a broker ran
+    broker_seconds: float
+    events: int
+    ends: dict[str, int] = field(default_factory=dict)
+    trace: list[str] = field(default_factory=list)
+
+
+class World:
+    """Everything of one run."""
+
+    def __init__(self, seed: int, *, brokers: int = 1, on_line: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self._on_line = on_line
+        self._hash = hashlib.sha256()
+        self._lines: list[str] = []
+        self.loop = VirtualLoop()
+        self.rng = Random(f"{seed}/world")
+        self.network = SimulatedNetwork(self.loop, Random(f"{seed}/network"), self.trace)
+        self.tree = SimulatedTree(self.loop, Random(f"{seed}/store"))
+        self.hosts = {
+            number: BrokerHost(
+                number, loop=self.loop, network=self.network, tree=self.tree, rng=Random(f"{seed}/broker-{number}"),
+                trace=self.trace,
+            )
+            for number in range(1, brokers + 1)
+        }  # fmt: skip
+        self.history = VirtualRecorder()
+        self.invariants = Invariants(self)
+        self.faults = Faults(self)
+        self.violations: dict[str, list[str]] = {}
+        self.is_over = False
+        self.places = [Place(TOPIC, number) for number in range(self.rng.randint(1, 3))]
+        for host in self.hosts.values():
+            host.before_crash = self._before_crash
+            host.on_loaded = self._loaded
+        self._power_failed: set[int] = set()
+
+    # -- what clients and hosts report --------------------------------------------------------------------------------
+
+    def trace(self, line: str) -> None:
+        text = f"{self.loop.time() - START_S:10.6f} {line}"
+        self._hash.update(text.encode())
+        self._lines.append(text)
+        if self._on_line is not None:
+            self._on_line(text)
+
+    def violation(self, name: str, line: str) -> None:
+        self.trace(f"VIOLATION {name}: {line}")
+        self.violations.setdefault(name, []).append(line)
+
+    def now_ms(self) -> int:
+        return WALL_START_MS + int(self.loop.time() * 1000)
+
+    def acknowledged(self, place: Place, offset: int) -> None:
+        """A client got the acknowledgement of acks=all for this offset."""
+        self.trace(f"acknowledged {place} {offset}")
+        self.invariants.acknowledged(place, offset)
+
+    def _before_crash(self, host: BrokerHost, keep: Keep) -> None:
+        self.invariants.forget(host)
+        if keep == "power":
+            self._power_failed.add(host.broker_id)
+
+    def _loaded(self, host: BrokerHost, ends: Mapping[TopicPartition, int]) -> None:
+        """The logs of a host were opened: a power failure may have truncated them."""
+        if host.broker_id in self._power_failed:
+            self._power_failed.discard(host.broker_id)
+            found = {Place(name.topic, name.partition): end for name, end in ends.items()}
+            self.history.forget_unsynced({place: found.get(place, 0) for place in self.places})
+
+    # -- the run --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        """Run to the end and return the report."""
+        try:
+            self.loop.run_until_complete(self._main())
+        except Stuck as stuck:
+            self.violation("stuck", str(stuck))
+        except Exception as error:
+            self.violation("error", f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            self.loop.close()
+        ends: dict[str, int] = {}
+        for host in self.hosts.values():
+            for cause, count in host.ends.items():
+                ends[cause] = ends.get(cause, 0) + count
+        return Report(
+            seed=self.seed, violations=self.violations, trace_hash=self._hash.hexdigest(),
+            broker_seconds=(self.loop.time() - START_S) * len(self.hosts), events=len(self.history.events), ends=ends,
+            trace=self._lines,
+        )  # fmt: skip
+
+    async def _main(self) -> None:
+        for host in self.hosts.values():
+            host.start()
+        await self._create_topic()
+        clients = self._clients()
+        self.client_names = [client.name for client in clients]
+        tasks = [asyncio.create_task(client.run(), name=client.name) for client in clients]
+        watching = asyncio.create_task(self.invariants.watch())
+        await self.faults.run(FAULT_S)
+        self.trace("the faults are over")
+        self.is_over = True
+        self.faults.heal()
+        try:
+            async with asyncio.timeout(PROGRESS_S):
+                await self._finish(tasks)
+        except TimeoutError:
+            late = [task.get_name() for task in tasks if not task.done()]
+            self.violation("no-progress", f"not complete after {PROGRESS_S:.0f} s: {late or 'the final reader'}")
+        watching.cancel()
+        for task in tasks:
+            if task.done() and task.exception() is not None:
+                error = task.exception()
+                self.violation("client-error", f"{task.get_name()}: {type(error).__name__}: {error}")
+            task.cancel()
+        self.invariants.at_end()
+
+    async def _finish(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            await asyncio.wait([task])
+        final = FinalReader(self, "final")
+        await final.read_all(self._groups)
+        for name, lines in check(History.of(self.history.events)).items():
+            for line in lines:
+                self.violation(name, line)
+
+    async def _create_topic(self) -> None:
+        admin = Client(self, "admin")
+        config = {"segment.bytes": str(self.rng.choice((1 << 20, 2000, 10_000)))}
+        rows = [CreatableTopicConfig(name=name, value=value) for name, value in config.items()]
+        topic = CreatableTopic(name=TOPIC, num_partitions=len(self.places), replication_factor=1, configs=rows)
+        while True:
+            try:
+                (made,) = (await admin.ask(CreateTopicsRequest(topics=[topic], timeout=5000), 7)).topics
+                if made.error_code in (0, 36):
+                    return
+            except Lost:
+                pass
+            await admin.pause(0.1)
+
+    def _clients(self) -> list[Any]:
+        rng = self.rng
+        clients: list[Any] = [IdempotentProducer(self, f"idempotent-{n}") for n in range(rng.randint(1, 2))]
+        clients += [PlainProducer(self, f"plain-{n}") for n in range(rng.randint(0, 1))]
+        ids = [f"id-{n}" for n in range(rng.randint(0, 2))]
+        for transactional_id in ids:
+            adds_itself = rng.random() < 0.5
+            for n in range(rng.choice((1, 1, 2))):
+                name = f"txn-{transactional_id}-{n}"
+                clients.append(TransactionalProducer(self, name, transactional_id, adds_itself=adds_itself))
+        self._groups = [f"group-of-{each}" for each in ids]
+        self.has_transactions = bool(ids)
+        clients += [Reader(self, f"reader-{n}") for n in range(rng.randint(1, 2))]
+        return clients

@@ -1,0 +1,55 @@
+"""A short slice of the simulation, and proof that a seed determines its run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sim_campaign import run_seed
+from sim_world import World
+
+HERE = Path(__file__).parent
+#: seeds in `make test`; `make sim SEEDS=1000` runs more
+SEEDS = range(1, 31)
+
+
+@pytest.fixture(autouse=True)
+def _no_log() -> Iterator[None]:
+    """A broker that is killed logs errors."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_run_keeps_every_promise(seed: int) -> None:
+    assert run_seed(seed).violations == {}
+
+
+@pytest.mark.parametrize("seed", [3, 7])
+def test_same_seed_gives_the_same_trace(seed: int) -> None:
+    first = World(seed).run()
+    kept_alive = [object() for _ in range(1000)]  # so that the second run gets other addresses
+    second = World(seed).run()
+    assert first.trace == second.trace
+    assert first.trace_hash == second.trace_hash
+    assert len(first.trace) > 100
+    assert kept_alive
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_same_seed_gives_the_same_trace_in_another_process(hash_seed: str) -> None:
+    """The order of a set of strings depends on PYTHONHASHSEED, so a run that depends on such an order is found."""
+    code = "import logging; logging.disable(50); from sim_world import World; print(World(7).run().trace_hash)"
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == World(7).run().trace_hash
+
+
+def test_different_seeds_give_different_runs() -> None:
+    assert World(1).run().trace_hash != World(2).run().trace_hash
