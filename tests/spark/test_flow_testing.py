@@ -39,13 +39,14 @@ def test_tests_of_the_example_project_pass_and_a_wrong_row_is_found(spark: Spark
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Pipeline:
-    """A pipeline in Python: a view, an expectation that fails, nested types, and a source in Avro."""
+    """A pipeline in Python: a view, an expectation that fails, nested types, and a source in framed Avro."""
     (tmp_path / "orders.avsc").write_text(_AVRO)
     nested = {"id": "int", "tags": ["string"], "prices": "map<string, decimal(10,2)>", "at": "timestamp", "x": "double"}
     avro = {"topic": "out.avro", "format": "avro", "schema_file": str(tmp_path / "orders.avsc")}
     shop = Pipeline("shop", storage="lake", parameters={"least": {"type": "int", "default": 0}})
     shop.source("things", topic="things", format="json", schema=nested)
-    shop.source("orders", topic="orders", format="avro", schema_file=str(tmp_path / "orders.avsc"))
+    framing = {"confluent": {7: str(tmp_path / "orders.avsc")}}
+    shop.source("orders", topic="orders", format="avro", schema_file=str(tmp_path / "orders.avsc"), framing=framing)
     shop.flow("things_staged", zone="staging", from_="things")
     deletes = {"topic": "out", "key": "key", "tombstone_when": "n < 0"}
     shop.flow(

@@ -46,8 +46,16 @@ _RAW_TYPES: Final = {"BINARY": BinaryType(), "STRING": StringType(), "INT": Inte
 RAW_SCHEMA: Final = StructType([StructField(name, _RAW_TYPES[kind]) for name, kind in RAW_COLUMNS.items()])
 #: before the names of columns of the record, where those of the value are beside them
 _RAW: Final = "__raw_"
-#: of values that begin with one
-_SCHEMA_ID: Final = 1
+#: of given rows that become framed values. Registries count from 1, so no producer has it.
+_SCHEMA_ID: Final = (1 << 31) - 1
+
+
+def accept_given_rows(source: Source) -> Source:
+    """Return a source that also decodes given rows: values with their schema id have the schema of the source."""
+    framing = source.framing
+    if framing is None or framing.any_id:
+        return source
+    return replace(source, framing=replace(framing, schema_files={**framing.schema_files, _SCHEMA_ID: None}))
 
 
 def given_rows(spark: SparkSession, schema: StructType, rows: Rows, topic: str) -> DataFrame:

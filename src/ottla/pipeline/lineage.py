@@ -32,7 +32,6 @@ TIMESTAMP = "_timestamp"
 LINEAGE = "_lineage"
 #: what a row that comes from one record carries
 RECORD_COLUMNS = (TOPIC, PARTITION, OFFSET)
-LINEAGE_TYPE = "ARRAY<STRUCT<topic: STRING, partition: INT, first: BIGINT, last: BIGINT>>"
 
 #: columns of a raw table, in order, with their types
 RAW_COLUMNS = {

@@ -32,7 +32,7 @@ from ottla.pipeline.declaration import Declaration, Flow, TableSink, TopicSink
 from ottla.pipeline.decorators import Pipeline
 from ottla.pipeline.environments import Arguments
 from ottla.pipeline.flow_tests import FlowTest
-from ottla.pipeline.given_rows import RAW_SCHEMA, Rows, given_records, given_rows
+from ottla.pipeline.given_rows import RAW_SCHEMA, Rows, accept_given_rows, given_records, given_rows
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import stored_schema
 from ottla.pipeline.layout import Layout, resolve
@@ -173,9 +173,10 @@ class FlowTester:
     """Runs flows of one pipeline on given rows."""
 
     def __init__(self, declaration: Declaration, spark: SparkSession) -> None:
-        self._declaration = declaration
+        sources = {name: accept_given_rows(source) for name, source in declaration.sources.items()}
+        self._declaration = replace(declaration, sources=sources)
         self._spark = spark
-        self._graph = Graph(declaration)
+        self._graph = Graph(self._declaration)
         #: of flows that have been inputs
         self._schemas: dict[str, StructType] = {}
         for path in own_modules(self._graph):
