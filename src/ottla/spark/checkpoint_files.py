@@ -104,14 +104,19 @@ class CheckpointFiles:
         for path in deleted:
             log.warning("deleting a file of the checkpoint that a power failure left incomplete path=%s", path)
             _delete(path)
-        repeated = list(self._state_to_be_repeated())
-        for path in repeated:
-            _delete(path)
-        deleted += repeated
+        deleted += self.delete_repeated_state()
         for path in (*deleted, *self._checked_entries()):
             # A checksum file can be older or newer than its file. Spark reads a file without one.
             _delete(checksum_file(path))
         return deleted
+
+    def delete_repeated_state(self) -> list[str]:
+        """Delete the state that was written by a batch which is planned and not complete. Return the paths."""
+        repeated = list(self._state_to_be_repeated()) if self._path is not None else []
+        for path in repeated:
+            _delete(path)
+            _delete(checksum_file(path))
+        return repeated
 
     def _state_to_be_repeated(self) -> Iterator[str]:
         """Yield the files with state that is newer than what the next batch reads."""

@@ -8,8 +8,9 @@ A checkpoint of Spark has a file ``offsets/N`` with the end offsets of each batc
     backup = apply_repair(state, positions, "earliest")
 
 ``apply_repair`` replaces the end offsets of the last completed batch, and removes a batch that was planned and not
-completed, so that Spark plans it again. If a sink has that batch already, it refuses the new one, because its offsets
-differ. A copy of both files stays in the checkpoint. The query must not run.
+completed, with the state that it has written on a local disk, so that Spark plans it again. If a sink has that batch
+already, it refuses the new one, because its offsets differ. A copy of both offset files stays in the checkpoint. The
+query must not run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pyarrow import fs
 
 from ottla.model.errors import OttlaError
 from ottla.model.types import TopicPartition
+from ottla.spark.checkpoint_files import CheckpointFiles
 from ottla.spark.offsets import PartitionOffsets
 from ottla.spark.source_offsets import batch_ids
 from ottla.spark.staging import StagingError, open_filesystem
@@ -210,8 +212,10 @@ def apply_repair(state: CheckpointState, positions: list[Position], target: Targ
     for file in (state.completed, state.planned):
         if file is not None:
             _write_file(f"{backup}/offsets-{file.batch_id}", file.content)
-    # In this order: after a crash between the two, the checkpoint is as before the planned batch, and still valid.
+    # In this order: the checkpoint is valid after a crash between any two of the steps.
     if state.planned is not None:
+        # Spark would keep this state, although the next batch with this number reads other offsets.
+        CheckpointFiles(state.location).delete_repeated_state()
         _delete_file(f"{state.location}/offsets/{state.planned.batch_id}")
     if state.completed is not None and changed:
         _write_file(

@@ -104,6 +104,18 @@ def test_planned_batch_is_removed_so_that_spark_plans_it_again(tmp_path: Path) -
     assert read_checkpoint(str(checkpoint)).planned is None
 
 
+def test_state_that_a_removed_batch_has_written_is_deleted(tmp_path: Path) -> None:
+    """Spark leaves a state file that exists as it is, so the batch with other offsets would keep the old state."""
+    write_checkpoint(tmp_path, '{"t":{"0":5}}', '{"t":{"0":50}}', completed=1)
+    state = tmp_path / "state" / "0" / "1"
+    state.mkdir(parents=True)
+    for name in ("1.changelog", "2.changelog", ".2.changelog.crc", "2.zip"):
+        (state / name).write_text("state")
+    found = read_checkpoint(str(tmp_path))
+    assert apply_repair(found, compare(found, {T0: LogRange(0, 9)}), None) is not None
+    assert [path.name for path in state.iterdir()] == ["1.changelog"]
+
+
 def test_unreadable_first_batch_is_removed_and_the_query_starts_again(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path, '{"t":{"0":50}}', completed=0)
     state = read_checkpoint(str(checkpoint))
