@@ -58,9 +58,14 @@ class Admin:
         self.view.apply(changes)
 
     async def create_topic(self, name: str, partitions: int = 1) -> int:
+        code, _ = await self.create_topic_with_id(name, partitions)
+        return code
+
+    async def create_topic_with_id(self, name: str, partitions: int) -> tuple[int, bytes]:
+        """Return the error code and the topic id of the reply."""
         wanted = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         answer = await create_topics(self.services, CreateTopicsRequest(topics=[wanted]), self.context)
-        return answer.topics[0].error_code
+        return answer.topics[0].error_code, answer.topics[0].topic_id
 
     async def create_partitions(self, name: str, count: int) -> int:
         wanted = CreatePartitionsTopic(name=name, count=count, assignments=None)
