@@ -327,7 +327,7 @@ class Exporter:
             yield view
             return
         for name in tuple(inputs):
-            decoded = self.graph.source_of(name) if source is not None else None
+            decoded = self.graph.decoded_input(flow, name)
             if decoded is not None:
                 view = self._decoded(flow, decoded, inputs[name])
                 inputs[name] = replace(view, condition="__cause IS NULL", hidden=_HIDDEN, watermark=decoded.watermark)
