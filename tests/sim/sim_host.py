@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Literal
 
-from sim_loop import LIFE, Life, VirtualLoop, run_in_life
+from sim_loop import LIFE, ContextLoop, Life, VirtualLoop, run_in_life
 from sim_network import HostNetwork, SimulatedNetwork
-from sim_store import SimulatedTree
 
 from ottla.broker.broker import Broker
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import TopicPartition
 from ottla.testing.disk import Call, DiskCut, MemoryDisk, _Fault
+from ottla.testing.metadata_store import SimulatedEnsemble
 
 Keep = Literal["process", "power"]
 Trace = Callable[[str], None]
@@ -125,14 +125,14 @@ class BrokerHost:
     """One machine with one broker, which runs or not."""
 
     def __init__(
-        self, broker_id: int, *, loop: VirtualLoop, network: SimulatedNetwork, tree: SimulatedTree, rng: Random,
+        self, broker_id: int, *, loop: VirtualLoop, network: SimulatedNetwork, ensemble: SimulatedEnsemble, rng: Random,
         trace: Trace, settings: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.broker_id = broker_id
         self.name = f"broker-{broker_id}"
         self._loop = loop
         self._network = network
-        self._tree = tree
+        self._ensemble = ensemble
         self._rng = rng
         self._trace = trace
         properties = {**SETTINGS, "broker.id": str(broker_id), "listeners": f"PLAINTEXT://{self.name}:{PORT}"}
@@ -210,7 +210,9 @@ class BrokerHost:
     def _open_store(self, path: str) -> Any:
         # The broker checks that the file of its store is there when its directory is not new.
         self.disk.write_file(path, b"simulated", sync=True)
-        return self._tree.connect()
+        store = self._ensemble.connect(self.name)
+        store._loop = ContextLoop(self._loop, self._life)
+        return store
 
     def _job_delay(self) -> float:
         return self._rng.expovariate(1 / self.disk_delay_s)
@@ -249,6 +251,7 @@ class BrokerHost:
         self.ends[cause] = self.ends.get(cause, 0) + 1
         self._loop.end_life(self._life)
         self._network.end_host(self.name, lose_bytes=self._crash_keep == "power")
+        self._ensemble.crash(self.name)
         self.is_ready = False
 
     def _boot(self) -> None:

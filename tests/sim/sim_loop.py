@@ -133,14 +133,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().close()
 
 
+class ContextLoop:
+    """Schedules callbacks so that they belong to one life, whoever calls; None is the world outside of processes."""
+
+    def __init__(self, loop: VirtualLoop, life: Life | None) -> None:
+        self._loop = loop
+        self._context = contextvars.Context()
+        self._context.run(LIFE.set, life)
+        self.time = loop.time
+        self.create_future = loop.create_future
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        return self._loop.call_soon(callback, *args, context=self._context)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay, callback, *args, context=self._context)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        return self._loop.call_at(when, callback, *args, context=self._context)
+
+
 def run_in_life(life: Life | None, call: Callable[..., Any], *args: Any) -> Any:
     """Call a function so that all that it schedules belongs to ``life``."""
     context = contextvars.copy_context()
     context.run(LIFE.set, life)
     return context.run(call, *args)
-
-
-def context_of(life: Life | None) -> contextvars.Context:
-    context = contextvars.copy_context()
-    context.run(LIFE.set, life)
-    return context

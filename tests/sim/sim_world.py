@@ -14,14 +14,14 @@ from sim_client import Client, Lost
 from sim_faults import Faults
 from sim_host import WALL_START_MS, BrokerHost, Keep
 from sim_invariants import Invariants
-from sim_loop import START_S, Stuck, VirtualLoop
+from sim_loop import START_S, ContextLoop, Stuck, VirtualLoop
 from sim_network import SimulatedNetwork
 from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
 from sim_readers import FinalReader, Reader
-from sim_store import SimulatedTree
 
 from ottla.model.types import TopicPartition
 from ottla.testing.history import History, Outcome, Place, Recorder, check
+from ottla.testing.metadata_store import SimulatedEnsemble
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 TOPIC = "events"
@@ -82,11 +82,13 @@ class World:
         self.loop = VirtualLoop()
         self.rng = Random(f"{seed}/world")
         self.network = SimulatedNetwork(self.loop, Random(f"{seed}/network"), self.trace)
-        self.tree = SimulatedTree(self.loop, Random(f"{seed}/store"))
+        self.ensemble = SimulatedEnsemble(
+            ContextLoop(self.loop, None), Random(f"{seed}/metadata"), trace=self.trace
+        )  # fmt: skip
         self.hosts = {
             number: BrokerHost(
-                number, loop=self.loop, network=self.network, tree=self.tree, rng=Random(f"{seed}/broker-{number}"),
-                trace=self.trace,
+                number, loop=self.loop, network=self.network, ensemble=self.ensemble, trace=self.trace,
+                rng=Random(f"{seed}/broker-{number}"),
             )
             for number in range(1, brokers + 1)
         }  # fmt: skip
@@ -160,7 +162,8 @@ class World:
     async def _main(self) -> None:
         for host in self.hosts.values():
             host.start()
-        await self._create_topic()
+        async with asyncio.timeout(PROGRESS_S):
+            await self._create_topic()
         clients = self._clients()
         self.client_names = [client.name for client in clients]
         tasks = [asyncio.create_task(client.run(), name=client.name) for client in clients]
