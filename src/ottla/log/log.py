@@ -32,7 +32,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from ottla.env.disk import Disk
-from ottla.log import truncation
+from ottla.log import replication, truncation
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
 from ottla.log.opening import InlineBudget, limits_past, open_inline, rules_for
@@ -111,9 +111,11 @@ class Log:
         #: creates the folder before the first append, so that creating a topic is cheap; None if the folder exists
         self.make_folder: Callable[[], None] | None = None
         #: called with each segment that was sealed
-        self.on_roll: Callable[[Log, Segment], None] = _ignore_roll
+        self.on_roll: Callable[[Log, Segment], None] = _ignore
         #: called before a truncation with the new end offset, and the new log start offset if it is not lower
-        self.lower_checkpoints: Callable[[Log, int, int | None], None] = _ignore_truncation
+        self.lower_checkpoints: Callable[[Log, int, int | None], None] = _ignore
+        #: called before a batch that does not follow the log end is appended, with the log end; see `replication.py`
+        self.on_gap: Callable[[Log, int], None] = _ignore
         #: how many bytes of batches may still be opened in this turn; all logs of a broker share one budget
         self.inline_budget = InlineBudget()
 
@@ -246,7 +248,7 @@ class Log:
             self.disk.pwritev(segment.file.fd, [head, view[start + PREFIX_BYTES : end]], segment.size_bytes)
             self.written_end_offset = last + 1
         if not segment.size_bytes:
-            self._begin_segment(max_ts, now_ms)
+            self.begin_segment(max_ts, now_ms)
         segment.note_append(last, size, max_ts, self._index_interval_bytes)
         if entry is not None:
             is_new = entry.next_sequence < 0
@@ -277,22 +279,17 @@ class Log:
             producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch, timestamp=now_ms
         )
         if not commit:
-            self._aborted_in(self.active)  # loading a damaged index may raise: do it before any change
+            self.aborted_in(self.active)  # loading a damaged index may raise: do it before any change
         if not self._prepared:
             self._prepare()
         segment, size, base = self.active, len(batch), self.log_end_offset
-        if (
-            segment.size_bytes + size > self._segment_bytes
-            or now_ms > self._roll_after_ms
-            or base - segment.base_offset > RELATIVE_OFFSET_MAX
-            or len(segment.offset_index.entries) >= self._index_entries_max
-        ) and segment.size_bytes:
+        if self.needs_roll(size, now_ms, base):
             segment = self.roll()
         self.pending.append(_pack_prefix(base, size - LENGTH_END, self.leader_epoch))
         self.pending.append(batch[PREFIX_BYTES:])
         segment.pending_bytes += size
         if not segment.size_bytes:
-            self._begin_segment(now_ms, now_ms)
+            self.begin_segment(now_ms, now_ms)
         segment.note_append(base, size, now_ms, self._index_interval_bytes)
         ended = self.producers.end(
             producer_id, producer_epoch, coordinator_epoch=coordinator_epoch, offset=base, timestamp=now_ms
@@ -306,6 +303,16 @@ class Log:
         if segment.pending_bytes > PENDING_BYTES_MAX:
             self.write_pending()
         return base, base + 1
+
+    def append_as_follower(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> tuple[int, int]:
+        """Append the complete batches in ``records`` exactly as the leader stores them.
+
+        Return the first offset and the log end offset. Ignore an incomplete last batch. ``leader_epoch`` is the epoch
+        in which the leader sent them. Raise CorruptMessage or UnexpectedAppendOffset, without a change, if a batch is
+        invalid. Raise OSError if a write fails; the log then has none of the batches, and no pending ones. An empty log
+        that starts inside of the first batch starts again at that batch.
+        """
+        return replication.append_as_follower(self, records, leader_epoch=leader_epoch, now_ms=now_ms)
 
     def _transform(
         self, buffer: FrameBuffer, view: memoryview, start: int, end: int, now_ms: int, opened: TopicSettings | None
@@ -360,15 +367,19 @@ class Log:
 
         This runs before the first append instead of at the start, so that opening thousands of logs reads no file.
         """
-        self.make_folder_if_new()
+        self.prepare_segment()
         if self.epochs.assign(self.leader_epoch, self.log_end_offset):
             self._epochs_synced = False
         if not self._epochs_synced:
             self.write_epochs(self.epochs, sync=False)
+        self._prepared = True
+
+    def prepare_segment(self) -> None:
+        """Create the folder if the log has none, and load the timestamps by which the log rolls."""
+        self.make_folder_if_new()
         self.active.load_times()
         self.active.load_first_timestamp()
         self._roll_after_ms = self._roll_deadline()
-        self._prepared = True
 
     def make_folder_if_new(self) -> None:
         """Create the folder if the log was created without it."""
@@ -393,6 +404,16 @@ class Log:
 
     # -- segments -------------------------------------------------------------------------------------------------
 
+    def needs_roll(self, size_bytes: int, max_timestamp: int, last_offset: int) -> bool:
+        """Return whether a batch with these properties must be appended to a new segment."""
+        segment = self.active
+        return segment.size_bytes > 0 and (
+            segment.size_bytes + size_bytes > self._segment_bytes
+            or max_timestamp > self._roll_after_ms
+            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+            or len(segment.offset_index.entries) >= self._index_entries_max
+        )
+
     def roll(self) -> Segment:
         """Seal the active segment. Return the new active segment, which starts at the log end offset."""
         self.write_pending()
@@ -408,7 +429,7 @@ class Log:
         self.on_roll(self, sealed)
         return segment
 
-    def _begin_segment(self, first_timestamp: int, now_ms: int) -> None:
+    def begin_segment(self, first_timestamp: int, now_ms: int) -> None:
         self.active.first_timestamp = first_timestamp
         self._active_since_ms = now_ms
         self._roll_after_ms = self._roll_deadline()
@@ -577,7 +598,7 @@ class Log:
         """Return every aborted transaction that overlaps [start, end)."""
         found = []
         for segment in self.segments[max(bisect_right(self.segments, start, key=_base_offset) - 1, 0) :]:
-            for each in self._aborted_in(segment):
+            for each in self.aborted_in(segment):
                 if each.last_offset >= start and each.first_offset < end:
                     found.append(each)
                 if each.last_stable_offset >= end:
@@ -588,7 +609,7 @@ class Log:
     def aborted_within(self, offset: int, region: FileRegion, end_offset: int) -> list[tuple[int, int]]:
         """Return the aborted transactions in ``region``, which ``read`` returned for ``offset`` and ``end_offset``."""
         segments = self.segments[max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0) :]
-        if not any(map(self._aborted_in, segments)):
+        if not any(map(self.aborted_in, segments)):
             return []
         for segment in segments:
             if segment.is_open and segment.file is region.file:
@@ -598,7 +619,7 @@ class Log:
                 break
         return self.aborted_transactions(offset, end_offset)
 
-    def _aborted_in(self, segment: Segment) -> list[EndedTransaction]:
+    def aborted_in(self, segment: Segment) -> list[EndedTransaction]:
         """Return the segment's aborted transactions; rebuild a damaged transaction index from the batches."""
         try:
             return segment.aborted
@@ -622,18 +643,12 @@ class Log:
     def offset_for_timestamp(
         self, timestamp: int, end_offset: int, find: FindRecord = find_timestamp
     ) -> tuple[int, int] | None:
-        """Return offset and timestamp of the first record at or after ``timestamp``; None if there is none.
-
-        ``find`` opens a batch and finds the record in it.
-        """
+        """Return offset and timestamp of the first record at or after ``timestamp``; None if there is none."""
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
         return find_offset(list(self.segments), timestamp, self.log_start_offset, end_offset, inflate_max, find)
 
     def newest_timestamp(self, find: FindRecord = max_timestamp_record) -> tuple[int, int] | None:
-        """Return offset and timestamp of the written record with the largest timestamp; None if there is none.
-
-        ``find`` opens a batch and finds the record in it.
-        """
+        """Return offset and timestamp of the written record with the largest timestamp; None if there is none."""
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
         return find_newest(list(self.segments), self.written_end_offset, inflate_max, find)
 
@@ -777,9 +792,5 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _ignore_roll(log: Log, segment: Segment) -> None:
-    pass
-
-
-def _ignore_truncation(log: Log, end_offset: int, log_start_offset: int | None) -> None:
+def _ignore(*_: object) -> None:
     pass

@@ -109,7 +109,7 @@ def open_log(
         log_start_offset=start_offset, log_end_offset=end_offset, epochs=epochs, producers=producers,
         epochs_synced=was_clean,
     )  # fmt: skip
-    if cleaner_offset is not None and start_offset <= cleaner_offset <= end_offset:
+    if cleaner_offset is not None and segments[0].base_offset <= cleaner_offset <= end_offset:
         # Otherwise these are not the files that were compacted, and the whole log is dirty.
         opened.first_dirty_offset = cleaner_offset
     return opened

@@ -271,6 +271,7 @@ class LogStore:
     def _add(self, directory: LogDir, opened: Log) -> Log:
         opened.on_roll = self._sync_sealed_segment
         opened.lower_checkpoints = self._lower_checkpoints
+        opened.on_gap = self._note_gap
         directory.logs[opened.name] = opened
         self.logs[opened.name] = opened
         return opened
@@ -492,6 +493,11 @@ class LogStore:
         directory = self.dir_of(of)
         of.first_dirty_offset = directory.cleaner_offsets[of.name] = offset
         directory.note_checkpointed({of.name: offset})
+
+    def _note_gap(self, of: Log, offset: int) -> None:
+        """Sync the fact that the log has gaps: its leader has compacted it below ``offset``."""
+        self.note_cleaned(of, offset)
+        self.write_cleaner_offsets(self.dir_of(of))
 
     def write_cleaner_offsets(self, directory: LogDir) -> None:
         """Write and sync the cleaner's checkpoint if it changed. Recovery needs it for logs compacted in the past."""

@@ -77,6 +77,8 @@ def truncate_to(of: Log, offset: int) -> None:
         of.failure = f"the truncation to offset {offset} failed: {error}"
         raise
     remaining.synced_bytes = remaining.size_bytes
+    if not of.unsynced():
+        of.synced_end_offset = end_offset
 
 
 def truncate_fully_and_start_at(of: Log, offset: int) -> None:

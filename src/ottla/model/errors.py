@@ -3,7 +3,8 @@
     OttlaError                     base class of all exceptions of this package
     ├── KafkaError                 has a Kafka error code, which is sent to the client
     │   └── (one class per code that is raised, below)
-    └── StartError                 the broker cannot start; the text says what to do, and no file was changed
+    ├── StartError                 the broker cannot start; the text says what to do, and no file was changed
+    └── UnexpectedAppendOffset     a batch from the leader does not continue the follower's log
 
 Only ``broker/dispatch.py`` turns exceptions into codes. A failure of one partition among many is a value, not an
 exception.
@@ -112,6 +113,15 @@ class OttlaError(Exception):
 
 class StartError(OttlaError):
     """The broker cannot start. The text tells the operator what to do."""
+
+
+class UnexpectedAppendOffset(OttlaError):
+    """A batch from the leader begins before the end of the follower's log, or before the end of the batch before it."""
+
+    def __init__(self, base_offset: int, last_offset: int, end_offset: int) -> None:
+        super().__init__(f"the batch has the offsets {base_offset} to {last_offset}, the log ends at {end_offset}")
+        self.base_offset = base_offset
+        self.last_offset = last_offset
 
 
 class RecordError(NamedTuple):
