@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from sim_client import batches
 from sim_host import BrokerHost
 
+from ottla.log.transactions import read_marker
+from ottla.model.batch import CONTROL
 from ottla.testing.history import Place
 
 if TYPE_CHECKING:
@@ -71,5 +75,75 @@ class Invariants:
                 if mismatches:
                     self._say("replay-differs", f"{host.name}: {mismatches} shards differ from a replay of their log")
 
+        self._check_logs()
+
+    def _check_logs(self) -> None:
+        """Read the batches of the data partitions from the disk of each broker."""
+        for host in self._world.hosts.values():
+            if host.broker is None or not host.is_ready:
+                continue
+            for place in self._world.places:
+                partition = host.broker.replicas.find(place.topic, place.partition)
+                if partition is not None and not partition.offline:
+                    found = list(_batches_of(partition.log))
+                    self._check_batches(f"{host.name} {place}", found)
+                    self._check_markers(f"{host.name} {place}", found, stopped_cleanly="clean stop" in host.ends)
+
+    def _check_markers(self, where: str, found: list[tuple[Any, bytes]], *, stopped_cleanly: bool) -> None:
+        """Each transaction has one marker.
+
+        A coordinator that is loaded after a restart writes again the markers that it does not know to be durable. These
+        have the same result. An unclean restart increases the leader epoch; a clean one does not, and is not judged.
+        """
+        #: by producer: the epoch, the leader epoch and the result of the last marker, if no records follow it
+        last: dict[int, tuple[int, int, bool]] = {}
+        for header, content in found:
+            producer = header.producer_id
+            if not header.attributes & CONTROL:
+                last.pop(producer, None)
+                continue
+            marker = read_marker(content)
+            assert marker is not None
+            before = last.get(producer)
+            last[producer] = header.producer_epoch, header.leader_epoch, marker.commit
+            if before is None or before[0] != header.producer_epoch:
+                continue
+            line = f"{where}: offset {header.base_offset}, producer {producer}"
+            if before[2] != marker.commit:
+                self._say("two-results", line)
+            elif before[1] == header.leader_epoch and not stopped_cleanly:
+                self._say("two-markers", line)
+
+    def _check_batches(self, where: str, found: list[tuple[Any, bytes]]) -> None:
+        """Offsets have no gaps, leader epochs do not go back, and sequence numbers have no gaps."""
+        offset, epoch = None, -1
+        sequences: dict[tuple[int, int], int] = {}
+        for header, _ in found:
+            if offset is not None and header.base_offset != offset:
+                self._say("gap-in-offsets", f"{where}: {header.base_offset} follows {offset - 1}")
+            if header.leader_epoch < epoch:
+                self._say("epochs-out-of-order", f"{where}: epoch {header.leader_epoch} follows {epoch}")
+            offset, epoch = header.next_offset, header.leader_epoch
+            producer = header.producer_id
+            if producer >= 0 and not header.attributes & CONTROL:
+                key = producer, header.producer_epoch
+                expected = sequences.get(key, header.base_sequence if key[1] else 0)
+                if header.base_sequence != expected:
+                    line = f"{where}: producer {producer} sent {header.base_sequence} after {expected - 1}"
+                    self._say("gap-in-sequences", line)
+                sequences[key] = header.base_sequence + header.record_count
+
     def _say(self, name: str, line: str) -> None:
         self._world.violation(name, line)
+
+
+def _batches_of(log: Any) -> Iterator[tuple[Any, bytes]]:
+    offset = log.log_start_offset
+    while offset < log.written_end_offset:
+        region = log.read(offset, 1 << 30, log.written_end_offset, at_least_one=True)
+        if region is None:
+            return
+        for header, content in batches(region.read()):
+            if header.base_offset >= offset:
+                yield header, content
+                offset = header.next_offset

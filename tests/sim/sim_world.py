@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from sim_admin import Administrator
 from sim_client import Client, Lost
 from sim_faults import Faults
+from sim_groups import GroupMember, GroupOracle
 from sim_host import WALL_START_MS, BrokerHost, Keep
 from sim_invariants import Invariants
 from sim_loop import START_S, ContextLoop, Stuck, VirtualLoop
@@ -94,6 +96,7 @@ class World:
         }  # fmt: skip
         self.history = VirtualRecorder()
         self.invariants = Invariants(self)
+        self.groups = GroupOracle(self)
         self.faults = Faults(self)
         self.violations: dict[str, list[str]] = {}
         self.is_over = False
@@ -222,4 +225,7 @@ class World:
         self._groups = [f"group-of-{each}" for each in ids]
         self.has_transactions = bool(ids)
         clients += [Reader(self, f"reader-{n}") for n in range(rng.randint(1, 2))]
+        if rng.random() < 0.5:
+            clients += [GroupMember(self, f"member-{n}", "members") for n in range(rng.randint(1, 3))]
+        clients += [Administrator(self, f"administrator-{n}") for n in range(rng.choice((0, 0, 1)))]
         return clients

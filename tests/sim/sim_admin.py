@@ -1,0 +1,125 @@
+"""A simulated administrator: creates, changes and deletes topics of its own, and checks what it was told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sim_client import Client, Lost, batch
+
+from ottla.model.errors import ErrorCode
+from ottla.testing.raw import produce_request
+from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+if TYPE_CHECKING:
+    from sim_world import World
+
+_TOPIC_RESOURCE = 2
+_SET = 0
+_RETENTION = "retention.ms"
+
+
+class Administrator(Client):
+    """Works on one topic at a time; no other client changes it."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self._numbers = 0
+
+    async def run(self) -> None:
+        while not self.is_over:
+            self._numbers += 1
+            topic = f"{self.name}-{self._numbers}"
+            await self._create(topic)
+            await self._use(topic)
+            await self._delete(topic)
+
+    async def _use(self, topic: str) -> None:
+        #: the least number of partitions, and the retentions that DescribeConfigs may return
+        partitions, retentions = 1, {"604800000"}
+        while not self.is_over and self.rng.random() > 0.1:
+            try:
+                action = self.rng.choice(("partitions", "config", "records", "look"))
+                if action == "partitions":
+                    partitions = await self._add_partition(topic, partitions)
+                elif action == "config":
+                    await self._set_retention(topic, retentions)
+                elif action == "records":
+                    await self._delete_records(topic)
+                else:
+                    await self._look(topic, partitions, retentions)
+            except Lost:
+                pass
+            await self.pause(0.2)
+
+    async def _create(self, name: str) -> None:
+        topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        while True:
+            try:
+                (made,) = (await self.ask(CreateTopicsRequest(topics=[topic], timeout=3000), 7)).topics
+                if made.error_code in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    return
+            except Lost:
+                pass
+            await self.pause(0.1)
+
+    async def _delete(self, name: str) -> None:
+        state = DeleteTopicState(name=name)
+        while True:
+            try:
+                (row,) = (await self.ask(DeleteTopicsRequest(topics=[state], timeout=3000), 6)).responses
+                if row.error_code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                    return
+            except Lost:
+                pass
+            await self.pause(0.1)
+
+    async def _add_partition(self, name: str, partitions: int) -> int:
+        topic = CreatePartitionsTopic(name=name, count=partitions + 1, assignments=None)
+        (row,) = (await self.ask(CreatePartitionsRequest(topics=[topic], timeout=3000), 3)).results
+        # After a lost reply, the partition that this request asks for may exist already.
+        return partitions + 1 if row.error_code in (0, ErrorCode.INVALID_PARTITIONS) else partitions
+
+    async def _set_retention(self, name: str, retentions: set[str]) -> None:
+        value = str(self.rng.randint(1_000_000, 9_000_000))
+        retentions.add(value)
+        config = AlterableConfig(name=_RETENTION, config_operation=_SET, value=value)
+        resource = AlterConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=name, configs=[config])
+        (row,) = (await self.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)).responses
+        if not row.error_code:
+            retentions.intersection_update({value})
+
+    async def _delete_records(self, name: str) -> None:
+        content = batch(["deleted"], self.world.now_ms())
+        row: Any = (await self.ask(produce_request((name, 0, content), acks=-1, timeout_ms=2000), 11)).responses[0]
+        if row.partition_responses[0].error_code:
+            return
+        offset = row.partition_responses[0].base_offset
+        rows = [DeleteRecordsPartition(partition_index=0, offset=offset)]
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=rows)], timeout=2000)
+        (deleted,) = (await self.ask(request, 2)).topics[0].partitions
+        if not deleted.error_code and deleted.low_watermark < offset:
+            self.world.violation("records-not-deleted", f"{name}: {deleted.low_watermark} instead of {offset}")
+
+    async def _look(self, name: str, partitions: int, retentions: set[str]) -> None:
+        """Compare what the broker says with what this client was told."""
+        (found,) = (await self.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 9)).topics
+        if found.error_code or len(found.partitions) < partitions:
+            line = f"{name}: error {found.error_code}, {len(found.partitions)} of {partitions} partitions"
+            self.world.violation("topic-lost", line)
+        resource = DescribeConfigsResource(
+            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=[_RETENTION]
+        )
+        (described,) = (await self.ask(DescribeConfigsRequest(resources=[resource]), 4)).results
+        values = [row.value for row in described.configs]
+        if not described.error_code and values[0] not in retentions:
+            self.world.violation("config-lost", f"{name}: {values[0]}, not one of {sorted(retentions)}")
