@@ -28,7 +28,7 @@ from ottla.model.errors import ErrorCode, InvalidPartitions, InvalidTopic, Kafka
 from ottla.testing.metadata_store import SimulatedEnsemble, Timing
 
 #: `make test` always takes the same examples; `make properties` looks for new ones
-EXAMPLES = 2000 if "OTTLA_RANDOM_EXAMPLES" in os.environ else 80
+EXAMPLES = 2000 if "OTTLA_RANDOM_EXAMPLES" in os.environ else 200
 BROKERS = 2
 
 NONE, TIMED_OUT, IMPOSSIBLE = 0, ErrorCode.REQUEST_TIMED_OUT, -1
@@ -82,7 +82,8 @@ class Request:
     async def send(self, admin: Admin) -> tuple[int, bytes | int | None]:
         """Return the error code of the answer, and the id of the topic or of the first producer, if it has one."""
         if self.kind == "create":
-            return await admin.create_topic_with_id(self.name, self.argument)
+            partitions, config = self.argument
+            return await admin.create_topic_with_id(self.name, partitions, dict(config))
         if self.kind == "block":
             try:
                 return NONE, await ProducerIds(admin.store, admin.services.broker_id).next()
@@ -115,7 +116,7 @@ class Request:
                 return EXISTS, state
             if any(other.replace(".", "_") == self.name.replace(".", "_") for other in topics):
                 return InvalidTopic.code, state
-            return NONE, state.with_topic(self.name, created_id, self.argument)
+            return NONE, state.with_topic(self.name, created_id, *self.argument)
         if self.name in ("group", "broker"):
             known = dict(state.configs).get(self.name, ())
             return NONE, state.with_config(self.name, self._changed(known))
@@ -197,9 +198,12 @@ CONFIGS: dict[str, dict[str, tuple[str | None, ...]]] = {
 FAULTS = ("break", "expire", "lose applied", "lose unapplied", "cut")
 #: kinds of requests of one run, so that its requests meet at the same resource
 THEMES = (
-    ("grow", "grow", "recreate"),
+    ("grow", "recreate"),
+    ("grow", "recreate"),
     ("grow", "config t", "delete", "create"),
     ("config t", "recreate"),
+    ("config t", "recreate"),
+    ("config group", "regroup"),
     ("config group", "regroup"),
     ("config broker",),
     ("collide", "collide", "delete"),
@@ -210,16 +214,17 @@ THEMES = (
 
 def random_requests(rng: Random, kind: str) -> list[Request]:
     """Return the requests of one kind that a client sends one after the other."""
+    create = Request("create", "t", (rng.randint(1, 3), rng.choice(((), (("retention.ms", "2000"),)))))
     if kind == "create":
-        return [Request("create", "t", rng.randint(1, 3))]
+        return [create]
     if kind == "recreate":
-        return [Request("delete", "t"), Request("create", "t", rng.randint(1, 3))]
+        return [Request("delete", "t"), create]
     if kind == "grow":
         return [Request("grow", "t", rng.randint(2, 9))]
     if kind == "delete":
         return [Request("delete", rng.choice(("t", "a.b", "a_b")))]
     if kind == "collide":
-        return [Request("create", rng.choice(("a.b", "a_b")), 1)]
+        return [Request("create", rng.choice(("a.b", "a_b")), (1, ()))]
     if kind == "block":
         return [Request("block")]
     if kind == "regroup":
@@ -245,15 +250,20 @@ class Run:
         self._seed = seed
         self._events = 0
         theme = rng.choice(THEMES)
-        clients = rng.randint(2, 3)
-        self._scripts = [
-            (rng.randrange(BROKERS), [request for _ in range(4) for request in random_requests(rng, rng.choice(theme))])
-            for _ in range(clients)
-        ]
+        # A client that starts late has a broker with an old view, which no write of its own has brought up to date.
+        old_view = rng.random() < 0.5
+        #: broker, seconds until the start, requests
+        self._scripts = []
+        for client in range(2 if old_view else rng.randint(2, 3)):
+            broker = client if old_view else rng.randrange(BROKERS)
+            start_s = 0.04 * client if old_view else 0.0
+            kinds = [rng.choice(theme) for _ in range(1 if old_view else rng.randint(2, 4))]
+            script = [request for kind in kinds for request in random_requests(rng, kind)]
+            self._scripts.append((broker, start_s, script))
         self._faults = (
             [(rng.randrange(BROKERS), rng.choice(FAULTS)) for _ in range(rng.randint(1, 4))] if faults else []
         )
-        self._timing = Timing(watch_s=(0.0001, rng.choice((0.001, 0.02, 0.5))))
+        self._timing = Timing(watch_s=(0.0001, 10.0 if old_view else rng.choice((0.001, 0.02, 0.5))))
 
     def execute(self) -> None:
         """Run the clients. Raise AssertionError if no order of their requests explains the answers."""
@@ -267,13 +277,16 @@ class Run:
     async def _main(self, ensemble: SimulatedEnsemble, rng: Random) -> Metadata:
         reader = ensemble.connect("reader")
         await create_skeleton(reader)
-        first = Request("create", "t", 1), Request("set", "group", (("consumer.heartbeat.interval.ms", "6000"),))
-        await self._client(await Admin(reader, broker_id=BROKERS).open(), list(first), rng)
+        first = [
+            Request("create", "t", (1, (("retention.ms", "1000"),))),
+            *([Request("set", "group", (("consumer.heartbeat.interval.ms", "6000"),))] if rng.random() < 0.5 else []),
+        ]
+        await self._client(await Admin(reader, broker_id=BROKERS).open(), 0.0, first, rng)
         admins = [
             await Admin(ensemble.connect(f"broker-{number}"), broker_id=number, seed=self._seed).open()
             for number in range(BROKERS)
         ]
-        clients = [self._client(admins[broker], script, rng) for broker, script in self._scripts]
+        clients = [self._client(admins[broker], start_s, script, rng) for broker, start_s, script in self._scripts]
         await asyncio.gather(*clients, self._disturb(ensemble, rng))
         view = await load_view(reader)
         while any(admin.view.versions != view.versions for admin in admins):
@@ -281,9 +294,10 @@ class Run:
         assert all(admin.view.topics == view.topics for admin in admins)
         return metadata_of(view)
 
-    async def _client(self, admin: Admin, script: list[Request], rng: Random) -> None:
+    async def _client(self, admin: Admin, start_s: float, script: list[Request], rng: Random) -> None:
+        await asyncio.sleep(start_s)
         for request in script:
-            await asyncio.sleep(rng.choice((0, 0, 0.001, 0.01)))
+            await asyncio.sleep(rng.choice((0, 0, 0.001, 0.005)))
             self._events += 1
             call = Call(request, self._events)
             self.calls.append(call)
@@ -335,7 +349,7 @@ def test_no_concurrent_admin_request_times_out_without_faults(seed: int) -> None
 # The checker finds errors
 
 ID = bytes(16)
-T1 = Request("create", "t", 1)
+T1 = Request("create", "t", (1, ()))
 GROW_8, GROW_6 = Request("grow", "t", 8), Request("grow", "t", 6)
 
 

@@ -24,8 +24,8 @@ from ottla.broker.group_metrics import GroupMetrics
 from ottla.broker.metrics import BrokerMetrics
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
-from ottla.cluster.controller import bump_leader_epochs, check_topics, put_state
-from ottla.cluster.decide import read_and_write
+from ottla.cluster.controller import ops_bump_leader_epochs, put_state
+from ottla.cluster.decide import decide_and_write, read_and_write
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
 from ottla.cluster.schema import (
     BROKER_DEFAULT,
@@ -35,6 +35,7 @@ from ottla.cluster.schema import (
     ops_create_skeleton,
     to_json,
     topic_config_path,
+    topic_of,
 )
 from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Node, Op, StoreError, in_multis
 from ottla.cluster.view import ClusterView, TopicView
@@ -257,13 +258,23 @@ class Broker:
             raise StartError(f"the logs cannot be opened: {error}; check the disk") from None
         if not self._log_store.was_clean:
             log.warning("the last stop was not clean: logs were checked and leader epochs go up")
-            own = settings.broker_id
-            bumped = [bump_leader_epochs(topic, own) for topic in self._view.topics.values() if topic.is_led_by(own)]
-            for multi in in_multis(put_state(self._view, topic) for topic in bumped):
-                await self._store.multi([check_topics(self._view), *multi])
+            await self._bump_leader_epochs()
         self._view = services.view = ClusterView()
         self._coordination.settings_changed()
         await self._store.watch("/", self._changed)
+
+    async def _bump_leader_epochs(self) -> None:
+        """Increase the leader epochs of the partitions that this broker leads, 100 topics at a time."""
+        assert self._store is not None
+        own = self._settings.broker_id
+        led = [topic for topic in self._view.topics.values() if topic.is_led_by(own)]
+        for multi in in_multis(put_state(self._view, topic) for topic in led):
+            topics = [topic_of(op.path) for op in multi]
+
+            def decide(view: ClusterView, topics: list[str] = topics) -> tuple[list[Op], None]:
+                return ops_bump_leader_epochs(view, topics, own), None
+
+            await decide_and_write(self._store, self._view, decide, watched=False)
 
     def _load_settings(self) -> dict[TopicPartition, PartitionSpec]:
         """Apply the settings in the store; return the partitions of all topics. Raise MalformedNode."""

@@ -7,7 +7,7 @@ They raise a KafkaError if the request is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ottla.cluster.schema import (
@@ -185,6 +185,12 @@ def ops_update_topic(view: ClusterView, topic: TopicView) -> list[Op]:
         Put(path, topic.assignment_json(), view.versions[path]),
         put_state(view, topic),
     ]
+
+
+def ops_bump_leader_epochs(view: ClusterView, topics: Iterable[str], broker_id: int) -> list[Op]:
+    """Return the operations that increase the leader epochs of the partitions that ``broker_id`` leads."""
+    led = (view.topics[name] for name in topics if name in view.topics and view.topics[name].is_led_by(broker_id))
+    return [check_topics(view), *(put_state(view, bump_leader_epochs(topic, broker_id)) for topic in led)]
 
 
 def check_topics(view: ClusterView) -> Op:

@@ -51,16 +51,17 @@ _READ_BACK_S = 20.0
 
 
 async def decide_and_write(
-    store: MetadataStore, view: ClusterView, decide: Callable[[ClusterView], tuple[Sequence[Op], R]]
-) -> R:
+    store: MetadataStore, view: ClusterView, decide: Callable[[ClusterView], tuple[Sequence[Op], R]], *,
+    watched: bool = True,
+) -> R:  # fmt: skip
     """Write the operations that ``decide`` returns for the current metadata, and return its other result.
 
-    ``view`` is kept current by a watch. ``decide`` must not change anything: it is called again after a conflict, with
-    ``view`` or with a view that was just loaded. Raise the KafkaError of ``decide``; REQUEST_TIMED_OUT if there are too
-    many conflicts, if the store is not connected, or if it is unknown whether the change was applied; PolicyViolation
-    if the change is too large for the store.
+    ``view`` is kept current by a watch if it is ``watched``. ``decide`` must not change anything: it is called again
+    after a conflict, with ``view`` if it is current by then or with a view that was just loaded. Raise the KafkaError
+    of ``decide``; REQUEST_TIMED_OUT if there are too many conflicts, if the store is not connected, or if it is unknown
+    whether the change was applied; PolicyViolation if the change is too large for the store.
     """
-    is_current = store.watches_are_immediate
+    is_current = stays_current = store.watches_are_immediate and watched
     for _ in range(ATTEMPTS_MAX):
         try:
             ops, result = decide(view)
@@ -70,7 +71,7 @@ async def decide_and_write(
         else:
             if (ops and await _write(store, ops)) or (not ops and is_current):
                 return result
-        if not store.watches_are_immediate:
+        if not stays_current:
             view, is_current = await load_view(store), True
     raise _too_many_conflicts()
 

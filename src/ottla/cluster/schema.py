@@ -63,6 +63,11 @@ def topic_path(topic: str) -> str:
     return f"{TOPICS}/{topic}"
 
 
+def topic_of(path: str) -> str:
+    """Return the topic whose node or state is at this path."""
+    return path.removeprefix(TOPICS + "/").partition("/")[0]
+
+
 def state_path(topic: str) -> str:
     return f"{TOPICS}/{topic}/state"
 

@@ -18,7 +18,7 @@ from ottla.wire.messages.alter_configs import AlterableConfig as LegacyConfig
 from ottla.wire.messages.alter_configs import AlterConfigsRequest
 from ottla.wire.messages.alter_configs import AlterConfigsResource as LegacyResource
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -58,12 +58,15 @@ class Admin:
         self.view.apply(changes)
 
     async def create_topic(self, name: str, partitions: int = 1) -> int:
-        code, _ = await self.create_topic_with_id(name, partitions)
+        code, _ = await self.create_topic_with_id(name, partitions, {})
         return code
 
-    async def create_topic_with_id(self, name: str, partitions: int) -> tuple[int, bytes]:
+    async def create_topic_with_id(
+        self, name: str, partitions: int, configs: Mapping[str, str]
+    ) -> tuple[int, bytes]:  # fmt: skip
         """Return the error code and the topic id of the reply."""
-        wanted = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+        rows = [CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
+        wanted = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
         answer = await create_topics(self.services, CreateTopicsRequest(topics=[wanted]), self.context)
         return answer.topics[0].error_code, answer.topics[0].topic_id
 

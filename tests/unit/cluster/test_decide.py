@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from tests.unit.cluster.metadata_store_fixtures import Simulated
 
+from ottla.cluster.controller import ops_bump_leader_epochs, ops_create_topic, put_state
 from ottla.cluster.decide import ATTEMPTS_MAX, Outcome, decide_and_write, load_view, outcome_of, read_and_write
 from ottla.cluster.schema import TOPICS, count_change, ops_create_skeleton
 from ottla.cluster.store import Check, Create, Delete, MultiTooLarge, Node, Op, Put
-from ottla.cluster.view import ClusterView
+from ottla.cluster.view import ClusterView, PartitionView, TopicView
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation
 from ottla.testing.metadata_store import SimulatedEnsemble, SimulatedStore, Timing
 
@@ -181,6 +183,29 @@ def test_change_that_is_too_large_for_the_store_violates_a_policy() -> None:
             await store.multi([large])
         with pytest.raises(PolicyViolation, match="2000070 bytes"):
             await decide_and_write(store, view, lambda view: ([large], None))
+
+    play(scenario)
+
+
+def test_leader_epochs_are_bumped_once_after_a_conflict_and_only_of_own_partitions() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        one, _ = await open_tree(ensemble)
+        view = await load_view(one)
+        for name, leader in (("mine", 1), ("other", 2), ("changed", 1)):
+            partition = PartitionView(leader=leader, leader_epoch=0, replicas=(1, 2), isr=(1, 2))
+            topic = TopicView(name=name, topic_id=name.encode().ljust(16), partitions=(partition,))
+            await one.multi(ops_create_topic(view, topic))
+        view = await load_view(one)
+        changed = replace(view.topics["changed"], partitions=(partition.changed(isr=(1,)),))
+        await one.multi([put_state(view, changed)])
+        await decide_and_write(
+            one, view, lambda current: (ops_bump_leader_epochs(current, list(view.topics), 1), None), watched=False
+        )
+        topics = (await load_view(one)).topics
+        assert {name: topic.partitions[0].leader_epoch for name, topic in topics.items()} == {
+            "mine": 1, "other": 0, "changed": 1,
+        }  # fmt: skip
+        assert topics["changed"].partitions[0].isr == (1,)
 
     play(scenario)
 
