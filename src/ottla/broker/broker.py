@@ -274,7 +274,7 @@ class Broker:
             def decide(view: ClusterView, topics: list[str] = topics) -> tuple[list[Op], None]:
                 return ops_bump_leader_epochs(view, topics, own), None
 
-            await decide_and_write(self._store, self._view, decide, watched=False)
+            await decide_and_write(self._store, self._view, decide, turn=asyncio.Lock(), watched=False)
 
     def _load_settings(self) -> dict[TopicPartition, PartitionSpec]:
         """Apply the settings in the store; return the partitions of all topics. Raise MalformedNode."""

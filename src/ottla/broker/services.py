@@ -42,6 +42,8 @@ class Services:
     new_id: Callable[[], bytes]
     #: background work of the APIs; the broker stops it
     tasks: Tasks
+    #: held by a request that decides about metadata again, after a conflict
+    metadata_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: names of topics whose creation in the background has not ended
     topics_being_created: set[str] = field(default_factory=set)
     #: set before the broker accepts connections

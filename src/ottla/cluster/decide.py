@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from ottla.cluster.store import (
     ROOT,
@@ -44,7 +44,7 @@ from ottla.model.errors import ErrorCode, KafkaError, PolicyViolation, Refused
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: a decision conflicts at most once with each concurrent request that changes the same nodes
+#: a decision conflicts at most once with each change of the same nodes that another broker makes meanwhile
 ATTEMPTS_MAX = 100
 #: how long a writer waits for a connection to find out whether its multi was applied
 _READ_BACK_S = 20.0
@@ -52,28 +52,52 @@ _READ_BACK_S = 20.0
 
 async def decide_and_write(
     store: MetadataStore, view: ClusterView, decide: Callable[[ClusterView], tuple[Sequence[Op], R]], *,
-    watched: bool = True,
+    turn: asyncio.Lock, watched: bool = True,
 ) -> R:  # fmt: skip
     """Write the operations that ``decide`` returns for the current metadata, and return its other result.
 
     ``view`` is kept current by a watch if it is ``watched``. ``decide`` must not change anything: it is called again
-    after a conflict, with ``view`` if it is current by then or with a view that was just loaded. Raise the KafkaError
-    of ``decide``; REQUEST_TIMED_OUT if there are too many conflicts, if the store is not connected, or if it is unknown
-    whether the change was applied; PolicyViolation if the change is too large for the store.
+    after a conflict, with ``view`` if it is current by then or with a view that was just loaded. Requests of one broker
+    share a ``turn``. One of them at a time decides again, so that n requests that conflict need 2n multis, not n * n.
+
+    Raise the KafkaError of ``decide``; REQUEST_TIMED_OUT if there are too many conflicts, if the store is not
+    connected, or if it is unknown whether the change was applied; PolicyViolation if the change is too large for the
+    store.
     """
-    is_current = stays_current = store.watches_are_immediate and watched
-    for _ in range(ATTEMPTS_MAX):
-        try:
-            ops, result = decide(view)
-        except KafkaError:
-            if is_current:
-                raise
-        else:
-            if (ops and await _write(store, ops)) or (not ops and is_current):
-                return result
-        if not stays_current:
-            view, is_current = await load_view(store), True
+    stays_current = store.watches_are_immediate and watched
+    done = await _try(store, view, decide, is_current=stays_current)
+    if done is not None:
+        return done.result
+    async with turn:
+        for _ in range(ATTEMPTS_MAX):
+            if not stays_current:
+                view = await load_view(store)
+            done = await _try(store, view, decide, is_current=True)
+            if done is not None:
+                return done.result
     raise _too_many_conflicts()
+
+
+class _Done(NamedTuple, Generic[R]):
+    """The result of a decision that was written."""
+
+    result: R
+
+
+async def _try(
+    store: MetadataStore, view: ClusterView, decide: Callable[[ClusterView], tuple[Sequence[Op], R]], *,
+    is_current: bool,
+) -> _Done[R] | None:  # fmt: skip
+    """Decide and write once. Return None after a conflict, and if a refusal may be based on an old view."""
+    try:
+        ops, result = decide(view)
+    except KafkaError:
+        if is_current:
+            raise
+        return None
+    if await _write(store, ops) if ops else is_current:
+        return _Done(result)
+    return None
 
 
 async def read_and_write(

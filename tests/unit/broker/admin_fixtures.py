@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from random import Random
 from types import SimpleNamespace
@@ -47,6 +48,7 @@ class Admin:
         self.services: Any = SimpleNamespace(
             broker_id=broker_id, store=store, view=self.view, settings=settings, started_settings=settings,
             clock=SimpleNamespace(wall_ms=lambda: NOW_MS), new_id=lambda: rng.randbytes(16),
+            metadata_turn=asyncio.Lock(),
         )  # fmt: skip
         self.context: Any = SimpleNamespace(version=6)
 

@@ -36,6 +36,7 @@ def delete_at_once(path: Path, *names: str) -> tuple[list[int], ClusterView]:
         services: Any = SimpleNamespace(
             store=store, view=view, clock=SimpleNamespace(wall_ms=lambda: NOW_MS),
             settings=SimpleNamespace(delete_topic_enable=True), new_id=lambda: bytes(16),
+            metadata_turn=asyncio.Lock(),
         )  # fmt: skip
         context: Any = SimpleNamespace(version=6)
         answers = await asyncio.gather(

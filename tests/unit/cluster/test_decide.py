@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from tests.unit.cluster.metadata_store_fixtures import Simulated
@@ -12,10 +13,12 @@ from tests.unit.cluster.metadata_store_fixtures import Simulated
 from ottla.cluster.controller import ops_bump_leader_epochs, ops_create_topic, put_state
 from ottla.cluster.decide import ATTEMPTS_MAX, Outcome, decide_and_write, load_view, outcome_of, read_and_write
 from ottla.cluster.schema import TOPICS, count_change, ops_create_skeleton
-from ottla.cluster.store import Check, Create, Delete, MultiTooLarge, Node, Op, Put
+from ottla.cluster.store import Check, Create, Delete, MetadataStore, MultiTooLarge, Node, Op, Put
 from ottla.cluster.view import ClusterView, PartitionView, TopicView
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation
 from ottla.testing.metadata_store import SimulatedEnsemble, SimulatedStore, Timing
+
+R = TypeVar("R")
 
 #: watches that arrive after every test has ended
 LATE = Timing(watch_s=(1000.0, 1000.0))
@@ -35,6 +38,13 @@ async def open_tree(ensemble: SimulatedEnsemble, client: str = "one") -> tuple[S
     return store, view
 
 
+async def write(
+    store: MetadataStore, view: ClusterView, decide: Callable[[ClusterView], tuple[Sequence[Op], R]], *,
+    watched: bool = True,
+) -> R:  # fmt: skip
+    return await decide_and_write(store, view, decide, turn=asyncio.Lock(), watched=watched)
+
+
 def count_up(view: ClusterView) -> tuple[list[Op], int]:
     """A decision: increase the version of a node by one and return the version that it was based on."""
     return [count_change(TOPICS, view.versions[TOPICS], b"x")], view.versions[TOPICS]
@@ -43,9 +53,9 @@ def count_up(view: ClusterView) -> tuple[list[Op], int]:
 def test_decision_is_made_again_from_the_store_when_the_view_lags() -> None:
     async def scenario(ensemble: SimulatedEnsemble) -> None:
         (one, first), (two, second) = await open_tree(ensemble), await open_tree(ensemble, "two")
-        assert await decide_and_write(one, first, count_up) == 0
+        assert await write(one, first, count_up) == 0
         assert second.versions[TOPICS] == 0
-        assert await decide_and_write(two, second, count_up) == 1
+        assert await write(two, second, count_up) == 1
 
     play(scenario)
 
@@ -53,10 +63,28 @@ def test_decision_is_made_again_from_the_store_when_the_view_lags() -> None:
 def test_concurrent_decisions_are_all_applied_in_some_order() -> None:
     async def scenario(ensemble: SimulatedEnsemble) -> None:
         clients = [await open_tree(ensemble, name) for name in "abc"]
-        calls = [decide_and_write(store, view, count_up) for store, view in clients for _ in range(10)]
+        calls = [write(store, view, count_up) for store, view in clients for _ in range(10)]
         assert sorted(await asyncio.gather(*calls)) == list(range(30))
 
     play(scenario, Timing())
+
+
+def test_decisions_that_conflict_are_made_again_one_at_a_time() -> None:
+    decisions = 0
+
+    def count(view: ClusterView) -> tuple[list[Op], int]:
+        nonlocal decisions
+        decisions += 1
+        return count_up(view)
+
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        store, view = await open_tree(ensemble)
+        turn = asyncio.Lock()
+        calls = [decide_and_write(store, view, count, turn=turn) for _ in range(300)]
+        assert sorted(await asyncio.gather(*calls)) == list(range(300))
+        assert decisions == 1 + 2 * 299
+
+    play(scenario)
 
 
 def refuse_unless_counted(view: ClusterView) -> tuple[list[Op], None]:
@@ -69,9 +97,9 @@ def test_refusal_from_a_view_that_lags_is_decided_again() -> None:
     async def scenario(ensemble: SimulatedEnsemble) -> None:
         (one, first), (two, second) = await open_tree(ensemble), await open_tree(ensemble, "two")
         with pytest.raises(InvalidRequest):
-            await decide_and_write(two, second, refuse_unless_counted)
-        await decide_and_write(one, first, count_up)
-        await decide_and_write(two, second, refuse_unless_counted)
+            await write(two, second, refuse_unless_counted)
+        await write(one, first, count_up)
+        await write(two, second, refuse_unless_counted)
 
     play(scenario)
 
@@ -79,8 +107,8 @@ def test_refusal_from_a_view_that_lags_is_decided_again() -> None:
 def test_nothing_to_write_from_a_view_that_lags_is_decided_again() -> None:
     async def scenario(ensemble: SimulatedEnsemble) -> None:
         (one, first), (two, second) = await open_tree(ensemble), await open_tree(ensemble, "two")
-        await decide_and_write(one, first, count_up)
-        assert await decide_and_write(two, second, lambda view: ([], view.versions[TOPICS])) == 1
+        await write(one, first, count_up)
+        assert await write(two, second, lambda view: ([], view.versions[TOPICS])) == 1
 
     play(scenario)
 
@@ -90,7 +118,7 @@ def test_decision_whose_answer_is_lost_is_applied_once(applied: bool) -> None:
     async def scenario(ensemble: SimulatedEnsemble) -> None:
         store, view = await open_tree(ensemble)
         ensemble.lose_answer("one", applied=applied)
-        assert await decide_and_write(store, view, count_up) == 0
+        assert await write(store, view, count_up) == 0
         assert ensemble.tree()[TOPICS].version == 1
 
     play(scenario)
@@ -100,11 +128,11 @@ def test_outcome_that_stays_unknown_is_a_timeout_for_the_client() -> None:
     async def scenario(ensemble: SimulatedEnsemble) -> None:
         (one, first), (two, second) = await open_tree(ensemble), await open_tree(ensemble, "two")
         ensemble.lose_answer("one", applied=True)
-        lost = asyncio.ensure_future(decide_and_write(one, first, count_up))
+        lost = asyncio.ensure_future(write(one, first, count_up))
         while ensemble.tree()[TOPICS].version == 0:
             await asyncio.sleep(0.0001)
         ensemble.cut("one")
-        await decide_and_write(two, second, count_up)
+        await write(two, second, count_up)
         ensemble.heal("one")
         with pytest.raises(KafkaError) as raised:
             await lost
@@ -120,7 +148,7 @@ def test_client_gets_a_timeout_while_the_store_is_not_connected() -> None:
         await asyncio.sleep(10)
         for decide in (count_up, lambda view: ([], None)):
             with pytest.raises(KafkaError) as raised:
-                await decide_and_write(store, view, decide)
+                await write(store, view, decide)
             assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
 
     play(scenario)
@@ -129,7 +157,7 @@ def test_client_gets_a_timeout_while_the_store_is_not_connected() -> None:
 def test_outcome_is_unknown_if_the_store_does_not_connect_again() -> None:
     async def scenario(ensemble: SimulatedEnsemble) -> None:
         store, view = await open_tree(ensemble)
-        writing = asyncio.ensure_future(decide_and_write(store, view, count_up))
+        writing = asyncio.ensure_future(write(store, view, count_up))
         await asyncio.sleep(0)
         ensemble.cut("one")
         with pytest.raises(KafkaError) as raised:
@@ -168,9 +196,9 @@ def test_too_many_conflicts_are_a_timeout_for_the_client() -> None:
     async def scenario(ensemble: SimulatedEnsemble) -> None:
         store, view = await open_tree(ensemble)
         with pytest.raises(KafkaError) as raised:
-            await decide_and_write(store, view, decide_wrongly)
+            await write(store, view, decide_wrongly)
         assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
-        assert attempts == ATTEMPTS_MAX
+        assert attempts == 1 + ATTEMPTS_MAX
 
     play(scenario)
 
@@ -182,7 +210,7 @@ def test_change_that_is_too_large_for_the_store_violates_a_policy() -> None:
         with pytest.raises(MultiTooLarge):
             await store.multi([large])
         with pytest.raises(PolicyViolation, match="2000070 bytes"):
-            await decide_and_write(store, view, lambda view: ([large], None))
+            await write(store, view, lambda view: ([large], None))
 
     play(scenario)
 
@@ -198,7 +226,7 @@ def test_leader_epochs_are_bumped_once_after_a_conflict_and_only_of_own_partitio
         view = await load_view(one)
         changed = replace(view.topics["changed"], partitions=(partition.changed(isr=(1,)),))
         await one.multi([put_state(view, changed)])
-        await decide_and_write(
+        await write(
             one, view, lambda current: (ops_bump_leader_epochs(current, list(view.topics), 1), None), watched=False
         )
         topics = (await load_view(one)).topics

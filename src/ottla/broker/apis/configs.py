@@ -193,7 +193,7 @@ async def _alter(
             ops = alteration(services, view, name, changes, replace)
             return [] if validate_only else ops, None
 
-        await decide_and_write(services.store, services.view, decide)
+        await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
     except InvalidSettings as error:
         # As in Kafka: an invalid value is INVALID_REQUEST for a broker and INVALID_CONFIG for other resources.
         return ErrorCode.INVALID_REQUEST if kind == BROKER else ErrorCode.INVALID_CONFIG, str(error)

@@ -117,7 +117,7 @@ async def _create(services: Services, topic: NewTopic, *, validate_only: bool = 
         planned = _plan(services, view, topic, topic_id)
         return [] if validate_only else ops_create_topic(view, planned), planned
 
-    return await decide_and_write(services.store, services.view, decide)
+    return await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
 
 
 def _plan(services: Services, view: ClusterView, topic: NewTopic, topic_id: bytes) -> TopicView:
@@ -227,7 +227,7 @@ async def _delete(services: Services, wanted: DeleteTopicState) -> TopicView:
         topic = _topic_to_delete(view, wanted)
         return ops_delete_topic(view, topic, services.clock.wall_ms(), change_id), topic
 
-    return await decide_and_write(services.store, services.view, decide)
+    return await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
 
 
 def _topic_to_delete(view: ClusterView, wanted: DeleteTopicState) -> TopicView:
@@ -277,7 +277,7 @@ async def _grow(services: Services, wanted: CreatePartitionsTopic, validate_only
         larger = plan_create_partitions(topic, [services.broker_id], wanted.count, assignments)
         return [] if validate_only else ops_update_topic(view, larger), None
 
-    await decide_and_write(services.store, services.view, decide)
+    await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
 
 
 def describe_log_dirs(
