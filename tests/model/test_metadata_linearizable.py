@@ -87,8 +87,8 @@ class Request:
         if self.kind == "block":
             try:
                 return NONE, await ProducerIds(admin.store, admin.services.broker_id).next()
-            except KafkaError as error:
-                return error.code, None
+            except KafkaError:
+                return TIMED_OUT, None
         return await self._change(admin), None
 
     async def _change(self, admin: Admin) -> int:

@@ -9,6 +9,7 @@ from functools import partial
 from ottla.cluster.decide import read_and_write
 from ottla.cluster.schema import PRODUCER_ID_BLOCK, to_json
 from ottla.cluster.store import Create, MetadataStore, Node, Op, Put
+from ottla.model.errors import ErrorCode, KafkaError, Refused
 
 BLOCK = 1000
 
@@ -23,6 +24,7 @@ class ProducerIds:
         self._refill = asyncio.Lock()
 
     async def next(self) -> int:
+        """Return an id that was never returned before. Raise COORDINATOR_LOAD_IN_PROGRESS if none can be reserved."""
         if self._next == self._end:
             async with self._refill:
                 if self._next == self._end:
@@ -32,9 +34,13 @@ class ProducerIds:
 
     async def _take_block(self) -> None:
         # Repeatable, because a block that is reserved twice only leaves ids unused.
-        self._next, self._end = await read_and_write(
-            self._store, partial(self._store.get, PRODUCER_ID_BLOCK), self._reserve_block, repeatable=True
-        )
+        try:
+            self._next, self._end = await read_and_write(
+                self._store, partial(self._store.get, PRODUCER_ID_BLOCK), self._reserve_block, repeatable=True
+            )
+        except KafkaError as error:
+            # As in Kafka: clients retry after this error.
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from None
 
     def _reserve_block(self, node: Node | None) -> tuple[list[Op], tuple[int, int]]:
         """Return the operations that reserve the next block, and the first id of the block and of the one after it."""

@@ -9,9 +9,13 @@ from pathlib import Path
 from admin_fixtures import BROKER, GROUP, TOPIC, Admin, create_skeleton
 from tests.unit.cluster.metadata_store_fixtures import Simulated
 
+from ottla.broker.apis.transactions import init_producer_id
+from ottla.broker.producer_ids import BLOCK
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.store import SessionState
 from ottla.model.errors import ErrorCode, InvalidTopic
 from ottla.testing.metadata_store import Timing
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 
 Calls = Callable[[Admin], list[Awaitable[int]]]
 
@@ -185,3 +189,25 @@ def test_brokers_take_different_blocks_of_producer_ids() -> None:
         assert sorted(ids) == [0, 1, 2, 1000, 1001, 1002]
 
     play(scenario)
+
+
+def test_producer_gets_a_retriable_error_while_the_store_is_not_connected() -> None:
+    servers = Simulated()
+
+    async def run() -> None:
+        store = servers.ensemble.connect("broker-0")
+        admin = Admin(store)
+        admin.services.producer_ids = admin.producer_ids
+        request = InitProducerIdRequest(transactional_id=None, producer_id=-1, producer_epoch=-1)
+        assert (await init_producer_id(admin.services, request, admin.context)).producer_id == 0
+        for _ in range(BLOCK - 1):
+            await admin.producer_ids.next()
+        servers.ensemble.cut("broker-0")
+        answer = await init_producer_id(admin.services, request, admin.context)
+        assert (answer.error_code, answer.producer_id) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
+        servers.ensemble.heal("broker-0")
+        while store.session.state is not SessionState.ESTABLISHED:
+            await asyncio.sleep(1)
+        assert (await init_producer_id(admin.services, request, admin.context)).producer_id == BLOCK
+
+    servers.run(run())

@@ -74,9 +74,15 @@ async def init_producer_id(
     if transactional_id is None:
         if (request.producer_id == -1) != (request.producer_epoch == -1):
             return refuse(ErrorCode.INVALID_REQUEST)
-        return InitProducerIdResponse(producer_id=await services.producer_ids.next(), producer_epoch=0)
+        try:
+            return InitProducerIdResponse(producer_id=await services.producer_ids.next(), producer_epoch=0)
+        except KafkaError as error:
+            return refuse(error.code)
     await services.transactions.wait_for_markers(transactional_id)
-    fresh = await _fresh_producer_id(services, transactional_id)
+    try:
+        fresh = await _fresh_producer_id(services, transactional_id)
+    except KafkaError as error:
+        return refuse(error.code)
     answer: Any = await _finished(
         services.transactions.run(
             transactional_id,
@@ -176,7 +182,10 @@ def _end_or_allocate(services: Services, request: EndTxnRequest, context: Reques
 
 
 async def _end_with_fresh_id(services: Services, request: EndTxnRequest, context: RequestContext) -> Message:
-    fresh = await services.producer_ids.next()
+    try:
+        fresh = await services.producer_ids.next()
+    except KafkaError as error:
+        return EndTxnResponse(error_code=error.code)
     return await _finished(_end(services, request, fresh, context))
 
 
