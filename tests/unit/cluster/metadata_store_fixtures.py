@@ -26,6 +26,33 @@ class Place(Protocol):
         """Run on an event loop that suits the implementation."""
 
 
+class Servers(Protocol):
+    """A store that several clients share, and faults between it and a client. The tree is empty at the beginning."""
+
+    async def open_client(self, client: str) -> MetadataStore: ...
+
+    def cut(self, client: str) -> None:
+        """Let no message of the client pass. The client notices that only after some time."""
+
+    def heal(self, client: str) -> None:
+        """Let the messages of the client pass again."""
+
+    def break_connection(self, client: str) -> None:
+        """Close the connection of the client, which notices at once and connects again."""
+
+    def lose_answer(self, client: str, *, applied: bool) -> None:
+        """Lose the answer of the client's next multi, which is applied or not."""
+
+    def expire(self, client: str) -> None:
+        """End the session of the client."""
+
+    def crash(self, client: str) -> None:
+        """End the process of the client. ``open_client`` starts its next process."""
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run on an event loop that suits the implementation."""
+
+
 class Embedded:
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
@@ -38,16 +65,22 @@ class Embedded:
 
 
 class Simulated:
-    """A simulated ensemble on a loop with virtual time. It also is the Servers of the tests with several clients."""
+    """A simulated ensemble on a loop with virtual time: a Place, and Servers."""
 
     def __init__(self, directory: Path | None = None, *, seed: int = 1, timing: Timing | None = None) -> None:
         self.loop = VirtualLoop()
         self.ensemble = SimulatedEnsemble(self.loop, Random(seed), timing=timing)
         self.opened = 0
+        self.cut, self.heal = self.ensemble.cut, self.ensemble.heal
+        self.break_connection, self.lose_answer = self.ensemble.break_connection, self.ensemble.lose_answer
+        self.expire, self.crash = self.ensemble.expire, self.ensemble.crash
 
     async def open(self) -> MetadataStore:
         self.opened += 1
-        return self.ensemble.connect(f"client-{self.opened}")
+        return await self.open_client(f"client-{self.opened}")
+
+    async def open_client(self, client: str) -> MetadataStore:
+        return self.ensemble.connect(client)
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         return run_on(self.loop, main)

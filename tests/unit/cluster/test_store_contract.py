@@ -4,8 +4,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from metadata_store_fixtures import Embedded, Place, Simulated, Tree, content, contents, play
 
+from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.store import (
     MULTI_BYTES_MAX,
     Changed,
@@ -19,6 +22,7 @@ from ottla.cluster.store import (
     NodeExists,
     NoNode,
     NotEmpty,
+    Op,
     Put,
     SessionState,
     StoreClosed,
@@ -431,3 +435,43 @@ def test_session_is_established_until_the_store_is_closed(place: Place) -> None:
         assert store.session.state is SessionState.EXPIRED
 
     place.run(run())
+
+
+# The same operations give the same results in every implementation
+
+PATHS = st.sampled_from(["/a", "/a/b", "/a/b/c", "/b", "/b/c"])
+VERSIONS = st.one_of(st.none(), st.integers(0, 3))
+OPS = st.one_of(
+    st.builds(Create, PATHS, st.binary(max_size=2), st.booleans()),
+    st.builds(Create, PATHS, st.binary(max_size=2)),
+    st.builds(Put, PATHS, st.binary(max_size=2), VERSIONS),
+    st.builds(Delete, PATHS, VERSIONS),
+    st.builds(Check, PATHS, st.integers(0, 3)),
+)
+
+
+async def results(store: MetadataStore, multis: list[list[Op]]) -> list[object]:
+    """Apply the multis. Return the result of each, the tree and the copy of a watcher."""
+    tree = Tree()
+    await store.watch("/", tree)
+    outcomes = await asyncio.gather(*map(store.multi, multis), return_exceptions=True)
+    described = [(type(o), o.path) if isinstance(o, Conflict) else o.versions for o in outcomes]
+    return [*described, await contents(store, "/"), tree.contents]
+
+
+@given(st.lists(st.lists(OPS, min_size=1, max_size=3), max_size=12))
+@settings(max_examples=50)
+def test_every_implementation_gives_the_same_results(multis: list[list[Op]]) -> None:
+    async def embedded() -> list[object]:
+        store = EmbeddedStore.open(":memory:")
+        try:
+            return await results(store, multis)
+        finally:
+            await store.close()
+
+    servers = Simulated()
+
+    async def simulated() -> list[object]:
+        return await results(await servers.open(), multis)
+
+    assert asyncio.run(embedded()) == servers.run(simulated())
