@@ -134,6 +134,7 @@ async def _connected(reading: Awaitable[T]) -> T:
 
 async def _write(store: MetadataStore, ops: Sequence[Op], *, repeatable: bool = False) -> bool:
     """Return whether the operations were applied; False after a conflict."""
+    assert all(op.version is not None for op in ops if not isinstance(op, Create)), "a write names its version"
     try:
         await store.multi(ops)
     except Conflict:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from tests.unit.cluster.metadata_store_fixtures import Simulated
 
+import ottla
 from ottla.cluster.controller import ops_bump_leader_epochs, ops_create_topic, put_state
 from ottla.cluster.decide import ATTEMPTS_MAX, Outcome, decide_and_write, load_view, outcome_of, read_and_write
 from ottla.cluster.schema import TOPICS, count_change, ops_create_skeleton
@@ -236,6 +239,24 @@ def test_leader_epochs_are_bumped_once_after_a_conflict_and_only_of_own_partitio
         assert topics["changed"].partitions[0].isr == (1,)
 
     play(scenario)
+
+
+@pytest.mark.parametrize("op", [Put(TOPICS, b""), Delete(TOPICS)])
+def test_write_without_a_version_is_a_defect(op: Op) -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        store, view = await open_tree(ensemble)
+        with pytest.raises(AssertionError, match="names its version"):
+            await write(store, view, lambda view: ([op], None))
+
+    play(scenario)
+
+
+def test_only_decide_writes_to_the_metadata_store() -> None:
+    source = Path(ottla.__file__).parent
+    writers = [
+        str(path.relative_to(source)) for path in source.rglob("*.py") if re.search(r"\.multi\(", path.read_text())
+    ]
+    assert sorted(name for name in writers if not name.startswith("testing/")) == ["cluster/decide.py"]
 
 
 BEFORE, WRITTEN, UNKNOWN = Outcome.NOT_APPLIED, Outcome.APPLIED, Outcome.UNKNOWN
