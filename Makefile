@@ -11,7 +11,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench properties sim crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench properties sim sim-planted crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -80,6 +80,10 @@ properties: $(VENV)/.dev
 # The broker in a simulated world (docs/simulation.md): SEED=7 replays one seed with its trace, SEEDS=1000 is a campaign.
 sim: $(VENV)/.dev
 	$(BIN)/python tests/sim/sim_campaign.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100))
+
+# Bugs that are planted into the broker, and the seed with which the simulation finds each: some minutes.
+sim-planted: $(VENV)/.dev
+	$(BIN)/python tests/sim/sim_planted.py --seeds $(or $(SEEDS),2000)
 
 # Crash campaigns with many more kills than in `make test`.
 crash: $(VENV)/.dev

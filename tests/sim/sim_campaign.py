@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import logging
 import multiprocessing
 import sys
@@ -62,10 +63,12 @@ def campaign(seeds: range, workers: int) -> int:
     failed = events = 0
     broker_seconds = 0.0
     ends: dict[str, int] = {}
+    hashes: dict[int, str] = {}
     said = started
     for done, report in enumerate(reports(seeds, workers), 1):
         broker_seconds += report.broker_seconds
         events += report.events
+        hashes[report.seed] = report.trace_hash
         for cause, count in report.ends.items():
             kind = cause.split(":")[0].split(",")[0]
             ends[kind] = ends.get(kind, 0) + count
@@ -80,6 +83,8 @@ def campaign(seeds: range, workers: int) -> int:
             print(f"{done}/{len(seeds)} seeds, {failed} failed, {rate:.0f} broker-seconds per second", flush=True)
     print(f"{broker_seconds:.0f} broker-seconds, {events} events of clients, {time.monotonic() - started:.0f} s")
     print("ends of brokers: " + ", ".join(f"{count} {cause}" for cause, count in sorted(ends.items())))
+    together = hashlib.sha256("".join(hashes[seed] for seed in sorted(hashes)).encode()).hexdigest()
+    print(f"hash of all traces: {together[:16]}")
     return failed
 
 

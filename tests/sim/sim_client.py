@@ -12,7 +12,7 @@ from sim_host import PORT
 from sim_network import ClientStream
 
 from ottla.log.transactions import read_marker
-from ottla.model.batch import CONTROL, TRANSACTIONAL, read_header
+from ottla.model.batch import CONTROL, TRANSACTIONAL, checksum, read_header
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch, iterate_records
 from ottla.testing.raw import read_answer, request_bytes
@@ -46,6 +46,10 @@ RETRIABLE = frozenset(
 
 class Lost(Exception):
     """No reply came, so the client does not know whether the request had an effect."""
+
+
+class DamagedBatch(Exception):
+    """The broker returned a batch with a wrong checksum."""
 
 
 class Client:
@@ -125,8 +129,16 @@ def _name(request: Message) -> str:
 
 
 def batch(values: Sequence[str], timestamp: int, **fields: Any) -> bytes:
-    records = [Record(timestamp=timestamp, key=b"k", value=value.encode()) for value in values]
+    """Return a batch with these values; some are padded, so that batches have different sizes."""
+    records = [Record(timestamp=timestamp, key=b"k", value=_padded(value)) for value in values]
     return build_batch(records, **fields)
+
+
+def _padded(value: str) -> bytes:
+    """Return one value in four with up to three kilobytes more, which are several sectors of a disk."""
+    data = value.encode()
+    number = crc32(data)
+    return data if number & 3 else data + b"." * (number % 3000)
 
 
 def batches(data: bytes) -> Iterator[tuple[Any, bytes]]:
@@ -152,6 +164,8 @@ def committed_records(
     records: list[tuple[int, str]] = []
     epoch = -1
     for header, content in batches(data):
+        if checksum(content) != header.crc:
+            raise DamagedBatch(f"offset {header.base_offset}: the checksum does not match")
         while waiting and waiting[0][1] <= header.last_offset:
             open_aborted.add(waiting.pop(0)[0])
         epoch = header.leader_epoch
@@ -162,6 +176,6 @@ def committed_records(
         elif not (header.attributes & TRANSACTIONAL and header.producer_id in open_aborted):
             for record in iterate_records(content):
                 if record.offset >= position:
-                    records.append((record.offset, (record.value or b"").decode()))
+                    records.append((record.offset, (record.value or b"").rstrip(b".").decode()))
         position = max(position, header.next_offset)
     return records, position, epoch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from sim_client import GROUP, Client, Lost
@@ -124,6 +125,9 @@ class GroupMember(Client):
             if self.rng.random() < 0.03:
                 await self._leave()
                 raise Rejoin
+            if self.rng.random() < 0.03:
+                # As after a long pause of a process: the session is over, and the member does not know it.
+                await asyncio.sleep(_SESSION_MS / 1000 * self.rng.uniform(0.5, 2))
             if partitions and self.rng.random() < 0.6:
                 await self._commit(self.rng.choice(partitions), offsets)
             else:
@@ -145,6 +149,8 @@ class GroupMember(Client):
         )  # fmt: skip
         self._check(reply.topics[0].partitions[0].error_code)
         self.world.groups.commit_acknowledged(self._group, partition, offset)
+        if self.rng.random() < 0.3:
+            await self._fetch_offset(partition)
 
     async def _fetch_offset(self, partition: int) -> int:
         topics = [OffsetFetchRequestTopics(name=self.world.places[0].topic, partition_indexes=[partition])]

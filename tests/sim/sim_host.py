@@ -7,7 +7,6 @@ A kill keeps what was written; a power failure keeps what was synced and some of
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 from collections.abc import Callable, Sequence
 from random import Random
@@ -17,6 +16,7 @@ from sim_loop import LIFE, ContextLoop, Life, VirtualLoop, run_in_life
 from sim_network import HostNetwork, SimulatedNetwork
 
 from ottla.broker.broker import Broker
+from ottla.cluster.store import UnusableStore
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import TopicPartition
@@ -156,6 +156,8 @@ class BrokerHost:
         self.before_crash: Callable[[BrokerHost, Keep], None] = lambda host, keep: None
         #: called when the logs were opened, with the end of each, before anything is appended
         self.on_loaded: Callable[[BrokerHost, dict[TopicPartition, int]], None] = lambda host, ends: None
+        #: called with the exception of a process that ended with a traceback
+        self.on_error: Callable[[BrokerHost, Exception], None] = lambda host, error: None
         #: whether a process that ends is started again at once
         self.keep_running = False
         self._graves: list[Any] = []
@@ -178,8 +180,13 @@ class BrokerHost:
 
     async def _run(self, life: Life) -> None:
         """Run the process to its end, as `broker/main.py` does."""
-        with contextlib.suppress(DiskCut):  # the process was killed within this call
+        try:
             await self._serve(life)
+        except DiskCut:
+            pass  # the process was killed within this call
+        except Exception as error:
+            self.on_error(self, error)
+            self._ended(life, f"{type(error).__name__}: {error}")
 
     async def _serve(self, life: Life) -> None:
         self.broker = broker = Broker(
@@ -209,7 +216,10 @@ class BrokerHost:
 
     def _open_store(self, path: str) -> Any:
         # The broker checks that the file of its store is there when its directory is not new.
-        self.disk.write_file(path, b"simulated", sync=True)
+        try:
+            self.disk.write_file(path, b"simulated", sync=True)
+        except OSError as error:
+            raise UnusableStore(f"{path} cannot be opened ({error})") from None
         store = self._ensemble.connect(self.name)
         store._loop = ContextLoop(self._loop, self._life)
         return store

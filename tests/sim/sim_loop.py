@@ -47,6 +47,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._clock_resolution = 1e-9
         self._selector = self
         self._coroutines: list[Any] = []
+        #: the time that a round of callbacks takes
+        self.round_s = 0.0
         #: rounds of callbacks since the clock last advanced
         self._rounds = 0
         #: the virtual duration of a call in an executor
@@ -62,7 +64,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._rounds = 0 if timeout else self._rounds + 1
         if self._rounds > _ROUNDS_MAX:
             raise Stuck(f"no time passes any more; the next callbacks are {list(self._ready)[:3]}")
-        self._now += timeout
+        self._now += timeout or self.round_s
         return []
 
     def _process_events(self, event_list: list[Any]) -> None:

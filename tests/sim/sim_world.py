@@ -21,6 +21,7 @@ from sim_network import SimulatedNetwork
 from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
 from sim_readers import FinalReader, Reader
 
+from ottla.coordinator import runtime
 from ottla.model.types import TopicPartition
 from ottla.testing.history import History, Outcome, Place, Recorder, check
 from ottla.testing.metadata_store import SimulatedEnsemble
@@ -104,6 +105,7 @@ class World:
         for host in self.hosts.values():
             host.before_crash = self._before_crash
             host.on_loaded = self._loaded
+            host.on_error = self._process_failed
         self._power_failed: set[int] = set()
 
     # -- what clients and hosts report --------------------------------------------------------------------------------
@@ -132,6 +134,9 @@ class World:
         if keep == "power":
             self._power_failed.add(host.broker_id)
 
+    def _process_failed(self, host: BrokerHost, error: Exception) -> None:
+        self.violation("process-failed", f"{host.name}: {type(error).__name__}: {error}")
+
     def _loaded(self, host: BrokerHost, ends: Mapping[TopicPartition, int]) -> None:
         """The logs of a host were opened: a power failure may have truncated them."""
         if host.broker_id in self._power_failed:
@@ -143,6 +148,10 @@ class World:
 
     def run(self) -> Report:
         """Run to the end and return the report."""
+        load_step_bytes = runtime._LOAD_STEP_BYTES
+        # The load of a coordinator yields between steps. Small steps and rounds that take time make loads long.
+        runtime._LOAD_STEP_BYTES = self.rng.choice((load_step_bytes, 200))
+        self.loop.round_s = self.rng.choice((0.0, 0.00002, 0.002))
         try:
             self.loop.run_until_complete(self._main())
         except Stuck as stuck:
@@ -151,6 +160,7 @@ class World:
             self.violation("error", f"{type(error).__name__}: {error}")
             raise
         finally:
+            runtime._LOAD_STEP_BYTES = load_step_bytes
             self.loop.close()
         ends: dict[str, int] = {}
         for host in self.hosts.values():

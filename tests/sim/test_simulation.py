@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 from sim_campaign import run_seed
+from sim_planted import Planted, find
 from sim_world import World
+
+from ottla.replica.partition import Partition
 
 HERE = Path(__file__).parent
 #: seeds in `make test`; `make sim SEEDS=1000` runs more
@@ -53,3 +56,16 @@ def test_same_seed_gives_the_same_trace_in_another_process(hash_seed: str) -> No
 
 def test_different_seeds_give_different_runs() -> None:
     assert World(1).run().trace_hash != World(2).run().trace_hash
+
+
+@pytest.mark.parametrize("name", ["acknowledge-before-sync", "recovery-forgets-producers", "high-watermark-moves-back"])
+def test_planted_bug_is_found(name: str) -> None:
+    """Three of the bugs that are found soon; `make sim-planted` plants all of them."""
+    assert find(name, range(1, 11)) is not None
+
+
+def test_planted_bug_is_removed_again() -> None:
+    before = Partition.until
+    with Planted("acknowledge-before-sync"):
+        assert Partition.until is not before
+    assert Partition.until is before

@@ -161,7 +161,7 @@ def _end_of_file(disk: Disk, path: str) -> int:
 def _list_segments(disk: Disk, directory: str) -> list[Segment]:
     """Return the segments ordered by base offset. Delete temporary and orphaned files."""
     segments = []
-    names = set(disk.listdir(directory))
+    names = dict.fromkeys(disk.listdir(directory))  # not a set, whose order depends on PYTHONHASHSEED
     for name in names:
         path = os.path.join(directory, name)
         stem, suffix = os.path.splitext(name)

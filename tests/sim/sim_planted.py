@@ -1,0 +1,293 @@
+"""Bugs that are planted into the broker, to show that the simulation finds them.
+
+    python tests/sim/sim_planted.py [--only NAME] [--seeds 2000]
+
+Each function replaces a method of the product code in this process by one with a bug. The product code has no switches
+for this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sim_world import World
+
+import ottla.broker.broker as broker_module
+import ottla.coordinator.transaction as transaction_module
+import ottla.log.recovery as recovery_module
+from ottla.coordinator.classic import ClassicGroup
+from ottla.coordinator.runtime import ShardRuntime
+from ottla.coordinator.transaction_runtime import MarkerWriter
+from ottla.log.log import Log
+from ottla.log.producers import ProducerEntry, Producers
+from ottla.log.segment import Segment, SyncJob
+from ottla.model.batch import read_header
+from ottla.model.errors import InvalidProducerEpoch, KafkaError
+from ottla.net.server import Server
+from ottla.replica.manager import ReplicaManager
+from ottla.replica.partition import Partition, Until
+
+Replace = Callable[[Any, str, Any], None]
+
+
+def acknowledge_before_sync(replace: Replace) -> None:
+    """acks=all waits for the write to the file, not for the sync."""
+    original = Partition.until
+
+    def until(self: Partition, acks: int) -> Until:
+        return original(self, acks) if self.name.topic.startswith("__") else Until.WRITTEN
+
+    replace(Partition, "until", until)
+
+
+def coordinator_replies_before_sync(replace: Replace) -> None:
+    """A coordinator replies when its records are written, not when they are synced."""
+
+    def wait(self: Any, hosted: Any, waiter: Any) -> None:
+        self._replicas.wait(hosted.partition, Until.WRITTEN, hosted.end_offset, waiter)
+
+    replace(ShardRuntime, "_wait", wait)
+
+
+def sync_covers_later_writes(replace: Replace) -> None:
+    """A sync also counts the batches that were written while it ran."""
+
+    def note_synced(self: Log, job: SyncJob) -> None:
+        self.synced_end_offset = self.written_end_offset
+        self.note_segments_synced([(segment, segment.written_bytes) for segment, _ in job.segments])
+
+    replace(Log, "note_synced", note_synced)
+
+
+def file_names_are_not_synced(replace: Replace) -> None:
+    """The first sync of a segment syncs its bytes, not its name in the directory."""
+
+    def sync(self: Segment) -> None:
+        self._disk.fdatasync(self.file.fd)
+
+    replace(Segment, "sync", sync)
+
+
+def sealed_segments_count_as_synced(replace: Replace) -> None:
+    """The recovery point advances when a segment is sealed, not when it is synced."""
+    replace(Log, "recovery_point", property(lambda self: self.active.base_offset))
+
+
+def torn_batch_is_kept(replace: Replace) -> None:
+    """Recovery does not compare checksums."""
+    replace(recovery_module, "checksum", lambda batch: read_header(batch).crc)
+
+
+def recovery_forgets_producers(replace: Replace) -> None:
+    """Recovery does not restore the sequence numbers of producers."""
+    replace(Producers, "replay", lambda self, header, batch: None)
+
+
+def epoch_is_not_increased(replace: Replace) -> None:
+    """The leader epoch stays the same after an unclean stop."""
+    replace(broker_module, "bump_leader_epochs", lambda topic, broker_id: topic)
+
+
+def stale_leader_epoch_is_accepted(replace: Replace) -> None:
+    """A Fetch with an older leader epoch is answered."""
+    original = Partition.check_leads
+    replace(Partition, "check_leads", lambda self, epoch=-1: original(self))
+
+
+def high_watermark_moves_back(replace: Replace) -> None:
+    """The high watermark moves to the synced end after each sync."""
+    original = ReplicaManager._synced
+
+    def synced(self: ReplicaManager, partition: Partition, job: SyncJob, error: OSError | None) -> None:
+        original(self, partition, job, error)
+        partition.high_watermark = min(partition.high_watermark, max(job.end_offset, partition.log.log_start_offset))
+
+    replace(ReplicaManager, "_synced", synced)
+
+
+def open_transactions_are_readable(replace: Replace) -> None:
+    """read_committed reads up to the high watermark."""
+    replace(Partition, "last_stable_offset", property(lambda self: self.high_watermark))
+
+
+def aborted_transactions_are_not_listed(replace: Replace) -> None:
+    """Fetch does not list aborted transactions, so their records are read."""
+    replace(Log, "aborted_within", lambda self, offset, region, end_offset: [])
+
+
+def marker_is_skipped(replace: Replace) -> None:
+    """A transaction over several partitions gets no marker in the last of them."""
+    original = MarkerWriter.write
+
+    def write(self: MarkerWriter, progress: Any, name: Any) -> None:
+        names = list(progress.delivery.partitions)
+        if len(names) > 1 and name == names[-1]:
+            progress.remove(name)
+        else:
+            original(self, progress, name)
+
+    replace(MarkerWriter, "write", write)
+
+
+def marker_is_not_repeated(replace: Replace) -> None:
+    """A coordinator that is loaded after a restart does not write the markers of prepared transactions."""
+    replace(MarkerWriter, "deliver", _deliver_only_later(MarkerWriter.deliver))
+
+
+def _deliver_only_later(original: Any) -> Any:
+    def deliver(self: Any, delivery: Any, is_awaited: Any, done: Any) -> None:
+        # Deliveries in the first tenth of a second after the start are those of the load.
+        started = self.__dict__.setdefault("started", self._clock.monotonic())
+        if self._clock.monotonic() - started > 0.1:
+            original(self, delivery, is_awaited, done)
+        else:
+            done(delivery)
+
+    return deliver
+
+
+def coordinator_answers_before_it_is_loaded(replace: Replace) -> None:
+    """A request is run on a shard that has not replayed its log yet."""
+    original = ShardRuntime._host_of
+
+    def host_of(self: Any, name: str) -> Any:
+        try:
+            return original(self, name)
+        except KafkaError:
+            hosted = self._shards.get(self.partition_for(name))
+            if hosted is None:
+                raise
+            return hosted
+
+    replace(ShardRuntime, "_host_of", host_of)
+
+
+def fenced_producer_is_accepted(replace: Replace) -> None:
+    """Coordinator and log accept a producer whose epoch is older than the current one."""
+    original = Producers.check
+
+    def check(self: Producers, producer_id: int, epoch: int, *args: Any, **options: Any) -> Any:
+        try:
+            return original(self, producer_id, epoch, *args, **options)
+        except InvalidProducerEpoch:
+            return ProducerEntry(epoch), None
+
+    replace(Producers, "check", check)
+    replace(transaction_module, "_check_producer", lambda *_: None)
+
+
+def old_generation_is_accepted(replace: Replace) -> None:
+    """A member of an earlier generation of the group may commit offsets."""
+    original = ClassicGroup.check_commit
+
+    def check(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return original(self, *args, **options)
+        except KafkaError:
+            return None
+
+    replace(ClassicGroup, "check_commit", check)
+
+
+def replies_leave_before_files_are_written(replace: Replace) -> None:
+    """At the end of a turn replies are sent first and files are written after them."""
+
+    def end_turn(self: Server) -> None:
+        self.in_turn = False
+        touched, self.touched = self.touched, []
+        self.now = self.monotonic()
+        for connection in touched:
+            connection.last_active = self.now
+            connection.flush()
+        self._loop.call_later(0.02, self._before_replies)
+
+    replace(Server, "end_turn", end_turn)
+
+
+PLANTED: dict[str, Callable[[Replace], None]] = {
+    each.__name__.replace("_", "-"): each
+    for each in (
+        acknowledge_before_sync,
+        sync_covers_later_writes,
+        coordinator_replies_before_sync,
+        replies_leave_before_files_are_written,
+        file_names_are_not_synced,
+        sealed_segments_count_as_synced,
+        torn_batch_is_kept,
+        recovery_forgets_producers,
+        epoch_is_not_increased,
+        stale_leader_epoch_is_accepted,
+        high_watermark_moves_back,
+        open_transactions_are_readable,
+        aborted_transactions_are_not_listed,
+        marker_is_skipped,
+        marker_is_not_repeated,
+        coordinator_answers_before_it_is_loaded,
+        fenced_producer_is_accepted,
+        old_generation_is_accepted,
+    )
+}
+
+
+class Planted:
+    """Plants a bug for the duration of a ``with`` statement."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def __enter__(self) -> None:
+        PLANTED[self._name](self._replace)
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, original in reversed(self._replaced):
+            setattr(owner, name, original)
+
+    def _replace(self, owner: Any, name: str, new: Any) -> None:
+        self._replaced.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, new)
+
+
+def find(name: str, seeds: range) -> tuple[int, str] | None:
+    """Run seeds with the bug. Return the first seed with a violation, and its name; None if there is none."""
+    with Planted(name):
+        for seed in seeds:
+            violations = World(seed).run().violations
+            if violations:
+                return seed, next(iter(violations))
+    return None
+
+
+def _find(job: tuple[str, int]) -> tuple[str, tuple[int, str] | None, float]:
+    logging.disable(logging.CRITICAL)
+    name, seeds = job
+    started = time.process_time()
+    return name, find(name, range(1, seeds + 1)), time.process_time() - started
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=sorted(PLANTED))
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
+    options = parser.parse_args()
+    jobs = [(name, options.seeds) for name in ([options.only] if options.only else PLANTED)]
+    missed = 0
+    with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
+        for name, found, seconds in pool.imap(_find, jobs):
+            if found is None:
+                missed += 1
+                print(f"{name:45} NOT FOUND in {options.seeds} seeds ({seconds:.0f} s)", flush=True)
+            else:
+                print(f"{name:45} seed {found[0]:5}  {found[1]:28} {seconds:6.1f} s", flush=True)
+    return min(missed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
