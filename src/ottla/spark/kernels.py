@@ -12,8 +12,11 @@ walks for a while after each guess that did not pay.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -697,6 +700,15 @@ def load_compiled() -> Kernels | None:
     return CompiledKernels()
 
 
+def are_compiled() -> bool:
+    """Return whether an earlier process has compiled numba's kernels: loading them takes a second, compiling many."""
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    compiled = (
+        Path(__file__).with_name("__pycache__").glob(f"{Path(__file__).stem}.{_scan_sections.__name__}-*.{python}.nbi")
+    )
+    return any(compiled) and importlib.util.find_spec("numba") is not None
+
+
 class ChosenKernels:
     """numpy's, until this process has worked through so many rows that loading numba pays, if it is there."""
 
@@ -713,13 +725,18 @@ class ChosenKernels:
     def murmur2(self, buffer: Bytes, offsets: Positions) -> Hashes:
         return self._for(len(offsets)).murmur2(buffer, offsets)
 
+    def use_compiled(self) -> None:
+        """Use numba's kernels from now on, if they are there."""
+        self._rows_left = 0
+        self._chosen = load_compiled() or NUMPY
+
     def _for(self, rows: int) -> Kernels:
         if self._rows_left > 0:
             self._rows_left -= rows
             if self._rows_left <= 0:
-                self._chosen = load_compiled() or NUMPY
+                self.use_compiled()
         return self._chosen
 
 
 NUMPY: Kernels = NumpyKernels()
-KERNELS: Kernels = ChosenKernels()
+KERNELS = ChosenKernels()

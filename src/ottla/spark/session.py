@@ -23,6 +23,7 @@ from ottla.spark.home import home_without_archive
 from ottla.spark.java import find_java
 from ottla.spark.spark_internals import LOCAL_CHECKPOINT_MANAGER, complete_environments, is_submitted
 from ottla.spark.stream_server import stream_variables
+from ottla.spark.worker_daemon import MODULE as WORKER_DAEMON
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +49,7 @@ _LOCAL_DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.python.daemon.module": WORKER_DAEMON,
     # The default one forks a process per file on local disks, some dozens for each micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": LOCAL_CHECKPOINT_MANAGER,
 }

@@ -477,6 +477,18 @@ PLANNERS: Final = (
 )
 
 
+#: the module of the workers that run tasks
+TASK_WORKER: Final = "pyspark.worker"
+
+
+def run_worker_daemon() -> None:
+    """Do the work of Spark's process that forks Python workers."""
+    # Seen with 4.2.1 and 4.3.0. If missing: no Python worker starts; spark.python.daemon.module=pyspark.daemon helps.
+    from pyspark.daemon import manager
+
+    manager()
+
+
 def load_stream_runner() -> None:
     """Import what `run_stream` and `run_planner` need."""
     # Seen with 4.2.1 and 4.3.0. If missing: the server of streams ends, and each stream gets a process of its own.
