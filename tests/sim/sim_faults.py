@@ -22,7 +22,7 @@ WEIGHTS = {
     "reset connections": 3,
     "cut": 2,
     "slow disk": 2,
-    "full disk": 1,
+    "full disk": 2,
     "disk error": 1,
     "quiet": 3,
 }
@@ -78,8 +78,7 @@ class Faults:
             self._cut(host)
         elif fault == "slow disk":
             host.disk_delay_s = rng.choice((0.002, 0.05, 0.5))
-        elif fault == "full disk" and not world.has_transactions:
-            # With transactions this finds a known bug: a marker whose write failed stays applied to its group shard.
+        elif fault == "full disk":
             self._fill(host)
         elif fault == "disk error":
             host.disk.fail(rng.choice(("sync", "write")), errno.EIO, skip=rng.randint(0, 5), times=1)
@@ -93,6 +92,7 @@ class Faults:
 
     def _fill(self, host: BrokerHost) -> None:
         disk = host.disk
+        host.was_full = True
         disk.free = 0
         disk.fail("space", errno.ENOSPC, times=None)
 

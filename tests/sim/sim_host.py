@@ -17,6 +17,7 @@ from sim_network import HostNetwork, SimulatedNetwork
 
 from ottla.broker.broker import Broker
 from ottla.cluster.store import UnusableStore
+from ottla.log.log import Log
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import TopicPartition
@@ -139,6 +140,8 @@ class BrokerHost:
         self._settings = BrokerSettings.parse({**properties, **(settings or {})})
         self.disk = SimulatedDisk()
         self.clock = SimulatedClock(loop)
+        #: whether the disk was full at some time
+        self.was_full = False
         #: the mean duration of a job of a thread
         self.disk_delay_s = 0.002
 
@@ -154,8 +157,8 @@ class BrokerHost:
         self._crash_keep: Keep = "process"
         #: called before the image of the disk after a crash is made, with what it keeps
         self.before_crash: Callable[[BrokerHost, Keep], None] = lambda host, keep: None
-        #: called when the logs were opened, with the end of each, before anything is appended
-        self.on_loaded: Callable[[BrokerHost, dict[TopicPartition, int]], None] = lambda host, ends: None
+        #: called with the logs when they were opened, before anything is appended
+        self.on_loaded: Callable[[BrokerHost, dict[TopicPartition, Log]], None] = lambda host, logs: None
         #: called with the exception of a process that ended with a traceback
         self.on_error: Callable[[BrokerHost, Exception], None] = lambda host, error: None
         #: whether a process that ends is started again at once
@@ -198,7 +201,7 @@ class BrokerHost:
 
         def load_and_report(specs: Any) -> None:
             load(specs)
-            self.on_loaded(self, {name: each.log_end_offset for name, each in broker._log_store.logs.items()})
+            self.on_loaded(self, broker._log_store.logs)
 
         broker._log_store.load = load_and_report  # type: ignore[method-assign]
         try:
@@ -276,6 +279,7 @@ class BrokerHost:
         """The process ended by itself."""
         self._trace(f"{self.name} ended: {cause}")
         self.ends[cause] = self.ends.get(cause, 0) + 1
+        self.before_crash(self, "process")
         self._graves.append((self.broker, self.disk))
         self._network.end_host(self.name, lose_bytes=False)
         self._crash_keep = "process"

@@ -85,15 +85,17 @@ class Invariants:
             for place in self._world.places:
                 partition = host.broker.replicas.find(place.topic, place.partition)
                 if partition is not None and not partition.offline:
-                    found = list(_batches_of(partition.log))
+                    found = list(batches_of(partition.log))
                     self._check_batches(f"{host.name} {place}", found)
-                    self._check_markers(f"{host.name} {place}", found, stopped_cleanly="clean stop" in host.ends)
+                    may_repeat = "clean stop" in host.ends or host.was_full
+                    self._check_markers(f"{host.name} {place}", found, may_repeat=may_repeat)
 
-    def _check_markers(self, where: str, found: list[tuple[Any, bytes]], *, stopped_cleanly: bool) -> None:
+    def _check_markers(self, where: str, found: list[tuple[Any, bytes]], *, may_repeat: bool) -> None:
         """Each transaction has one marker.
 
-        A coordinator that is loaded after a restart writes again the markers that it does not know to be durable. These
-        have the same result. An unclean restart increases the leader epoch; a clean one does not, and is not judged.
+        A coordinator that is loaded again writes the markers that it does not know to be durable once more, with the
+        same result. It is loaded after a restart, and after a write that failed because the disk was full. An unclean
+        restart increases the leader epoch. The other cases cannot be told apart: ``may_repeat``.
         """
         #: by producer: the epoch, the leader epoch and the result of the last marker, if no records follow it
         last: dict[int, tuple[int, int, bool]] = {}
@@ -111,7 +113,7 @@ class Invariants:
             line = f"{where}: offset {header.base_offset}, producer {producer}"
             if before[2] != marker.commit:
                 self._say("two-results", line)
-            elif before[1] == header.leader_epoch and not stopped_cleanly:
+            elif before[1] == header.leader_epoch and not may_repeat:
                 self._say("two-markers", line)
 
     def _check_batches(self, where: str, found: list[tuple[Any, bytes]]) -> None:
@@ -137,7 +139,8 @@ class Invariants:
         self._world.violation(name, line)
 
 
-def _batches_of(log: Any) -> Iterator[tuple[Any, bytes]]:
+def batches_of(log: Any) -> Iterator[tuple[Any, bytes]]:
+    """Yield the header and the bytes of each batch that is in the files of a log."""
     offset = log.log_start_offset
     while offset < log.written_end_offset:
         region = log.read(offset, 1 << 30, log.written_end_offset, at_least_one=True)

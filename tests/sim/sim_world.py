@@ -15,7 +15,7 @@ from sim_client import Client, Lost
 from sim_faults import Faults
 from sim_groups import GroupMember, GroupOracle
 from sim_host import WALL_START_MS, BrokerHost, Keep
-from sim_invariants import Invariants
+from sim_invariants import Invariants, batches_of
 from sim_loop import START_S, ContextLoop, Stuck, VirtualLoop
 from sim_network import SimulatedNetwork
 from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
@@ -44,16 +44,14 @@ class VirtualRecorder(Recorder):
     def note(self, event: str, **fields: Any) -> None:
         self.events.append({"event": event, "t": next(self._t), **fields})
 
-    def forget_unsynced(self, ends: Mapping[Place, int]) -> None:
-        """A power failure truncated these logs: what was read or acknowledged with acks=1 behind the ends is gone."""
+    def forget_unsynced(self, is_lost: Callable[[Place, int], bool]) -> None:
+        """A power failure lost records: forget that they were read, or acknowledged with acks=1."""
         weak = set()
         for event in self.events:
             if event["event"] == "read":
-                end = ends.get(event["place"])
-                if end is not None:
-                    event["records"] = [each for each in event["records"] if each[0] < end]
+                event["records"] = [each for each in event["records"] if not is_lost(event["place"], each[0])]
             elif event["event"] == "sent" and "weak" in event and event["offset"] is not None:
-                if event["offset"] >= ends.get(event["weak"], 1 << 62):
+                if is_lost(event["weak"], event["offset"]):
                     event["offset"], event["outcome"] = None, Outcome.UNKNOWN
                     weak.add(event["value"])
             elif event["event"] == "ended" and event.get("weak") in weak:
@@ -106,7 +104,10 @@ class World:
             host.before_crash = self._before_crash
             host.on_loaded = self._loaded
             host.on_error = self._process_failed
+        #: brokers whose power failed, until their logs are opened again
         self._power_failed: set[int] = set()
+        #: the first offset that was not synced when the process of a broker was killed
+        self._unsynced_from: dict[tuple[int, Place], int] = {}
 
     # -- what clients and hosts report --------------------------------------------------------------------------------
 
@@ -133,16 +134,30 @@ class World:
         self.invariants.forget(host)
         if keep == "power":
             self._power_failed.add(host.broker_id)
+        if host.broker is not None:
+            for place in self.places:
+                partition = host.broker.replicas.find(place.topic, place.partition)
+                if partition is not None:
+                    key = host.broker_id, place
+                    synced = partition.log.synced_end_offset
+                    self._unsynced_from[key] = min(synced, self._unsynced_from.get(key, synced))
 
     def _process_failed(self, host: BrokerHost, error: Exception) -> None:
         self.violation("process-failed", f"{host.name}: {type(error).__name__}: {error}")
 
-    def _loaded(self, host: BrokerHost, ends: Mapping[TopicPartition, int]) -> None:
-        """The logs of a host were opened: a power failure may have truncated them."""
-        if host.broker_id in self._power_failed:
-            self._power_failed.discard(host.broker_id)
-            found = {Place(name.topic, name.partition): end for name, end in ends.items()}
-            self.history.forget_unsynced({place: found.get(place, 0) for place in self.places})
+    def _loaded(self, host: BrokerHost, logs: Mapping[TopicPartition, Any]) -> None:
+        """The logs of a host were opened and are synced: what a power failure took from them is known now."""
+        own = {place: offset for (number, place), offset in self._unsynced_from.items() if number == host.broker_id}
+        self._unsynced_from = {key: value for key, value in self._unsynced_from.items() if key[0] != host.broker_id}
+        if host.broker_id not in self._power_failed:
+            return
+        self._power_failed.discard(host.broker_id)
+        present = {place: _offsets_in(logs.get(TopicPartition(*place))) for place in own}
+
+        def is_lost(place: Place, offset: int) -> bool:
+            return place in own and offset >= own[place] and offset not in present[place]
+
+        self.history.forget_unsynced(is_lost)
 
     # -- the run --------------------------------------------------------------------------------------------------
 
@@ -239,3 +254,12 @@ class World:
             clients += [GroupMember(self, f"member-{n}", "members") for n in range(rng.randint(1, 3))]
         clients += [Administrator(self, f"administrator-{n}") for n in range(rng.choice((0, 0, 1)))]
         return clients
+
+
+def _offsets_in(log: Any) -> set[int]:
+    """Return the offsets of the records in a log. A batch without records stands for offsets that were lost."""
+    found: set[int] = set()
+    for header, _ in batches_of(log) if log is not None else ():
+        if header.record_count:
+            found.update(range(header.base_offset, header.next_offset))
+    return found
