@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -128,10 +129,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def close(self) -> None:
         """Close the loop and the coroutines of all tasks, so that none is closed during another run."""
-        for coroutine in self._coroutines:
-            with contextlib.suppress(Exception):
-                coroutine.close()
-        self._coroutines.clear()
+        with warnings.catch_warnings():
+            # A killed process may have created coroutines that it did not start.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            for coroutine in self._coroutines:
+                with contextlib.suppress(Exception):
+                    coroutine.close()
+            self._coroutines.clear()
         super().close()
 
 

@@ -89,7 +89,7 @@ class Coordination:
         context.usage.shards = self.runtime.loaded_shards
         self.markers = MarkerWriter(
             replicas=services.replicas, clock=services.clock, wheel=services.wheel, begin_turn=begin_turn,
-            on_written=self._marker_written,
+            on_written=self._marker_written, on_lost=self._marker_lost,
         )  # fmt: skip
         self.transactions = TransactionRuntime(markers=self.markers, **parts)
         now = services.clock.monotonic()
@@ -158,6 +158,10 @@ class Coordination:
     def _marker_written(self, partition: Partition, producer_id: int, commit: bool, end_offset: int) -> None:
         if partition.name.topic == OFFSETS_TOPIC:
             self.runtime.marker_written(partition, producer_id, commit=commit, end_offset=end_offset)
+
+    def _marker_lost(self, partition: Partition) -> None:
+        if partition.name.topic == OFFSETS_TOPIC:
+            self.runtime.marker_lost(partition)
 
     # -- the journal ----------------------------------------------------------------------------------------------
 

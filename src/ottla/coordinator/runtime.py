@@ -672,6 +672,12 @@ class ShardRuntime(ABC, Generic[S]):
             hosted.shard.end_transaction(producer_id, commit=commit)
             hosted.end_offset = end_offset
 
+    def marker_lost(self, partition: Partition) -> None:
+        """Load the shard of this partition again: it has applied a marker whose write failed."""
+        hosted = self._shards.get(partition.name.partition)
+        if hosted is not None and hosted.partition is partition:
+            self.reload(hosted)
+
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def perform_everywhere(self, decide: Callable[[S, Moment], list[Any]], name_of: Callable[[Any], str]) -> None:

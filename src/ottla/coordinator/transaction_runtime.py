@@ -160,7 +160,7 @@ class MarkerWriter:
 
     def __init__(
         self, *, replicas: ReplicaManager, clock: Clock, wheel: TimerWheel, begin_turn: Callable[[], None],
-        on_written: Callable[[Partition, int, bool, int], None],
+        on_written: Callable[[Partition, int, bool, int], None], on_lost: Callable[[Partition], None],
     ) -> None:  # fmt: skip
         self._replicas = replicas
         self._clock = clock
@@ -168,6 +168,8 @@ class MarkerWriter:
         self._begin_turn = begin_turn
         #: called for each appended marker with the partition, producer id, whether it commits, and the next offset
         self._on_written = on_written
+        #: called with the partition if the write of an appended marker failed, so that its log does not have the marker
+        self._on_lost = on_lost
         #: number of appended markers, including retries
         self.written = 0
 
@@ -204,7 +206,7 @@ class MarkerWriter:
             else:
                 self.retry_later(progress, name)
             return
-        waiter = _MarkerWaiter(self, progress, name, self._clock.monotonic() + _MARKER_TIMEOUT_S)
+        waiter = _MarkerWaiter(self, progress, partition, self._clock.monotonic() + _MARKER_TIMEOUT_S)
         self._replicas.wait(partition, partition.until(acks=-1), end, waiter)
 
     async def write_once(self, delivery: Delivery) -> int:
@@ -217,7 +219,9 @@ class MarkerWriter:
             return error.code
         waiter = _SingleMarkerWaiter(asyncio.get_running_loop(), self._clock.monotonic() + _MARKER_TIMEOUT_S)
         self._replicas.wait(partition, partition.until(acks=-1), end, waiter)
-        return await waiter.code
+        code = await waiter.code
+        self.note_failure(partition, code)
+        return code
 
     def _append(self, partition: Partition, delivery: Delivery) -> int:
         """Append a marker and return the offset after it. Raise KafkaError if the append failed."""
@@ -230,6 +234,11 @@ class MarkerWriter:
         self.written += 1
         self._on_written(partition, producer.producer_id, delivery.commit, end)
         return end
+
+    def note_failure(self, partition: Partition, error_code: int) -> None:
+        """Report a marker that its log has lost. After a timeout the log still has it."""
+        if error_code and error_code != ErrorCode.REQUEST_TIMED_OUT:
+            self._on_lost(partition)
 
     def retry_later(self, progress: _Progress, name: TopicPartition) -> None:
         """Append the marker of one partition again after ``_RETRY_S``."""
@@ -269,19 +278,20 @@ class _Progress:
 class _MarkerWaiter:
     """Waits until a marker of a delivery is durable; retries if the wait fails."""
 
-    __slots__ = ("_name", "_progress", "_writer", "deadline")
+    __slots__ = ("_partition", "_progress", "_writer", "deadline")
 
-    def __init__(self, writer: MarkerWriter, progress: _Progress, name: TopicPartition, deadline: float) -> None:
+    def __init__(self, writer: MarkerWriter, progress: _Progress, partition: Partition, deadline: float) -> None:
         self._writer = writer
         self._progress = progress
-        self._name = name
+        self._partition = partition
         self.deadline = deadline
 
     def on_write_complete(self, error_code: int) -> None:
         if error_code:
-            self._writer.retry_later(self._progress, self._name)
+            self._writer.note_failure(self._partition, error_code)
+            self._writer.retry_later(self._progress, self._partition.name)
         else:
-            self._progress.remove(self._name)
+            self._progress.remove(self._partition.name)
 
 
 class _SingleMarkerWaiter:

@@ -383,3 +383,23 @@ def test_partition_is_found_with_javas_hash() -> None:
     assert java_hash("hello") == 99162322
     assert java_hash("") == 0
     assert java_hash("🜁") == (31 * 0xD83D + 0xDF01) & 0xFFFFFFFF
+
+
+def test_shard_is_loaded_again_when_its_log_lost_a_marker(tmp_path: Path) -> None:
+    async def run() -> None:
+        fixture = RuntimeFixture(tmp_path)
+        fixture.commit(5)
+        fixture.turn()
+        before = fixture.runtime.shard("g")
+        # The marker is applied when it is appended; its write fails because the disk is full.
+        _, end = fixture.manager.append_marker(fixture.partition, 1, 0, commit=True, coordinator_epoch=0, now_ms=1)
+        fixture.runtime.marker_written(fixture.partition, 1, commit=True, end_offset=end)
+        fixture.disk.fail("write", errno.ENOSPC)
+        fixture.turn()
+        fixture.runtime.marker_lost(fixture.partition)
+        await loaded(fixture.runtime)
+        assert fixture.runtime.shard("g") is not before
+        assert fixture.committed == 5
+        assert await fixture.runtime.verify() == 0
+
+    asyncio.run(run())

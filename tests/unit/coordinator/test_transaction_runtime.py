@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,10 @@ class TransactionRuntimeFixture(ManagerFixture):
         topics.create(TRANSACTION_TOPIC, 1)
         self.wheel: Any = HandDrivenWheel()
         parts = {"clock": self.clock, "wheel": self.wheel, "replicas": self.manager, "begin_turn": lambda: None}
-        self.markers = MarkerWriter(on_written=lambda *_: None, **parts)
+        self.lost: list[str] = []
+        self.markers = MarkerWriter(
+            on_written=lambda *_: None, on_lost=lambda partition: self.lost.append(str(partition.name)), **parts
+        )
         self.runtime = TransactionRuntime(
             markers=self.markers, loop=asyncio.get_running_loop(),
             context=CoordinatorContext(settings=settings, topics=topics, new_uuid=lambda: ""), **parts,
@@ -104,6 +108,28 @@ def test_marker_is_tried_again_until_its_partition_takes_it(tmp_path: Path) -> N
             timer.expire()
         await fixture.turn_disk()
         assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+
+    asyncio.run(run())
+
+
+def test_marker_whose_write_fails_is_reported_and_tried_again(tmp_path: Path) -> None:
+    """A coordinator has applied the marker to its state when it was appended."""
+
+    async def run() -> None:
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.disk.fail("write", errno.ENOSPC, path="orders-0")
+        fixture.disk.fail("create", errno.ENOSPC, path="orders-0")
+        fixture.commit()
+        await fixture.turn_disk()
+        assert fixture.lost == ["orders-0"]
+        assert fixture.x == TransactionState.PREPARE_COMMIT
+        fixture.disk.heal()
+        fixture.manager.check_free_space()
+        for _, timer in fixture.wheel.timers:
+            timer.expire()
+        await fixture.turn_disk()
+        assert (fixture.lost, fixture.x) == (["orders-0"], TransactionState.COMPLETE_COMMIT)
 
     asyncio.run(run())
 
