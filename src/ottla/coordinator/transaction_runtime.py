@@ -96,6 +96,9 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def _delivered(self, delivery: Delivery) -> None:
         """Append the Complete record, because all markers of the delivery are durable."""
         self.run(delivery.transactional_id, lambda shard, _, now: shard.delivered(delivery, now), _ignore_reply)
+        if self._is_awaited(delivery):
+            # The append failed, for example because the disk is full. No client repeats it.
+            self._wheel.add(_CompleteRetry(self._delivered, delivery), _RETRY_S)
 
     # -- requests that wait for markers -----------------------------------------------------------------------------
 
@@ -319,6 +322,20 @@ class _MarkerRetry:
 
     def expire(self) -> None:
         self._writer.write(self._progress, self._name)
+
+
+class _CompleteRetry:
+    """Entry in the timer wheel that appends a Complete record again."""
+
+    __slots__ = ("_delivered", "_delivery", "timer_bucket")
+
+    def __init__(self, delivered: Callable[[Delivery], None], delivery: Delivery) -> None:
+        self._delivered = delivered
+        self._delivery = delivery
+        self.timer_bucket: dict[Expiring, None] | None = None
+
+    def expire(self) -> None:
+        self._delivered(self._delivery)
 
 
 def _ignore_reply(code: int) -> Message:

@@ -134,6 +134,27 @@ def test_marker_whose_write_fails_is_reported_and_tried_again(tmp_path: Path) ->
     asyncio.run(run())
 
 
+def test_complete_that_is_refused_is_tried_again(tmp_path: Path) -> None:
+    """The disk of ``__transaction_state`` becomes full after the markers were written."""
+
+    async def run() -> None:
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.commit()
+        fixture.manager.write_turn()
+        fixture.threads.run()
+        fixture.state.set_room(False)
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.PREPARE_COMMIT, 1)
+        fixture.state.set_room(True)
+        for _, timer in fixture.wheel.timers:
+            timer.expire()
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("is_here", [True, False])
 def test_marker_of_a_partition_that_another_broker_leads_is_still_needed(tmp_path: Path, is_here: bool) -> None:
     """``is_here``: this broker has a replica of it."""
