@@ -69,12 +69,44 @@ class GroupOracle:
             self._world.violation("committed-offset-never-sent", f"{group} partition {partition}: {offset}")
 
 
-class GroupMember(Client):
-    """One member of a group."""
+class GroupClient(Client):
+    """Reads the committed offsets of a group and compares them with those that were acknowledged."""
 
     def __init__(self, world: World, name: str, group: str) -> None:
         super().__init__(world, name)
         self._group = group
+
+    async def fetch_offset(self, partition: int) -> int:
+        """Return the committed offset. Raise Rejoin after an error, Lost without a reply."""
+        topics = [OffsetFetchRequestTopics(name=self.world.places[0].topic, partition_indexes=[partition])]
+        asked = OffsetFetchRequestGroup(group_id=self._group, topics=topics)
+        at_least = self.world.groups.acknowledged_before(self._group, partition)
+        reply = await self.ask(OffsetFetchRequest(groups=[asked], require_stable=True), 8)
+        (found,) = reply.groups
+        row: Any = found.topics[0].partitions[0] if found.topics else None
+        if found.error_code or row is None or row.error_code:
+            raise Rejoin
+        self.world.groups.fetched(self._group, partition, row.committed_offset, at_least)
+        return int(row.committed_offset)
+
+
+class OffsetMonitor(GroupClient):
+    """Asks for the committed offsets all the time, as tools do that show the lag of a group."""
+
+    async def run(self) -> None:
+        while not self.is_over:
+            try:
+                await self.fetch_offset(self.rng.choice(self.world.places).partition)
+                await self.pause(0.1)
+            except (Lost, Rejoin):
+                await self.pause(0.01)
+
+
+class GroupMember(GroupClient):
+    """One member of a group."""
+
+    def __init__(self, world: World, name: str, group: str) -> None:
+        super().__init__(world, name, group)
         self._member_id = ""
         self._generation = -1
 
@@ -120,7 +152,7 @@ class GroupMember(Client):
         return partitions
 
     async def _work(self, partitions: list[int]) -> None:
-        offsets = {partition: await self._fetch_offset(partition) for partition in partitions}
+        offsets = {partition: await self.fetch_offset(partition) for partition in partitions}
         while not self.is_over:
             if self.rng.random() < 0.03:
                 await self._leave()
@@ -150,25 +182,13 @@ class GroupMember(Client):
         self._check(reply.topics[0].partitions[0].error_code)
         self.world.groups.commit_acknowledged(self._group, partition, offset)
         if self.rng.random() < 0.3:
-            await self._fetch_offset(partition)
-
-    async def _fetch_offset(self, partition: int) -> int:
-        topics = [OffsetFetchRequestTopics(name=self.world.places[0].topic, partition_indexes=[partition])]
-        asked = OffsetFetchRequestGroup(group_id=self._group, topics=topics)
-        at_least = self.world.groups.acknowledged_before(self._group, partition)
-        reply = await self.ask(OffsetFetchRequest(groups=[asked], require_stable=True), 8)
-        (found,) = reply.groups
-        self._check(found.error_code)
-        row: Any = found.topics[0].partitions[0]
-        self._check(row.error_code)
-        self.world.groups.fetched(self._group, partition, row.committed_offset, at_least)
-        return int(row.committed_offset)
+            await self.fetch_offset(partition)
 
     async def _check_offsets_at_end(self) -> None:
         for place in self.world.places:
             while True:
                 try:
-                    await self._fetch_offset(place.partition)
+                    await self.fetch_offset(place.partition)
                     break
                 except (Lost, Rejoin):
                     await self.pause(0.1)

@@ -13,7 +13,7 @@ from typing import Any
 from sim_admin import Administrator
 from sim_client import Client, Lost
 from sim_faults import Faults
-from sim_groups import GroupMember, GroupOracle
+from sim_groups import GroupMember, GroupOracle, OffsetMonitor
 from sim_host import WALL_START_MS, BrokerHost, Keep
 from sim_invariants import Invariants, batches_of
 from sim_loop import START_S, ContextLoop, Stuck, VirtualLoop
@@ -252,6 +252,7 @@ class World:
         clients += [Reader(self, f"reader-{n}") for n in range(rng.randint(1, 2))]
         if rng.random() < 0.5:
             clients += [GroupMember(self, f"member-{n}", "members") for n in range(rng.randint(1, 3))]
+            clients += [OffsetMonitor(self, "monitor", "members")]
         clients += [Administrator(self, f"administrator-{n}") for n in range(rng.choice((0, 0, 1)))]
         return clients
 
