@@ -224,10 +224,10 @@ def _recover(
     while segments and first != (older := _segment_number(segments, replay_from)):
         first = older
         producers, replay_from = load_snapshot(disk, directory, segments[first].base_offset)
-    if not first and not compacted:
-        # All batches are read again, so rebuild the epochs. Not after compaction: it may have removed the first batches
-        # of an epoch.
-        epochs = LeaderEpochs()
+    if not compacted:
+        # Rebuild the epochs of the batches that are read again: a power failure may have brought back an older version
+        # of the checkpoint. Not after compaction: it may have removed the first batches of an epoch.
+        epochs.truncate_from_end(segments[first].base_offset if first else 0)
     for segment, following in pairwise(segments[: first + 1]):
         segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
         segment.indexes_unverified = True

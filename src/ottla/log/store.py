@@ -386,19 +386,22 @@ class LogStore:
         dropped = of.advance_log_start(offset)
         if not dropped:
             return
+        # Delete older segments first, even those of an earlier job that is not done yet. A power failure between two
+        # jobs in the other order would leave a gap, and recovery would discard all segments after it.
+        undeleted = of.undeleted.copy()
 
         def work() -> None:
             if not of.deleted:
                 # Sync the names of the remaining segments first: a power failure must not lose these too.
                 self._disk.fsync_dir(of.directory)
-                for segment in dropped:
+                for segment in undeleted:
                     segment.delete_files()
                 # Sync before the recovery point advances: a segment without indexes must not reappear below it.
                 self._disk.fsync_dir(of.directory)
 
         def done(error: OSError | None) -> None:
             if error is None:
-                of.undeleted = [segment for segment in of.undeleted if segment not in dropped]
+                of.undeleted = [segment for segment in of.undeleted if segment not in undeleted]
             elif not of.deleted:
                 _report(error, "remove segments from", first)
 

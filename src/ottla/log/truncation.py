@@ -100,11 +100,11 @@ def truncate_fully_and_start_at(of: Log, offset: int) -> None:
             segment.delete_files()
         remove_snapshots(of.disk, of.directory, after=-1)
         of.disk.fsync_dir(of.directory)
-        active.open_file()
-        of.disk.fsync_dir(of.directory)
+        active.sync()  # creates the file; syncs its name and that of the folder, which may be new
     except OSError as error:
         of.failure = f"the log could not be restarted at offset {offset}: {error}"
         raise
+    active.synced_bytes = 0
     of.undeleted = []
 
 

@@ -514,6 +514,25 @@ def test_epochs_of_a_log_that_is_read_as_a_whole_are_those_of_its_batches() -> N
     assert (log.epochs.epochs, log.epochs.starts) == ([0, 5, 10], [0, 10, 20])
 
 
+def test_start_of_an_epoch_is_that_of_its_first_batch_even_if_an_older_checkpoint_comes_back() -> None:
+    """The first batches of the epoch were lost or undone, and the epoch then started at a smaller offset."""
+    disk = new_disk()
+    log = open_at(disk, topic(segment_ms=1000))
+    write(log, batch(4))
+    log.roll()
+    for segment in log.segments[:-1]:
+        log.sync_sealed(segment)
+    write(log, batch(2))
+    log.become_leader(7)
+    write(log, batch(2))
+    sync(log)
+    point = log.recovery_point
+    disk.write_file(f"{FOLDER}/{EPOCHS}", b"0\n2\n0 0\n7 7\n", sync=True)
+    again = open_at(disk.crash(Random(0), "power"), topic(segment_ms=1000), recovery_point=point)
+    assert point == 4
+    assert (again.epochs.epochs, again.epochs.starts) == ([0, 7], [0, 6])
+
+
 def test_epochs_that_recovery_learnt_stay_learnt() -> None:
     """A power cut left an old history; the next one comes right after recovery, whose recovery point is noted."""
     disk = new_disk()

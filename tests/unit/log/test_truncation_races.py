@@ -290,6 +290,19 @@ def test_retention_that_ends_after_a_truncation_deletes_no_new_file(fixture: Sto
     assert after_power_failure(fixture, 3) == [stored(batch(3), 0)]
 
 
+def test_retention_deletes_older_segments_first_if_jobs_overtake_each_other(fixture: StoreFixture) -> None:
+    log = fixture.log()
+    write_segments(log, 2, 2, 2)
+    sync(log)
+    fixture.threads.run()
+    expected = contents(log)[4:]
+    fixture.store.advance_log_start(log, 4)
+    fixture.store.advance_log_start(log, 8)
+    fixture.threads.jobs.pop(0)  # not started before the power fails
+    fixture.threads.run()
+    assert after_power_failure(fixture, 4) == expected
+
+
 def test_retention_and_roll_of_a_segment_in_any_order(fixture: StoreFixture) -> None:
     log = fixture.log()
     write_segments(log, 2, 2, 2)
