@@ -1,7 +1,13 @@
-"""A log against a list of batches, through everything that can happen to it: restarts, kills and power cuts too."""
+"""A log against a list of batches, through everything that can happen to it: restarts, kills and power failures too.
+
+Threads sync the log, index its sealed segments and delete files. Their jobs have two parts, the work and the report of
+the result, and other things happen between the parts: appends, truncations, rolls. What the log reports as synced must
+survive every power failure, whatever the order, and what was truncated must not come back.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -53,15 +59,23 @@ class Twin:
         return first, (first + self.next - self.base - 1) % SEQUENCES, self.base, self.next - 1
 
 
+@dataclass(slots=True)
+class Job:
+    """What a thread does, and what the event loop does with the result."""
+
+    work: Callable[[], None]
+    report: Callable[[], None]
+    is_done: bool = False
+
+
 class LogMachine(RuleBasedStateMachine):
     """Rules do the same to both; invariants compare."""
 
     def __init__(self) -> None:
         super().__init__()
         self.disk: MemoryDisk = new_disk()
-        #: what threads have yet to do: sync what was sealed, unlink what was dropped
-        self.jobs: list[Callable[[], None]] = []
-        self.unlinks: list[Callable[[], None]] = []
+        #: what threads have yet to do
+        self.jobs: list[Job] = []
         #: every batch since the floor, also those that were deleted from the log's start
         self.twins: list[Twin] = []
         self.floor = 0
@@ -72,10 +86,9 @@ class LogMachine(RuleBasedStateMachine):
         self.deleted = 0
         self.epoch = 0
         self.counter = 0
-        #: (recovery point, log start) of the checkpoints that were written; the last may be lost to a power cut
-        self.checkpoint = (0, 0)
+        #: (recovery point, log start) of the checkpoints that were written, and of those that were synced
+        self.checkpoint = self.synced_checkpoint = (0, 0)
         self.written_end = 0
-        self.synced_end = 0
 
     @initialize(segment_ms=st.sampled_from([50, 100_000]), interval=st.sampled_from([0, 200, 4096]))
     def open(self, segment_ms: int, interval: int) -> None:
@@ -87,18 +100,23 @@ class LogMachine(RuleBasedStateMachine):
     def opened(self, disk: MemoryDisk, clean: CleanStop | None, checkpoint: tuple[int, int] = (0, 0)) -> Log:
         log = open_at(disk, self.settings, clean=clean, recovery_point=checkpoint[0], log_start=checkpoint[1])
         log.on_roll = self.rolled
+        log.lower_checkpoints = self.lower_checkpoints
         log.become_leader(self.epoch)
         return log
 
     def rolled(self, log: Log, sealed: Segment) -> None:
         size = sealed.size_bytes
 
-        def work() -> None:
+        def report() -> None:
+            log.note_segments_synced([(sealed, size)])
             if not sealed.dropped:
-                log.sync_sealed(sealed)
-                log.note_segments_synced([(sealed, size)])
+                sealed.release_file()
 
-        self.jobs.append(work)
+        self.jobs.append(Job(lambda: log.sync_sealed(sealed), report))
+
+    def lower_checkpoints(self, log: Log, end: int, start: int | None) -> None:
+        point = min(self.checkpoint[0], end)
+        self.checkpoint = self.synced_checkpoint = point, min(self.checkpoint[1], end) if start is None else start
 
     @property
     def end(self) -> int:
@@ -165,10 +183,7 @@ class LogMachine(RuleBasedStateMachine):
         base = self.end
         twin = Twin(base, base + len(timestamps), stored(data, base, self.epoch), timestamps, self.epoch, producer)
         self.twins.append(twin)
-        if producer is not None:
-            pid, epoch, _ = producer
-            window = self.producers[pid][1] if pid in self.producers and self.producers[pid][0] == epoch else []
-            self.producers[pid] = epoch, [*window, twin.produced][-5:]
+        self.note_producer(twin)
         self.written_end = self.log.written_end_offset  # large batches and rolls write
         assert self.log.written_end_offset <= self.end
 
@@ -183,23 +198,66 @@ class LogMachine(RuleBasedStateMachine):
         self.epoch += 1
         self.log.become_leader(self.epoch)
 
+    @rule(
+        counts=st.lists(st.integers(1, 4), min_size=1, max_size=4), size=st.sampled_from(SIZES),
+        timestamp=st.integers(0, 300), pid=st.sampled_from([-1, 1, 2]), new_epoch_at=st.integers(-6, 3),
+        cut=st.sampled_from([0, 0, 1, 50]),
+    )  # fmt: skip
+    def append_as_follower(
+        self, counts: list[int], size: int, timestamp: int, pid: int, new_epoch_at: int, cut: int
+    ) -> None:
+        """Append several batches of a leader at once; the last may be incomplete."""
+        base, fetched, twins = self.end, b"", []
+        for number, count in enumerate(counts):
+            self.epoch += number == new_epoch_at
+            epoch, window = self.producers.get(pid, (0, []))
+            sequence = (window[-1][1] + 1) % SEQUENCES if window else 0
+            producer = (pid, epoch, sequence) if pid >= 0 else None
+            data, timestamps = self.build(count, size, NOW + timestamp, 1, producer)
+            data = stored(data, base, self.epoch)
+            if number + 1 < len(counts) or not cut:
+                twins.append(Twin(base, base + count, data, timestamps, self.epoch, producer))
+                self.note_producer(twins[-1])
+            fetched += data
+            base += count
+        view = memoryview(fetched)[: len(fetched) - cut]
+        end = twins[-1].next if twins else self.end
+        answer = self.log.append_as_follower(view, leader_epoch=self.epoch, now_ms=NOW)
+        assert answer == (self.end, end)
+        self.twins += twins
+        self.written_end = self.log.written_end_offset
+        self.log.become_leader(self.epoch)
+
+    def note_producer(self, twin: Twin) -> None:
+        if twin.producer is not None:
+            pid, epoch, _ = twin.producer
+            window = self.producers[pid][1] if pid in self.producers and self.producers[pid][0] == epoch else []
+            self.producers[pid] = epoch, [*window, twin.produced][-5:]
+
     @rule()
     def sync(self) -> None:
         sync(self.log)
-        self.synced_end = max(self.synced_end, self.written_end)
-        assert self.log.synced_end_offset == self.synced_end
+        assert self.log.synced_end_offset == self.written_end
         assert not self.log.unsynced()
 
-    @precondition(lambda self: self.jobs)
-    @rule()
-    def finish_a_roll(self) -> None:
-        self.jobs.pop(0)()
-        self.synced_end = max(self.synced_end, self.log.synced_end_offset)
+    # -- threads ------------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.unlinks)
     @rule()
-    def finish_an_unlink(self) -> None:
-        self.unlinks.pop(0)()
+    def start_sync(self) -> None:
+        log, job = self.log, self.log.start_sync()
+        self.jobs.append(Job(job.run, lambda: log.note_synced(job)))
+
+    @precondition(lambda self: self.jobs)
+    @rule(which=st.integers(0, 20))
+    def run_part_of_a_job(self, which: int) -> None:
+        """Do the work of a job, or report its result if the work is done. Threads may overtake each other."""
+        job = self.jobs[which % len(self.jobs)]
+        if job.is_done:
+            self.jobs.remove(job)
+            job.report()
+        else:
+            job.work()
+            job.is_done = True
 
     @rule()
     def note_checkpoint(self) -> None:
@@ -271,17 +329,30 @@ class LogMachine(RuleBasedStateMachine):
         if offset >= self.end:
             return
         self.cut_twin(min(offset, self.written_end))
-        # Whoever cuts into what was synced has to sync the cut, and to note the recovery point, before going on.
-        self.jobs.clear()
-        self.disk.fdatasync(self.log.active.file.fd)
-        self.disk.fsync_dir(FOLDER)
-        self.checkpoint = min(self.checkpoint[0], self.end), min(self.checkpoint[1], self.end)
+        self.check_files()
+
+    @rule(where=st.integers(-8, 20))
+    def truncate_fully(self, where: int) -> None:
+        offset = max(self.start + where, 0)
+        self.log.truncate_fully_and_start_at(offset)
+        self.twins, self.producers = [], {}
+        self.floor = self.start = self.deleted = self.written_end = offset
+        assert self.log.synced_end_offset == offset
+        assert self.log.producers.count == 0
+        self.check_files()
+
+    def check_files(self) -> None:
+        """No file of a segment that was removed is there, or comes back when the power fails now."""
+        if self.jobs:
+            return
+        names = [f"{segment.base_offset:020d}.log" for segment in self.log.segments]
+        for disk in (self.disk, self.disk.crash(Random(self.counter), "power")):
+            assert {name for name in disk.listdir(FOLDER) if name.endswith(".log")} <= set(names)
 
     def cut_twin(self, offset: int) -> None:
         self.twins = [twin for twin in self.twins if twin.next <= offset]
         self.start, self.deleted = min(self.start, self.end), min(self.deleted, self.end)
         self.written_end = self.end
-        self.synced_end = min(self.synced_end, self.end)
         self.adopt_producers()
 
     @rule(forward=st.integers(0, 12))
@@ -292,19 +363,26 @@ class LogMachine(RuleBasedStateMachine):
         self.deleted = max(self.deleted, offset)
         self.written_end = self.log.written_end_offset
 
-        def work() -> None:
-            self.disk.fsync_dir(FOLDER)
-            for segment in dropped:
-                segment.delete_files()
+        log, disk, undeleted = self.log, self.disk, self.log.undeleted.copy()
 
-        self.unlinks.append(work)
+        def work() -> None:
+            disk.fsync_dir(FOLDER)
+            for segment in undeleted:
+                segment.delete_files()
+            disk.fsync_dir(FOLDER)
+
+        def report() -> None:
+            log.undeleted = [segment for segment in log.undeleted if segment not in undeleted]
+
+        if dropped:
+            self.jobs.append(Job(work, report))
 
     # -- restarts -----------------------------------------------------------------------------------------------------
 
     @rule()
     def restart_cleanly(self) -> None:
-        while self.jobs or self.unlinks:
-            (self.jobs or self.unlinks).pop(0)()
+        while self.jobs:
+            self.run_part_of_a_job(0)
         self.log.flush_files()
         clean = note_of(self.log)
         reads = len(self.disk.calls)
@@ -312,7 +390,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.opened(self.disk, clean, self.checkpoint)
         opened = [call for call in self.disk.calls[reads:] if call.name != "file_size"]
         assert not [call for call in opened if call.path.endswith(".log")]
-        self.written_end = self.synced_end = self.end
+        self.written_end = self.end
 
     @rule(lost=st.booleans())
     def kill(self, lost: bool) -> None:
@@ -321,11 +399,11 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1 << 16), lost=st.booleans())
     def cut_power(self, seed: int, lost: bool) -> None:
-        self.reboot(self.disk.crash(Random(seed), "power"), self.synced_end, lost)
+        self.reboot(self.disk.crash(Random(seed), "power"), self.log.synced_end_offset, lost)
 
     def reboot(self, disk: MemoryDisk, promised: int, lost: bool) -> None:
-        self.disk, self.jobs, self.unlinks = disk, [], []
-        checkpoint = (0, 0) if lost else self.checkpoint
+        self.disk, self.jobs = disk, []
+        checkpoint = self.synced_checkpoint if lost else self.checkpoint
         self.log = self.opened(disk, None, checkpoint)
         end, start = self.log.log_end_offset, self.log.log_start_offset
         assert checkpoint[1] <= start <= max(self.start, checkpoint[1])
@@ -336,8 +414,9 @@ class LogMachine(RuleBasedStateMachine):
             assert start == end == checkpoint[1]
             self.twins, self.floor = [], end
         self.start = start
-        self.written_end = self.synced_end = end
+        self.written_end = end
         self.adopt_producers()
+        self.check_contents()
 
     def adopt_producers(self) -> None:
         """Producers whose batches are gone may be forgotten; of the others the last batches must be known."""
@@ -367,17 +446,26 @@ class LogMachine(RuleBasedStateMachine):
             self.start, self.written_end, self.end,
         )  # fmt: skip
         assert log.synced_end_offset <= log.written_end_offset
+        assert not any(segment.dropped for segment in log.segments)
         assert log.recovery_point <= log.synced_end_offset
 
     def teardown(self) -> None:
         if not hasattr(self, "log"):
             return
         self.log.write_pending()
-        assert contents(self.log) == [twin.data for twin in self.twins if twin.next > self.start]
+        self.written_end = self.end
+        self.check_contents()
+
+    def check_contents(self) -> None:
+        written = [twin for twin in self.twins if twin.next <= self.written_end]
+        assert contents(self.log) == [twin.data for twin in written if twin.next > self.start]
         for twin in self.twins:
             if twin.base >= max(self.start, self.deleted):
                 assert self.log.epochs.epoch_at(twin.base) == twin.epoch
 
 
-LogMachine.TestCase.settings = settings(deadline=None, derandomize=True, max_examples=200, stateful_step_count=40)
+RANDOM = "OTTLA_RANDOM_EXAMPLES" in os.environ
+LogMachine.TestCase.settings = settings(
+    deadline=None, derandomize=not RANDOM, max_examples=1000 if RANDOM else 250, stateful_step_count=50
+)
 TestLogMachine = LogMachine.TestCase

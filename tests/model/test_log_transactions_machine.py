@@ -173,17 +173,11 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.fixture is not None and not self.compacts)
     @rule(back=st.integers(0, 12))
     def truncate(self, back: int) -> None:
-        # Nobody cuts segments away that a thread is at.
-        self.run_threads()
         offset = max(self.log.log_end_offset - back, self.log.log_start_offset)
         if offset >= self.log.log_end_offset:
             return
         self.log.truncate_to(offset)
         self.cut_list(self.log.log_end_offset)
-        # Whoever cuts into what was synced has to sync the cut, and to note the recovery point, before going on.
-        self.opened.disk.fdatasync(self.log.active.file.fd)
-        self.opened.disk.fsync_dir(self.log.directory)
-        self.opened.fixture.store.write_checkpoints({}, sync=True)
 
     @precondition(lambda self: self.fixture is not None and not self.compacts)
     @rule(forward=st.integers(1, 12))
