@@ -199,9 +199,10 @@ class BrokerHost:
         )  # fmt: skip
         load = broker._log_store.load
 
-        def load_and_report(specs: Any) -> None:
-            load(specs)
+        def load_and_report(specs: Any) -> Any:
+            result = load(specs)
             self.on_loaded(self, broker._log_store.logs)
+            return result
 
         broker._log_store.load = load_and_report  # type: ignore[method-assign]
         try:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from sim_log import LogWorld
 from sim_world import World
 
 import ottla.broker.broker as broker_module
@@ -61,6 +62,16 @@ def sync_covers_later_writes(replace: Replace) -> None:
     def note_synced(self: Log, job: SyncJob) -> None:
         self.synced_end_offset = self.written_end_offset
         self.note_segments_synced([(segment, segment.written_bytes) for segment, _ in job.segments])
+
+    replace(Log, "note_synced", note_synced)
+
+
+def sync_covers_truncated_bytes(replace: Replace) -> None:
+    """A sync that started before a truncation marks what was appended after it as synced."""
+
+    def note_synced(self: Log, job: SyncJob) -> None:
+        self.synced_end_offset = max(self.synced_end_offset, min(job.end_offset, self.written_end_offset))
+        self.note_segments_synced(job.segments)
 
     replace(Log, "note_synced", note_synced)
 
@@ -215,6 +226,7 @@ PLANTED: dict[str, Callable[[Replace], None]] = {
     for each in (
         acknowledge_before_sync,
         sync_covers_later_writes,
+        sync_covers_truncated_bytes,
         coordinator_replies_before_sync,
         replies_leave_before_files_are_written,
         file_names_are_not_synced,
@@ -233,6 +245,10 @@ PLANTED: dict[str, Callable[[Replace], None]] = {
         old_generation_is_accepted,
     )
 }
+
+
+#: the bugs that the simulation of one log finds; a single broker never truncates
+OF_ONE_LOG = {"sync-covers-truncated-bytes"}
 
 
 class Planted:
@@ -258,7 +274,7 @@ def find(name: str, seeds: range) -> tuple[int, str] | None:
     """Run seeds with the bug. Return the first seed with a violation, and its name; None if there is none."""
     with Planted(name):
         for seed in seeds:
-            violations = World(seed).run().violations
+            violations = LogWorld(seed).run() if name in OF_ONE_LOG else World(seed).run().violations
             if violations:
                 return seed, next(iter(violations))
     return None
