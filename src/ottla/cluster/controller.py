@@ -123,10 +123,9 @@ def place_replicas(brokers: Sequence[int], count: int, factor: int, start: int =
 
 def ops_create_topic(view: ClusterView, topic: TopicView) -> list[Op]:
     """Return the operations that create a topic, unless the topic or one whose name collides was created meanwhile."""
-    # A topic with a colliding name counts its creation too, so that one of the two conflicts.
-    counted = [count_change(TOPICS, view.versions[TOPICS], topic.topic_id)] if can_collide(topic.name) else []
     return [
-        *counted,
+        # A topic with a colliding name counts its creation too, so that one of the two conflicts.
+        count_change(TOPICS, view.versions[TOPICS], topic.topic_id) if can_collide(topic.name) else check_topics(view),
         Create(topic_path(topic.name), topic.assignment_json()),
         Create(state_path(topic.name), topic.state_json()),
         Create(topic_config_path(topic.name), topic.config_json()),
@@ -177,11 +176,15 @@ def plan_create_partitions(
     return replace(topic, partitions=topic.partitions + added)
 
 
-def ops_update_topic(view: ClusterView, topic: TopicView) -> list[Op]:
-    """Return the operations that replace the partitions of a topic and their state."""
+def ops_update_topic(view: ClusterView, topic: TopicView, change_id: bytes) -> list[Op]:
+    """Return the operations that replace the partitions of a topic and their state.
+
+    The change is counted, because concurrent requests for the same number of partitions write the same values, and only
+    one of them may succeed.
+    """
     path = topic_path(topic.name)
     return [
-        check_topics(view),
+        count_change(TOPICS, view.versions[TOPICS], change_id),
         Put(path, topic.assignment_json(), view.versions[path]),
         put_state(view, topic),
     ]

@@ -12,12 +12,16 @@ from metadata that were read after the request arrived.
 If the answer of a multi is lost, the nodes are read back. The multi was applied if every node is as the multi left it;
 it was not applied if every node is as it was before. Otherwise other writers have changed them since, and the client
 gets an error that says so; it has to look for itself, as after every request that timed out.
+
+This conclusion needs two properties of a multi. It names the version of a node that is never deleted, because a node
+that it created may have been deleted since. It writes a random value, unless another writer of the same values has the
+same effect.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -166,7 +170,7 @@ async def _read_back(store: MetadataStore, ops: Sequence[Op]) -> Outcome:
             while True:
                 await _established(store)
                 try:
-                    nodes = {op.path: await store.get(op.path) for op in ops}
+                    nodes = await store.load(ROOT)  # all nodes as of one moment
                 except NotConnected:
                     continue
                 return outcome_of(ops, nodes)
@@ -190,11 +194,11 @@ async def _established(store: MetadataStore) -> None:
         stop()
 
 
-def outcome_of(ops: Sequence[Op], nodes: dict[str, Node | None]) -> Outcome:
-    """Return whether ``ops`` were applied, given the nodes at their paths, which were read afterwards."""
-    if all(_is_as_before(op, nodes[op.path]) for op in ops):
+def outcome_of(ops: Sequence[Op], nodes: Mapping[str, Node]) -> Outcome:
+    """Return whether ``ops`` were applied, given the nodes as they were at one moment afterwards."""
+    if all(_is_as_before(op, nodes.get(op.path)) for op in ops):
         return Outcome.NOT_APPLIED
-    if all(_is_as_written(op, nodes[op.path]) for op in ops):
+    if all(_is_as_written(op, nodes.get(op.path)) for op in ops):
         return Outcome.APPLIED
     return Outcome.UNKNOWN
 

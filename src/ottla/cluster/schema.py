@@ -12,10 +12,10 @@
     /admin/deleted_topics/T        {"version": 1, "deleted_ms": 1700000000000}
     /latest_producer_id_block      {"version": 1, "broker": 1, "block_start": "0", "block_end": "999"}
 
-The version of /brokers/topics counts the topics that were deleted, and those that were created with a name that can
-collide with another one. A change of a topic checks it, because a topic that is deleted and created again has the same
-versions as before. The version of /config/groups counts the deletions of its children for the same reason. The value is
-random: it lets a writer recognise its own change if the answer is lost.
+The version of /brokers/topics counts the topics that were deleted, those that got partitions, and those that were
+created with a name that can collide with another one. Every other change of a topic checks it, because a topic that is
+deleted and created again has the same versions as before. The version of /config/groups counts the deletions of its
+children for the same reason. The value is random: it lets a writer recognise its own change if the answer is lost.
 
 Kafka had a state node per partition, whose version was the partition epoch. With one node per topic, a leader change of
 ten thousand partitions takes one write per topic, and the partition epoch is a column. A state of version 1 has no such

@@ -152,7 +152,7 @@ def test_new_partitions_follow_the_old_ones() -> None:
     topic = plan(ClusterView())
     larger = plan_create_partitions(topic, [0], 5, None)
     view = view_with(topic)
-    apply(view, ops_update_topic(view, larger))
+    apply(view, ops_update_topic(view, larger, ID))
     assert len(view.topics["orders"].partitions) == 5
     assert view.topics["orders"].partitions[:3] == topic.partitions
 

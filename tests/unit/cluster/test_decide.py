@@ -13,7 +13,7 @@ import pytest
 from tests.unit.cluster.metadata_store_fixtures import Simulated
 
 import ottla
-from ottla.cluster.controller import ops_bump_leader_epochs, ops_create_topic, put_state
+from ottla.cluster.controller import ops_bump_leader_epochs, ops_create_topic, ops_delete_topic, put_state
 from ottla.cluster.decide import ATTEMPTS_MAX, Outcome, decide_and_write, load_view, outcome_of, read_and_write
 from ottla.cluster.schema import TOPICS, count_change, ops_create_skeleton
 from ottla.cluster.store import Check, Create, Delete, MetadataStore, MultiTooLarge, Node, Op, Put
@@ -259,29 +259,47 @@ def test_only_decide_writes_to_the_metadata_store() -> None:
     assert sorted(name for name in writers if not name.startswith("testing/")) == ["cluster/decide.py"]
 
 
+def test_creation_whose_answer_is_lost_is_not_repeated_after_another_client_deleted_the_topic() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        (one, first), (two, second) = await open_tree(ensemble), await open_tree(ensemble, "two")
+        partition = PartitionView(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
+        topic = TopicView(name="t", topic_id=bytes(16), partitions=(partition,))
+        ensemble.lose_answer("one", applied=True)
+        lost = asyncio.ensure_future(write(one, first, lambda view: (ops_create_topic(view, topic), None)))
+        while "/brokers/topics/t" not in ensemble.tree():
+            await asyncio.sleep(0.0001)
+        ensemble.cut("one")
+        await write(two, second, lambda view: (ops_delete_topic(view, view.topics["t"], 0, b"x"), None), watched=False)
+        ensemble.heal("one")
+        with pytest.raises(KafkaError) as raised:
+            await lost
+        assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
+        assert "/brokers/topics/t" not in ensemble.tree()
+
+    play(scenario, Timing(watch_s=(0.0, 0.0)))
+
+
 BEFORE, WRITTEN, UNKNOWN = Outcome.NOT_APPLIED, Outcome.APPLIED, Outcome.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("ops", "nodes", "outcome"),
     [
-        ([Create("/a", b"x")], {"/a": None}, BEFORE),
+        ([Create("/a", b"x")], {}, BEFORE),
         ([Create("/a", b"x")], {"/a": Node(b"x", 0)}, WRITTEN),
         ([Create("/a", b"x")], {"/a": Node(b"y", 0)}, UNKNOWN),
         ([Put("/a", b"x", 3)], {"/a": Node(b"old", 3)}, BEFORE),
         ([Put("/a", b"x", 3)], {"/a": Node(b"x", 4)}, WRITTEN),
         ([Put("/a", b"x", 3)], {"/a": Node(b"y", 4)}, UNKNOWN),
         ([Put("/a", b"x", 3)], {"/a": Node(b"x", 5)}, UNKNOWN),
-        ([Put("/a", b"x", 3)], {"/a": None}, UNKNOWN),
+        ([Put("/a", b"x", 3)], {}, UNKNOWN),
         ([Delete("/a", 3)], {"/a": Node(b"old", 3)}, BEFORE),
-        ([Delete("/a", 3)], {"/a": None}, WRITTEN),
+        ([Delete("/a", 3)], {}, WRITTEN),
         ([Check("/e", 1), Put("/a", b"x", 3)], {"/e": Node(b"", 1), "/a": Node(b"old", 3)}, BEFORE),
         ([Check("/e", 1), Put("/a", b"x", 3)], {"/e": Node(b"", 2), "/a": Node(b"old", 3)}, UNKNOWN),
         ([Check("/e", 1), Put("/a", b"x", 3)], {"/e": Node(b"", 2), "/a": Node(b"x", 4)}, WRITTEN),
-        ([Put("/e", b"1", 1), Delete("/a", 3)], {"/e": Node(b"2", 2), "/a": None}, UNKNOWN),
+        ([Put("/e", b"1", 1), Delete("/a", 3)], {"/e": Node(b"2", 2)}, UNKNOWN),
     ],
 )
-def test_outcome_is_read_from_versions_and_values(
-    ops: Sequence[Op], nodes: dict[str, Node | None], outcome: Outcome
-) -> None:
+def test_outcome_is_read_from_versions_and_values(ops: Sequence[Op], nodes: dict[str, Node], outcome: Outcome) -> None:
     assert outcome_of(ops, nodes) is outcome

@@ -267,6 +267,7 @@ async def _grow(services: Services, wanted: CreatePartitionsTopic, validate_only
     assignments: Sequence[Sequence[int]] | None = None
     if wanted.assignments is not None:
         assignments = [assignment.broker_ids for assignment in wanted.assignments]
+    change_id = services.new_id()
 
     def decide(view: ClusterView) -> tuple[list[Op], None]:
         topic = view.topics.get(wanted.name)
@@ -275,7 +276,7 @@ async def _grow(services: Services, wanted: CreatePartitionsTopic, validate_only
         if topic.internal:
             raise InvalidTopic("partitions of an internal topic cannot be changed")
         larger = plan_create_partitions(topic, [services.broker_id], wanted.count, assignments)
-        return [] if validate_only else ops_update_topic(view, larger), None
+        return [] if validate_only else ops_update_topic(view, larger, change_id), None
 
     await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
 
