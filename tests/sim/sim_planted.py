@@ -19,9 +19,9 @@ from typing import Any
 from sim_log import LogWorld
 from sim_world import World
 
-import ottla.broker.broker as broker_module
 import ottla.coordinator.transaction as transaction_module
 import ottla.log.recovery as recovery_module
+from ottla.broker.broker import Broker
 from ottla.coordinator.classic import ClassicGroup
 from ottla.coordinator.runtime import ShardRuntime
 from ottla.coordinator.transaction_runtime import MarkerWriter
@@ -85,11 +85,6 @@ def file_names_are_not_synced(replace: Replace) -> None:
     replace(Segment, "sync", sync)
 
 
-def sealed_segments_count_as_synced(replace: Replace) -> None:
-    """The recovery point advances when a segment is sealed, not when it is synced."""
-    replace(Log, "recovery_point", property(lambda self: self.active.base_offset))
-
-
 def torn_batch_is_kept(replace: Replace) -> None:
     """Recovery does not compare checksums."""
     replace(recovery_module, "checksum", lambda batch: read_header(batch).crc)
@@ -102,7 +97,11 @@ def recovery_forgets_producers(replace: Replace) -> None:
 
 def epoch_is_not_increased(replace: Replace) -> None:
     """The leader epoch stays the same after an unclean stop."""
-    replace(broker_module, "bump_leader_epochs", lambda topic, broker_id: topic)
+
+    async def bump(self: Broker) -> None:
+        return
+
+    replace(Broker, "_bump_leader_epochs", bump)
 
 
 def stale_leader_epoch_is_accepted(replace: Replace) -> None:
@@ -230,7 +229,6 @@ PLANTED: dict[str, Callable[[Replace], None]] = {
         coordinator_replies_before_sync,
         replies_leave_before_files_are_written,
         file_names_are_not_synced,
-        sealed_segments_count_as_synced,
         torn_batch_is_kept,
         recovery_forgets_producers,
         epoch_is_not_increased,

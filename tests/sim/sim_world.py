@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from sim_admin import Administrator
-from sim_client import Client, Lost
+from sim_client import Client, DamagedBatch, Lost
 from sim_faults import Faults
 from sim_groups import GroupMember, GroupOracle, OffsetMonitor
 from sim_host import WALL_START_MS, BrokerHost, Keep
@@ -172,8 +173,9 @@ class World:
         except Stuck as stuck:
             self.violation("stuck", str(stuck))
         except Exception as error:
-            self.violation("error", f"{type(error).__name__}: {error}")
-            raise
+            self._failed("final", error)
+            if self._on_line is not None:
+                self._on_line(traceback.format_exc())
         finally:
             runtime._LOAD_STEP_BYTES = load_step_bytes
             self.loop.close()
@@ -209,10 +211,13 @@ class World:
         watching.cancel()
         for task in tasks:
             if task.done() and task.exception() is not None:
-                error = task.exception()
-                self.violation("client-error", f"{task.get_name()}: {type(error).__name__}: {error}")
+                self._failed(task.get_name(), task.exception())
             task.cancel()
         self.invariants.at_end()
+
+    def _failed(self, client: str, error: BaseException | None) -> None:
+        name = "damaged-batch" if isinstance(error, DamagedBatch) else "client-error"
+        self.violation(name, f"{client}: {type(error).__name__}: {error}")
 
     async def _finish(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
