@@ -177,6 +177,11 @@ class LogStore:
         high_watermarks: dict[TopicPartition, int] = {}
         for directory in self.dirs:
             path = directory.path
+            for file in self._disk.listdir(path):
+                if file.endswith(".tmp"):
+                    # If a checkpoint were written to this file again, a power failure could keep its new name and bring
+                    # back its old content.
+                    self._disk.remove(os.path.join(path, file))
             clean = self._read_clean_stop(path)
             self.was_clean &= clean is not None or not self._has_logs(path)
             recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)

@@ -400,6 +400,19 @@ def test_damaged_checkpoint_loses_nothing(disk: MemoryDisk, tmp_path: Path, file
     again.abandon()
 
 
+def test_temporary_file_of_an_earlier_run_never_becomes_a_checkpoint(disk: MemoryDisk, tmp_path: Path) -> None:
+    """A power failure can undo writes to a file, but keep its new name."""
+    disk.write_file(f"{tmp_path}/{RECOVERY_POINTS}.tmp", b"0\n1\norders 0 999\n", sync=True)
+    fixture = written(disk, tmp_path)
+    fixture.store.write_checkpoints({}, sync=False)
+    fixture.abandon()
+    for seed in range(20):
+        again = StoreFixture(disk.crash(Random(seed), "power"), tmp_path)
+        again.start(spec())
+        assert again.log().log_end_offset <= 5
+        again.abandon()
+
+
 @pytest.mark.parametrize("keep", ["process", "power"])
 def test_checkpoints_of_a_deleted_topic_do_not_cut_down_its_successor(
     disk: MemoryDisk, tmp_path: Path, keep: str
