@@ -28,8 +28,8 @@ _STOP_S_MAX = 90.0
 #: processes that have received SIGKILL end within milliseconds
 _KILL_S_MAX = 10.0
 _TAIL_LINES = 15
-#: a part that has this variable in its environment stops when its standard input is closed
-_ENVIRONMENT = {"OTTLA_END_WITH_STDIN": "1", "PYTHONUNBUFFERED": "1"}
+#: with the first, a part stops when its standard input is closed; a hundred events per second do not need numba
+_ENVIRONMENT = {"OTTLA_END_WITH_STDIN": "1", "PYTHONUNBUFFERED": "1", "OTTLA_NUMBA": "0"}
 
 
 class PartFailed(OttlaError):

@@ -66,9 +66,10 @@ _BOUNDED_MINUTES = 60
 _OPENING_AFTER = timedelta(minutes=10)
 _LIVE_TRIGGER = "every 2s"
 _BOUNDED_TRIGGER = "every 1s"
-#: For a few thousand rows, compiling less is faster, and one task per step is enough.
+#: For a few thousand rows, compiling less is faster, one task per step is enough, and Java needs little memory.
 _SPARK = {
     "spark.sql.shuffle.partitions": "1",
+    "spark.driver.memory": "640m",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
