@@ -83,23 +83,6 @@ class FileRegion:
         return self.disk.pread(self.file.fd, self.size_bytes, self.position)
 
 
-class SyncJob(NamedTuple):
-    """The bytes of a log that were written, but not synced, when the sync started. ``run`` runs in a thread."""
-
-    #: with the written size of each
-    segments: list[tuple[Segment, int]]
-    #: the active segment at that time; a truncation since then has dropped it
-    active: Segment
-    #: all batches below this offset were written
-    end_offset: int
-
-    def run(self) -> None:
-        """Sync the files. Raise WriteFailed, or OSError if a file cannot be opened."""
-        for segment, _ in self.segments:
-            if not segment.dropped:
-                segment.sync()
-
-
 class Segment:
     """The batches from ``base_offset`` up to the base offset of the next segment."""
 
@@ -661,3 +644,23 @@ class Segment:
         self.bytes_since_index = 0
         self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = -1
+
+
+class SyncJob(NamedTuple):
+    """The bytes of a log that were written, but not synced, when the sync started. ``run`` runs in a thread.
+
+    The class stands after ``Segment``, because mypyc evaluates the types of the fields when the module is imported.
+    """
+
+    #: with the written size of each
+    segments: list[tuple[Segment, int]]
+    #: the active segment at that time; a truncation since then has dropped it
+    active: Segment
+    #: all batches below this offset were written
+    end_offset: int
+
+    def run(self) -> None:
+        """Sync the files. Raise WriteFailed, or OSError if a file cannot be opened."""
+        for segment, _ in self.segments:
+            if not segment.dropped:
+                segment.sync()
