@@ -24,6 +24,7 @@ WEIGHTS = {
     "slow disk": 2,
     "full disk": 2,
     "disk error": 1,
+    "metadata": 2,
     "quiet": 3,
 }
 
@@ -80,6 +81,8 @@ class Faults:
             host.disk_delay_s = rng.choice((0.002, 0.05, 0.5))
         elif fault == "full disk":
             self._fill(host)
+        elif fault == "metadata":
+            self._disturb_metadata(host)
         elif fault == "disk error":
             host.disk.fail(rng.choice(("sync", "write")), errno.EIO, skip=rng.randint(0, 5), times=1)
 
@@ -89,6 +92,18 @@ class Faults:
         for pair in self._rng.choice((pairs, pairs[:1], pairs[1:])):
             self._world.network.cut(*pair)
             self._world.loop.call_later(self._rng.uniform(0.1, 6), self._world.network.heal, *pair)
+
+    def _disturb_metadata(self, host: BrokerHost) -> None:
+        """Disturb the connection of a broker to the metadata store."""
+        ensemble, rng = self._world.ensemble, self._rng
+        kind = rng.choice(("break", "lose answer", "cut"))
+        if kind == "break":
+            ensemble.break_connection(host.name)
+        elif kind == "lose answer":
+            ensemble.lose_answer(host.name, applied=rng.random() < 0.5)
+        else:
+            ensemble.cut(host.name)
+            self._world.loop.call_later(rng.uniform(0.1, 8), ensemble.heal, host.name)
 
     def _fill(self, host: BrokerHost) -> None:
         disk = host.disk
@@ -106,6 +121,8 @@ class Faults:
     def heal(self) -> None:
         """End all faults for good: what does not run is started, and started again until it runs."""
         self._world.network.heal_all()
+        for host in self._world.hosts.values():
+            self._world.ensemble.heal(host.name)
         for host in self._world.hosts.values():
             host.disk_delay_s = 0.002
             host.disk.free = host.disk.total
