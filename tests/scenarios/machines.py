@@ -16,12 +16,11 @@ from tests.unit.replica.test_replica_manager import ManagerFixture, Waiter
 from ottla.cluster.controller import (
     NewTopic,
     bump_leader_epochs,
-    ops_create_topic,
     plan_create_partitions,
     plan_create_topic,
 )
 from ottla.cluster.schema import state_path, topic_path
-from ottla.cluster.store import Changed, Create, Node
+from ottla.cluster.store import Changed, Node
 from ottla.cluster.view import ClusterView, PartitionView, TopicView
 from ottla.coordinator.outcome import Producer
 from ottla.model.errors import ErrorCode, KafkaError
@@ -152,13 +151,7 @@ class TopicsMachine:
             self._view, self._brokers, wanted, topic_id=len(self._view.topics).to_bytes(16, "big"),
             default_partitions=1, default_replication_factor=1,
         )  # fmt: skip
-        self._view.apply(
-            [
-                Changed(op.path, Node(op.value, 0))
-                for op in ops_create_topic(self._view, planned)
-                if isinstance(op, Create)
-            ]
-        )
+        self._store(planned)
         yield from self._describe(planned)
 
     def do_partitions(self, event: Event) -> Iterator[str]:
