@@ -163,7 +163,7 @@ def test_kafka_reads_our_records_of_groups(
 ) -> None:
     """Both formatters over __consumer_offsets, and the decoder of kafka-dump-log over its files."""
     files = sorted(str(path) for path in Path(quick_broker.data).glob("__consumer_offsets-*/*.log"))
-    read = CONSUMER, "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "4000", "--formatter"
+    read = CONSUMER, "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "8000", "--formatter"
     with ThreadPoolExecutor(1) as pool:
         dumped = pool.submit(tools.run_tool, DUMP_LOG, ["--files", ",".join(files), "--offsets-decoder"])
         offsets, metadata = tools.run_all((*read, OFFSETS_FORMATTER), (*read, GROUPS_FORMATTER))
