@@ -85,7 +85,7 @@ class PartitionMachine:
             partition_epoch=event.number("version", before.partition_epoch), replicas=before.replicas,
             isr=event.numbers("isr", ",".join(map(str, before.isr))),
         )  # fmt: skip
-        self._fixture.manager.follow(self._partition, state)
+        self._fixture.manager.apply_state(self._partition, state)
 
     def do_produce(self, event: Event) -> str | None:
         acks = -1 if event.values["acks"] == "all" else int(event.values["acks"])

@@ -333,7 +333,7 @@ class Broker:
             number = spec.name.partition
             state = topic.partitions[number]
             if (partition := served.get(number)) is not None:
-                self.replicas.follow(partition, state)
+                self.replicas.apply_state(partition, state)
                 continue
             try:
                 self.replicas.add(spec, state)

@@ -108,16 +108,16 @@ class ReplicaManager:
             high_watermark=directory.high_watermarks.get(name, 0),
         )  # fmt: skip
         partition.set_room(directory.has_room)
-        partition.follow(state)
+        partition.apply_state(state)
         self.topics.setdefault(partition.topic_name, {})[name.partition] = partition
         self.topics_by_id.setdefault(spec.topic_id, {})[name.partition] = partition
         self._by_log[its_log] = partition
         self.generation += 1
         return partition
 
-    def follow(self, partition: Partition, state: PartitionState) -> None:
+    def apply_state(self, partition: Partition, state: PartitionState) -> None:
         """Apply a change of leader, epoch or in-sync replicas to a partition."""
-        if partition.follow(state):
+        if partition.apply_state(state):
             self.generation += 1
         if not partition.has_waiting:
             self._waiting.pop(partition, None)

@@ -116,7 +116,7 @@ class Partition:
     def __init__(
         self, name: TopicPartition, topic_id: bytes, log: Log, *, broker_id: int, high_watermark: int = 0
     ) -> None:
-        """Create a partition in the role of a follower of nobody; ``follow`` gives it its role.
+        """Create a partition without a leader; ``apply_state`` gives it its role.
 
         ``high_watermark`` is the checkpointed one. It may be older than the last one, never newer.
         """
@@ -160,8 +160,8 @@ class Partition:
     def offline(self) -> bool:
         return self.role is Role.OFFLINE
 
-    def follow(self, state: PartitionState) -> bool:
-        """Take over the state in the metadata store. Return whether the role or the leader epoch changed.
+    def apply_state(self, state: PartitionState) -> bool:
+        """Apply the state in the metadata store. Return whether the role or the leader epoch changed.
 
         An older state than the current one changes nothing: a watch may deliver it late.
         """
@@ -262,6 +262,8 @@ class Partition:
     @property
     def durable_offset(self) -> int:
         """Return the offset below which all records are committed and synced on ``min.insync.replicas``."""
+        if len(self.replicas) == 1:  # every produce with acks=all asks, and sorting would cost it a microsecond
+            return min(self.high_watermark, self.log.synced_end_offset)
         synced = sorted(map(self._synced_end_offset, self.isr), reverse=True)
         if len(synced) < self.min_in_sync:
             return -1

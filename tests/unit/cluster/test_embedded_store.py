@@ -86,7 +86,9 @@ def test_a_thousand_creates_at_once_take_a_few_transactions(tmp_path: Path, monk
     play(Embedded(tmp_path), scenario)
 
 
-def test_commits_are_synced_before_they_are_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """The connections to SQLite that are opened from now on."""
     opened: list[sqlite3.Connection] = []
     connect = sqlite3.connect
 
@@ -95,7 +97,10 @@ def test_commits_are_synced_before_they_are_acknowledged(tmp_path: Path, monkeyp
         return opened[-1]
 
     monkeypatch.setattr(sqlite3, "connect", remember)
+    return opened
 
+
+def test_commits_are_synced_before_they_are_acknowledged(tmp_path: Path, opened: list[sqlite3.Connection]) -> None:
     async def scenario(store: MetadataStore) -> None:
         (connection,) = opened
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -104,16 +109,7 @@ def test_commits_are_synced_before_they_are_acknowledged(tmp_path: Path, monkeyp
     play(Embedded(tmp_path), scenario)
 
 
-def test_a_full_disk_fails_the_multi_and_the_store_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[sqlite3.Connection] = []
-    connect = sqlite3.connect
-
-    def remember(*a: object, **options: object) -> sqlite3.Connection:
-        opened.append(connect(*a, **options))
-        return opened[-1]
-
-    monkeypatch.setattr(sqlite3, "connect", remember)
-
+def test_a_full_disk_fails_the_multi_and_the_store_recovers(tmp_path: Path, opened: list[sqlite3.Connection]) -> None:
     async def scenario(store: MetadataStore) -> None:
         (connection,) = opened
         tree = Tree()

@@ -333,7 +333,9 @@ async def test_partition_that_goes_away_answers_who_waits(fixture: RuntimeFixtur
 
 def lead(fixture: RuntimeFixture, *, leader: int, epoch: int) -> None:
     """The store names a leader, and the broker follows."""
-    fixture.manager.follow(fixture.partition, replace(ONLY_REPLICA, leader=leader, leader_epoch=epoch, replicas=(1, 2)))
+    fixture.manager.apply_state(
+        fixture.partition, replace(ONLY_REPLICA, leader=leader, leader_epoch=epoch, replicas=(1, 2))
+    )
     fixture.runtime.serve({0: fixture.partition})
 
 
@@ -374,7 +376,7 @@ async def test_coordinator_answers_only_after_it_has_loaded_in_the_new_epoch(fix
 async def test_coordinator_of_an_older_epoch_appends_nothing(fixture: RuntimeFixture) -> None:
     """The partition has a new leadership, and the runtime has not served it yet."""
     end = fixture.partition.log.log_end_offset
-    fixture.manager.follow(fixture.partition, replace(ONLY_REPLICA, leader_epoch=5))
+    fixture.manager.apply_state(fixture.partition, replace(ONLY_REPLICA, leader_epoch=5))
     assert code_of(fixture.commit(7)) == ErrorCode.NOT_COORDINATOR
     assert fixture.partition.log.log_end_offset == end
 

@@ -163,7 +163,7 @@ def test_marker_of_a_partition_that_another_broker_leads_is_still_needed(tmp_pat
         fixture = TransactionRuntimeFixture(tmp_path)
         await fixture.begin()
         elsewhere = replace(ONLY_REPLICA, leader=2, leader_epoch=1, replicas=(1, 2))
-        fixture.manager.follow(fixture.orders, elsewhere)
+        fixture.manager.apply_state(fixture.orders, elsewhere)
         fixture.manager._exists = lambda topic, number, by_id: (topic, number) == (b"orders", 0)
         orders = fixture.manager.topics[b"orders"]
         if not is_here:
@@ -172,7 +172,7 @@ def test_marker_of_a_partition_that_another_broker_leads_is_still_needed(tmp_pat
         await fixture.turn_disk()
         assert (fixture.x, fixture.markers.written) == (TransactionState.PREPARE_COMMIT, 0)
         fixture.manager.topics[b"orders"] = orders
-        fixture.manager.follow(fixture.orders, replace(elsewhere, leader=1, leader_epoch=2))
+        fixture.manager.apply_state(fixture.orders, replace(elsewhere, leader=1, leader_epoch=2))
         for _, timer in fixture.wheel.timers:
             timer.expire()
         await fixture.turn_disk()

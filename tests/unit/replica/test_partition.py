@@ -58,7 +58,7 @@ def new_partition(*, high_watermark: int = 0, overrides: dict[str, object] | Non
     log = new_log(**(overrides or {}))
     write(log, batch(5))
     partition = Partition(NAME, bytes(16), log, broker_id=ME, high_watermark=high_watermark)
-    partition.follow(state(**fields))
+    partition.apply_state(state(**fields))
     return partition
 
 
@@ -102,7 +102,7 @@ def test_writers_and_readers_are_answered_when_leadership_ends() -> None:
         partition.wait(until, 9, waiter)
     poll = Poll()
     partition.park(poll, read_committed=False)
-    assert partition.follow(state(leader=2, epoch=8, replicas=2))
+    assert partition.apply_state(state(leader=2, epoch=8, replicas=2))
     assert [waiter.answers for waiter in waiters] == [[ErrorCode.NOT_LEADER_OR_FOLLOWER]] * 4
     assert poll.completed == 1
     assert not partition.has_waiting
@@ -110,14 +110,14 @@ def test_writers_and_readers_are_answered_when_leadership_ends() -> None:
 
 def test_new_leader_appends_in_its_epoch() -> None:
     partition = new_partition(leader=2, epoch=3, replicas=2)
-    assert partition.follow(state(epoch=4, replicas=2))
+    assert partition.apply_state(state(epoch=4, replicas=2))
     assert (partition.role, partition.writable, partition.log.leader_epoch) == (Role.LEADER, True, 4)
 
 
 @pytest.mark.parametrize("older", [{"epoch": 6}, {"epoch": 7, "version": 3}])
 def test_state_that_arrives_late_changes_nothing(older: dict[str, int]) -> None:
     partition = new_partition(replicas=3, isr=2, version=4)
-    assert not partition.follow(state(leader=2, replicas=3, isr=1, **older))
+    assert not partition.apply_state(state(leader=2, replicas=3, isr=1, **older))
     assert (partition.role, partition.isr, partition.leader_epoch) == (Role.LEADER, (1, 2), 7)
 
 
@@ -125,14 +125,14 @@ def test_change_of_the_in_sync_replicas_is_no_new_leadership() -> None:
     partition = new_partition(replicas=2)
     waiter = Waiter()
     partition.wait(Until.COMMITTED, 5, waiter)
-    assert not partition.follow(state(replicas=2, isr=1, version=1))
+    assert not partition.apply_state(state(replicas=2, isr=1, version=1))
     assert (partition.role, partition.high_watermark, waiter.answers) == (Role.LEADER, 5, [0])
 
 
 def test_offline_partition_stays_offline() -> None:
     partition = new_partition()
     partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
-    partition.follow(state(epoch=8))
+    partition.apply_state(state(epoch=8))
     assert (partition.role, partition.leader_epoch, partition.writable) == (Role.OFFLINE, 8, False)
     with pytest.raises(StorageError):
         partition.check_leads()
@@ -176,14 +176,14 @@ def test_high_watermark_moves_when_a_slow_replica_leaves_the_in_sync_replicas() 
     partition.note_follower(2, 5, 5)
     partition.note_follower(3, 1, 1)
     assert partition.high_watermark == 1
-    partition.follow(state(replicas=3, isr=2, version=1))
+    partition.apply_state(state(replicas=3, isr=2, version=1))
     assert partition.high_watermark == 5
 
 
 def test_high_watermark_waits_while_too_few_replicas_are_in_sync() -> None:
     partition = new_partition(replicas=3, isr=1, overrides={"min_insync_replicas": 2})
     assert partition.high_watermark == 0
-    partition.follow(state(replicas=3, isr=2, version=1))
+    partition.apply_state(state(replicas=3, isr=2, version=1))
     partition.note_follower(2, 5, 5)
     assert partition.high_watermark == 5
 
@@ -197,8 +197,8 @@ def test_broker_that_is_no_replica_is_ignored() -> None:
 def test_new_leadership_forgets_what_followers_reported() -> None:
     partition = new_partition(replicas=2)
     partition.note_follower(2, 3, 3)
-    partition.follow(state(leader=2, epoch=8, replicas=2))
-    partition.follow(state(epoch=9, replicas=2))
+    partition.apply_state(state(leader=2, epoch=8, replicas=2))
+    partition.apply_state(state(epoch=9, replicas=2))
     assert partition.followers[2].end_offset == -1
     assert partition.high_watermark == 3
 
@@ -248,7 +248,7 @@ def test_committed_write_fails_if_too_few_replicas_are_in_sync_by_then() -> None
     committed, beyond = Waiter(), Waiter()
     partition.wait(Until.DURABLE, 5, committed)
     partition.wait(Until.DURABLE, 6, beyond)
-    partition.follow(state(replicas=3, isr=1, version=1))
+    partition.apply_state(state(replicas=3, isr=1, version=1))
     assert (committed.answers, beyond.answers) == ([ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND], [])
 
 
@@ -303,4 +303,4 @@ def test_writer_may_wait_again_while_it_is_answered() -> None:
 def test_state_without_changes_is_applied_again_without_effect() -> None:
     partition = new_partition(replicas=2)
     before = replace(state(replicas=2))
-    assert not partition.follow(before)
+    assert not partition.apply_state(before)

@@ -158,7 +158,7 @@ def test_error_for_a_partition_that_is_not_here(
     ],
 )
 def test_error_for_a_partition_that_another_broker_leads(fixture: ManagerFixture, epoch: int, code: ErrorCode) -> None:
-    fixture.manager.follow(fixture.add(), LED_BY_ANOTHER)
+    fixture.manager.apply_state(fixture.add(), LED_BY_ANOTHER)
     with pytest.raises(KafkaError) as error:
         fixture.manager.leader_of(b"orders", 0, epoch)
     assert error.value.code == code
@@ -168,7 +168,7 @@ def test_batch_of_this_turn_is_refused_when_leadership_ends_before_it_is_written
     partition = fixture.add()
     waiters = [fixture.produce(partition, batch(), acks=acks) for acks in (1, -1)]
     before = fixture.manager.generation
-    fixture.manager.follow(partition, LED_BY_ANOTHER)
+    fixture.manager.apply_state(partition, LED_BY_ANOTHER)
     assert fixture.manager.generation > before, "connections forget the partitions that they know"
     fixture.manager.write_turn()
     fixture.threads.run()
@@ -180,7 +180,7 @@ def test_batch_of_this_turn_is_refused_when_leadership_ends_before_it_is_written
 
 def test_write_with_followers_is_acknowledged_when_they_have_it(fixture: ManagerFixture) -> None:
     partition = fixture.add()
-    fixture.manager.follow(partition, replace(LED_BY_ANOTHER, leader=1, isr=(1, 2)))
+    fixture.manager.apply_state(partition, replace(LED_BY_ANOTHER, leader=1, isr=(1, 2)))
     written, durable = (fixture.produce(partition, batch(), acks=acks) for acks in (1, -1))
     fixture.manager.write_turn()
     fixture.threads.run()
