@@ -216,7 +216,7 @@ class ReplicaManager:
             if partition.log in self._pending:
                 partition.written.append(writer)
                 return
-        elif partition.reached(until) < end_offset:
+        elif end_offset > partition.log.written_end_offset or partition.reached(until) < end_offset:
             partition.wait(until, end_offset, writer)
             self._waiting[partition] = None
             return
@@ -255,7 +255,8 @@ class ReplicaManager:
                 for writer in written:
                     writer.on_write_complete(0)
             if partition.waiting:
-                partition.complete_writers()
+                if len(partition.replicas) > 1:
+                    partition.complete_writers()
                 if partition.wants_sync and not partition.sync_in_flight:
                     self._start_sync(partition)
 
