@@ -108,7 +108,7 @@ class ReplicaManager:
             high_watermark=directory.high_watermarks.get(name, 0),
         )  # fmt: skip
         partition.set_room(directory.has_room)
-        partition.apply_state(state)
+        partition.apply_state(state, self._monotonic())
         self.topics.setdefault(partition.topic_name, {})[name.partition] = partition
         self.topics_by_id.setdefault(spec.topic_id, {})[name.partition] = partition
         self._by_log[its_log] = partition
@@ -117,7 +117,7 @@ class ReplicaManager:
 
     def apply_state(self, partition: Partition, state: PartitionState) -> None:
         """Apply a change of leader, epoch or in-sync replicas to a partition."""
-        if partition.apply_state(state):
+        if partition.apply_state(state, self._monotonic()):
             self.generation += 1
         if not partition.has_waiting:
             self._waiting.pop(partition, None)

@@ -20,6 +20,7 @@ what would be left after a clean restart or a kill of the process. docs/decision
 
 from __future__ import annotations
 
+import math
 from enum import Enum, IntEnum
 from typing import Protocol
 
@@ -97,20 +98,39 @@ class Writer(Protocol):
 class Follower:
     """What the leader knows of another replica: everything below these offsets is written, and synced, there."""
 
-    __slots__ = ("end_offset", "synced_end_offset")
+    __slots__ = ("broker_epoch", "caught_up_at", "end_offset", "fetched_at", "leader_end_at_fetch", "synced_end_offset")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        """``now`` counts as the moment when it had everything, so that it has time to fetch from a new leader."""
         #: -1: it has not fetched from this leader yet
         self.end_offset = self.synced_end_offset = -1
+        #: the registration of the process that fetched last
+        self.broker_epoch = -1
+        #: the last time at which it had every record that the leader had then
+        self.caught_up_at = now
+        self.fetched_at = -math.inf
+        self.leader_end_at_fetch = -1
+
+    def note_fetch(
+        self, end_offset: int, synced_end_offset: int, broker_epoch: int, leader_end: int, now: float
+    ) -> None:
+        if end_offset >= leader_end:
+            self.caught_up_at = now
+        elif end_offset >= self.leader_end_at_fetch >= 0:
+            self.caught_up_at = max(self.caught_up_at, self.fetched_at)
+        self.end_offset, self.synced_end_offset = end_offset, min(synced_end_offset, end_offset)
+        self.broker_epoch = broker_epoch
+        self.fetched_at, self.leader_end_at_fetch = now, leader_end
 
 
 class Partition:
     """One partition of which this broker has a replica."""
 
     __slots__ = (
-        "appended_bytes", "broker_id", "followers", "has_room", "high_watermark", "isr", "leader_epoch", "leader_id",
-        "log", "name", "partition_epoch", "readers", "replicas", "reported_stable_offset", "role", "stable_readers",
-        "sync_in_flight", "topic_id", "topic_name", "waiting", "writable", "written",
+        "appended_bytes", "broker_id", "epoch_start_offset", "followers", "has_room", "high_watermark", "isr",
+        "leader_epoch", "leader_id", "log", "name", "partition_epoch", "proposed_isr", "readers", "replicas",
+        "reported_stable_offset", "role", "stable_readers", "sync_in_flight", "topic_id", "topic_name", "waiting",
+        "writable", "written",
     )  # fmt: skip
 
     def __init__(
@@ -141,6 +161,10 @@ class Partition:
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.written_end_offset)
         #: the other replicas by broker id; only the leader knows them
         self.followers: dict[int, Follower] = {}
+        #: the in-sync replicas that this leader has asked the metadata store for; None if no change is in flight
+        self.proposed_isr: tuple[int, ...] | None = None
+        #: the log end offset when this broker became the leader in this epoch
+        self.epoch_start_offset = 0
         #: ``log.appended_bytes`` when the high watermark was last moved
         self.appended_bytes = log.appended_bytes
         #: parked read_uncommitted fetches; a dict, so that one can be removed in constant time when it expires
@@ -160,14 +184,16 @@ class Partition:
     def offline(self) -> bool:
         return self.role is Role.OFFLINE
 
-    def apply_state(self, state: PartitionState) -> bool:
-        """Apply the state in the metadata store. Return whether the role or the leader epoch changed.
+    def apply_state(self, state: PartitionState, now: float = 0.0) -> bool:
+        """Take over the state in the metadata store. Return whether the role or the leader epoch changed.
 
         An older state than the current one changes nothing: a watch may deliver it late.
         """
         if (state.leader_epoch, state.partition_epoch) < (self.leader_epoch, self.partition_epoch):
             return False
         is_new_epoch = state.leader_epoch > self.leader_epoch
+        if state.partition_epoch != self.partition_epoch:
+            self.proposed_isr = None  # it is applied, or another change has made it conflict
         self.partition_epoch, self.replicas, self.isr = state.partition_epoch, state.replicas, state.isr
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
         role = Role.LEADER if state.leader == self.broker_id else Role.FOLLOWER
@@ -176,13 +202,16 @@ class Partition:
             self.role = role
             self._become_leader() if role is Role.LEADER else self._become_follower()
         if self.role is Role.LEADER:
+            known, others = self.followers, [number for number in self.replicas if number != self.broker_id]
+            self.followers = {number: known.get(number) or Follower(now) for number in others}
             self.update_high_watermark()
             self.complete_writers()
         return changed
 
     def _become_leader(self) -> None:
         self.log.become_leader(self.leader_epoch)
-        self.followers = {number: Follower() for number in self.replicas if number != self.broker_id}
+        self.epoch_start_offset = self.log.log_end_offset
+        self.followers = {}
         self._set_writable()
 
     def _become_follower(self) -> None:
@@ -235,29 +264,37 @@ class Partition:
         if len(self.isr) < self.min_in_sync:
             raise NotEnoughReplicas(f"only {len(self.isr)} replicas are in sync")
 
-    def note_follower(self, broker_id: int, end_offset: int, synced_end_offset: int) -> None:
+    def note_follower(
+        self, broker_id: int, end_offset: int, synced_end_offset: int, *, broker_epoch: int = -1, now: float = 0.0
+    ) -> None:
         """A follower reports how far its log is written and synced. A broker that is no replica is ignored."""
         follower = self.followers.get(broker_id)
         if follower is None:
             return
-        follower.end_offset, follower.synced_end_offset = end_offset, min(synced_end_offset, end_offset)
+        follower.note_fetch(end_offset, synced_end_offset, broker_epoch, self.log.log_end_offset, now)
         self.update_high_watermark()
         self.complete_writers()
 
     def update_high_watermark(self) -> None:
         """Move the high watermark to the smallest end offset of the in-sync replicas, if that is ahead of it.
 
-        As in Kafka it stays where it is while fewer than ``min.insync.replicas`` are in sync.
+        A replica that is being added counts as soon as the change is proposed, one that is being removed until the
+        change is applied. As in Kafka it stays where it is while fewer than ``min.insync.replicas`` are in sync.
         """
         if len(self.isr) < self.min_in_sync:
             return
         end_offset = self.log.written_end_offset
-        for number in self.isr:
+        for number in self.isr if self.proposed_isr is None else {*self.isr, *self.proposed_isr}:
             if number != self.broker_id:
                 follower = self.followers.get(number)
                 end_offset = min(end_offset, follower.end_offset if follower is not None else -1)
         if end_offset > self.high_watermark:
             self.advance_high_watermark(end_offset)
+
+    @property
+    def has_committed_in_epoch(self) -> bool:
+        """Return whether the high watermark includes all that earlier leaders may have committed (KIP-207)."""
+        return self.high_watermark >= self.epoch_start_offset
 
     @property
     def durable_offset(self) -> int:

@@ -1,0 +1,57 @@
+"""The leader's decisions about its in-sync replicas, as pure functions. The metadata store applies them by version.
+
+A follower leaves if it has not had all of the leader's records for ``replica.lag.time.max.ms``. A replica joins when it
+has everything below the high watermark and everything that the log had when the leader's epoch began. The second
+condition is needed: the high watermark of a new leader can be older than that of the last one. The process that fetched
+must be the one that is registered now, because an earlier one may have had records that were lost in its crash
+(KIP-903).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ottla.replica.partition import Follower, Partition
+
+
+def wanted_isr(partition: Partition, broker_epochs: Mapping[int, int], lag_s: float, now: float) -> tuple[int, ...]:
+    """Return the in-sync replicas as the leader wants them, in the order of the assignment.
+
+    ``broker_epochs`` are the registered brokers.
+    """
+    own = partition.broker_id
+    return tuple(
+        number for number in partition.replicas
+        if number == own or (
+            not _lags(partition, partition.followers[number], lag_s, now)
+            if number in partition.isr
+            else may_join(partition, number, broker_epochs)
+        )
+    )  # fmt: skip
+
+
+def _lags(partition: Partition, follower: Follower, lag_s: float, now: float) -> bool:
+    return follower.end_offset < partition.log.log_end_offset and now - follower.caught_up_at > lag_s
+
+
+def may_join(partition: Partition, broker_id: int, broker_epochs: Mapping[int, int]) -> bool:
+    """Return whether a replica that is not in sync may become so."""
+    follower = partition.followers[broker_id]
+    return (
+        follower.broker_epoch == broker_epochs.get(broker_id, -2)
+        and follower.end_offset >= partition.high_watermark
+        and follower.end_offset >= partition.epoch_start_offset
+    )
+
+
+def may_lead_without_store(partition: Partition, silence_s: float, now: float) -> bool:
+    """Return whether the leader is safe although it cannot reach the metadata store.
+
+    Another leader can only be elected among the in-sync replicas, and stops to fetch from this one. So the leader goes
+    on while all of them fetch, or if it is the only one.
+    """
+    return all(
+        now - partition.followers[number].fetched_at <= silence_s
+        for number in partition.isr
+        if number in partition.followers
+    )
