@@ -312,15 +312,16 @@ class Broker:
 
     def _changed(self, changes: list[Changed]) -> None:
         """Apply changes of the store. It calls this in commit order, before it completes the request for the change."""
-        topics, brokers_changed = self._view.apply(changes)
-        if brokers_changed:
+        changed = self._view.apply(changes)
+        topics = changed.topics
+        if changed.broker_settings:
             self._apply_dynamic_settings()
         for old, new in topics:
             if old is not None and (new is None or old.topic_id != new.topic_id):
                 self.replicas.remove_topic(old.name.encode(), lambda: self._random_bytes(16).hex())
             if new is not None:
                 self._serve(new, old)
-        if brokers_changed:
+        if changed.broker_settings:
             for topic in self._view.topics.values():
                 self._configure(topic)
         assert self._coordination is not None

@@ -4,7 +4,15 @@
     /brokers/topics                {"version": 1, "last_change": "..."}
     /brokers/topics/T              {"version": 3, "topic_id": "...", "partitions": {"0": [1, 2, 3]},
                                     "adding_replicas": {"0": [3]}, "removing_replicas": {}}
-    /brokers/topics/T/state        {"version": 2, "partitions": [[leader, leader_epoch, [isr...], partition_epoch]]}
+    /brokers/topics/T/state        {"version": 3, "partitions": [[leader, leader_epoch, [isr...], partition_epoch,
+                                    [elr...], [[broker, last_epoch, end_offset]...]]]}
+    /brokers/ids/N                 ephemeral, the broker is alive; its ``created`` is the broker epoch
+                                   {"version": 5, "host": "h", "port": 9092, "endpoints": ["PLAINTEXT://h:9092"],
+                                    "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "rack": null,
+                                    "timestamp": "1700000000000", "features": {}, "incarnation": "..."}
+    /brokers/registered/N          {"version": 1, "incarnation": "..."}
+    /controller                    ephemeral {"version": 1, "brokerid": 1, "timestamp": "1700000000000"}
+    /controller_epoch              {"version": 1, "broker": 1}; its version is the controller epoch
     /config/topics/T               {"version": 1, "config": {"retention.ms": "1000"}}
     /config/brokers/N, <default>   the same
     /config/groups                 {"version": 1, "last_change": "..."}
@@ -19,20 +27,33 @@ children for the same reason. The value is random: it lets a writer recognise it
 
 Kafka had a state node per partition, whose version was the partition epoch. With one node per topic, a leader change of
 ten thousand partitions takes one write per topic, and the partition epoch is a column. A state of version 1 has no such
-column: its partition epochs are 0.
+column: its partition epochs are 0. The last two columns are the eligible leader replicas (KIP-966) and the ends of logs
+that may have lost records. Version 2 does not have them, and version 3 omits them in rows where both are empty. A state
+that needs neither column is written in version 2.
+
+A broker replaces /brokers/registered/N at every start, before anything else. Each multi that adds broker N to an ISR
+checks the version of this node, so that an addition conflicts if it is based on an earlier run of the broker (KIP-903).
+A broker becomes controller in one multi that creates /controller and puts /controller_epoch. Each multi with an
+automatic decision of the controller checks the version of /controller_epoch, so that a former controller changes
+nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
 from ottla.cluster.store import Create, Op, Put
+from ottla.model.types import Endpoint
 
 CLUSTER_ID = "/cluster/id"
 TOPICS = "/brokers/topics"
+BROKER_IDS = "/brokers/ids"
+REGISTERED = "/brokers/registered"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 BROKER_DEFAULT = "<default>"
@@ -45,7 +66,8 @@ MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, Recurs
 
 #: the nodes that every tree has, parents before children
 SKELETON = (
-    "/cluster", "/brokers", TOPICS, "/config", TOPIC_CONFIGS, BROKER_CONFIGS, GROUP_CONFIGS, "/admin", DELETED_TOPICS,
+    "/cluster", "/brokers", TOPICS, BROKER_IDS, REGISTERED, CONTROLLER_EPOCH,
+    "/config", TOPIC_CONFIGS, BROKER_CONFIGS, GROUP_CONFIGS, "/admin", DELETED_TOPICS,
 )  # fmt: skip
 
 
@@ -72,6 +94,16 @@ def state_path(topic: str) -> str:
     return f"{TOPICS}/{topic}/state"
 
 
+def broker_path(broker_id: int) -> str:
+    """Return the ephemeral node of a live broker."""
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def registered_path(broker_id: int) -> str:
+    """Return the node that a broker replaces at every start."""
+    return f"{REGISTERED}/{broker_id}"
+
+
 def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
 
@@ -96,6 +128,54 @@ def deleted_topic_path(topic: str) -> str:
 
 def to_json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def broker_json(
+    endpoints: Sequence[Endpoint], *, rack: str | None, incarnation: bytes, timestamp_ms: int,
+    security_protocols: Mapping[str, str] | None = None, features: Mapping[str, tuple[int, int]] | None = None,
+) -> bytes:  # fmt: skip
+    """Return the value of /brokers/ids/N, in Kafka's format with the incarnation added.
+
+    ``endpoints`` are the advertised ones and must not be empty. ``security_protocols`` are by listener name; a listener
+    without an entry has the protocol of its name, as in Kafka. ``features`` have their lowest and highest level.
+    """
+    protocols = security_protocols or {}
+    return to_json(
+        {
+            "version": 5,
+            "host": endpoints[0].host,
+            "port": endpoints[0].port,
+            "endpoints": [str(endpoint) for endpoint in endpoints],
+            "listener_security_protocol_map": {each.name: protocols.get(each.name, each.name) for each in endpoints},
+            "rack": rack,
+            "timestamp": str(timestamp_ms),
+            "features": {
+                name: {"min_version": lowest, "max_version": highest}
+                for name, (lowest, highest) in (features or {}).items()
+            },
+            "incarnation": incarnation.hex(),
+        }
+    )
+
+
+def registered_json(incarnation: bytes) -> bytes:
+    """Return the value of /brokers/registered/N. ``incarnation`` is random and new at every start."""
+    return to_json({"version": 1, "incarnation": incarnation.hex()})
+
+
+def incarnation_of(value: bytes) -> bytes:
+    """Return the incarnation in the value of /brokers/ids/N or /brokers/registered/N. Raise one of MALFORMED."""
+    return bytes.fromhex(json.loads(value)["incarnation"])
+
+
+def controller_json(broker_id: int, timestamp_ms: int) -> bytes:
+    """Return the value of /controller."""
+    return to_json({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+
+
+def controller_epoch_json(broker_id: int) -> bytes:
+    """Return the value of /controller_epoch, which names the broker that was last elected."""
+    return to_json({"version": 1, "broker": broker_id})
 
 
 def config_json(config: Mapping[str, str]) -> bytes:

@@ -14,20 +14,25 @@ from typing import Any, NamedTuple
 from ottla.cluster.schema import (
     BROKER_CONFIGS,
     BROKER_DEFAULT,
+    BROKER_IDS,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
     DELETED_TOPICS,
     GROUP_CONFIGS,
     MALFORMED,
     PRODUCER_ID_BLOCK,
+    REGISTERED,
     TOPIC_CONFIGS,
     TOPICS,
     config_json,
     config_of,
     group_of,
+    incarnation_of,
     to_json,
     topic_path,
 )
-from ottla.cluster.store import Changed, MalformedNode
-from ottla.model.types import topic_id_text
+from ottla.cluster.store import Changed, MalformedNode, Node
+from ottla.model.types import Endpoint, parse_endpoint, topic_id_text
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__ottla_rebalances"})
 
@@ -39,6 +44,18 @@ TOPIC_ID_BYTES = 16
 
 #: leader of a partition that has none
 NO_LEADER = -1
+#: end offset of a log that was lost or that is an older copy: what it contains is not known to be complete
+LOG_LOST = -1
+
+
+class LogEnd(NamedTuple):
+    """The end of a replica's log after a stop that was not clean. Records that were not synced may be missing."""
+
+    broker: int
+    #: leader epoch of the last record; -1 if there is none
+    last_epoch: int
+    #: the offset after the last record; LOG_LOST if the log was lost or is an older copy
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +76,11 @@ class PartitionView:
     adding: tuple[int, ...] = ()
     #: replicas that a reassignment removes
     removing: tuple[int, ...] = ()
+    #: eligible leader replicas (KIP-966): they left the ISR while it was smaller than min.insync.replicas, so they have
+    #: every committed record; a subset of ``replicas``, disjoint from ``isr``
+    elr: tuple[int, ...] = ()
+    #: members of the ISR or the ELR that stopped uncleanly and have not been refilled from a leader since
+    unclean: tuple[LogEnd, ...] = ()
 
     def changed(self, **fields: Any) -> PartitionView:
         """Return the partition with these fields changed and the next partition epoch."""
@@ -98,11 +120,57 @@ class TopicView:
         )
 
     def state_json(self) -> bytes:
-        rows = [[p.leader, p.leader_epoch, list(p.isr), p.partition_epoch] for p in self.partitions]
-        return to_json({"version": 2, "partitions": rows})
+        rows: list[list[Any]] = []
+        for p in self.partitions:
+            row = [p.leader, p.leader_epoch, p.isr, p.partition_epoch]
+            rows.append([*row, p.elr, p.unclean] if p.elr or p.unclean else row)
+        # Brokers that do not know version 3 can still read a state that does not need it.
+        version = 3 if any(p.elr or p.unclean for p in self.partitions) else 2
+        return to_json({"version": version, "partitions": rows})
 
     def config_json(self) -> bytes:
         return config_json(self.config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerView:
+    """A broker that is alive: its node in /brokers/ids exists."""
+
+    broker_id: int
+    #: ``created`` of the node: higher after every registration
+    epoch: int
+    #: advertised endpoints, at least one
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    #: random, new at every start of the broker
+    incarnation: bytes
+    #: lowest and highest supported level by the name of the feature
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Return the advertised endpoint of a listener, None if the broker does not have this listener."""
+        return next((each for each in self.endpoints if each.name == listener), None)
+
+
+class ControllerView(NamedTuple):
+    """The broker that is the controller."""
+
+    broker_id: int
+    #: the version of /controller_epoch
+    epoch: int
+
+
+class ViewChanges(NamedTuple):
+    """The parts of the view that a list of changes has changed."""
+
+    #: the changed topics as (old, new), None for a topic that did or does not exist
+    topics: list[tuple[TopicView | None, TopicView | None]]
+    #: whether settings of brokers changed
+    broker_settings: bool
+    #: whether a broker was registered, registered again or is no longer alive
+    brokers: bool
+    #: whether another broker became controller, the same one was elected again, or there is none
+    controller: bool
 
 
 def id_bytes(text: str) -> bytes:
@@ -128,6 +196,8 @@ class _State(NamedTuple):
     leader_epoch: int
     isr: tuple[int, ...]
     partition_epoch: int
+    elr: tuple[int, ...] = ()
+    unclean: tuple[LogEnd, ...] = ()
 
 
 def _assignment_of(value: bytes) -> _Assignment:
@@ -143,10 +213,29 @@ def _assignment_of(value: bytes) -> _Assignment:
 
 
 def _state_of(row: list[Any]) -> _State:
-    """Return the state of a partition. A row of version 1 has no partition epoch."""
+    """Return the state of a partition. A row of version 1 has no partition epoch, one of version 2 no ELR."""
     leader, leader_epoch, isr, *rest = row
-    (partition_epoch,) = rest or (0,)
-    return _State(int(leader), int(leader_epoch), tuple(map(int, isr)), int(partition_epoch))
+    state = _State(int(leader), int(leader_epoch), tuple(map(int, isr)), int(rest[0]) if rest else 0)
+    if len(rest) <= 1:
+        return state
+    _, elr, unclean = rest
+    ends = (LogEnd(int(broker), int(epoch), int(end)) for broker, epoch, end in unclean)
+    return state._replace(elr=tuple(map(int, elr)), unclean=tuple(ends))
+
+
+def _broker_of(broker_id: int, node: Node) -> BrokerView:
+    data = json.loads(node.value)
+    features = {
+        str(name): (int(levels["min_version"]), int(levels["max_version"]))
+        for name, levels in (data.get("features") or {}).items()
+    }
+    rack = data.get("rack")
+    if not (endpoints := tuple(map(parse_endpoint, data["endpoints"]))):
+        raise ValueError("the broker has no endpoints")
+    return BrokerView(
+        broker_id=broker_id, epoch=node.created, endpoints=endpoints, rack=None if rack is None else str(rack),
+        incarnation=incarnation_of(node.value), features=features,
+    )  # fmt: skip
 
 
 def _metric_name(topic: str) -> str:
@@ -160,11 +249,17 @@ def can_collide(topic: str) -> bool:
 
 
 class ClusterView:
-    """Topics, and settings of brokers and groups, by name, and the version of every node that they come from."""
+    """Topics, live brokers, and settings of brokers and groups, and the version of every node that they come from."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicView] = {}
         self.topics_by_id: dict[bytes, TopicView] = {}
+        #: the brokers that are alive, by id
+        self.brokers: dict[int, BrokerView] = {}
+        #: version of /brokers/registered/N by broker id; also of brokers that are not alive
+        self.registered: dict[int, int] = {}
+        #: None while no broker is controller
+        self.controller: ControllerView | None = None
         #: overrides by broker id as text; the default for all brokers under "<default>"
         self.broker_configs: dict[str, dict[str, str]] = {}
         #: group name -> its own settings; a group without any is absent
@@ -182,31 +277,62 @@ class ClusterView:
         self._configs: dict[str, dict[str, str]] = {}
         #: the topics by the name that they have in Kafka's metrics
         self._topics_alike: dict[str, set[str]] = {}
+        #: broker id in /controller, None if there is no such node
+        self._controller_id: int | None = None
 
-    def apply(self, changes: Iterable[Changed]) -> tuple[list[tuple[TopicView | None, TopicView | None]], bool]:
-        """Apply the store's changes. Return the changed topics as (old, new), and whether broker settings changed.
-
-        Raise MalformedNode if a value is damaged.
-        """
+    def apply(self, changes: Iterable[Changed]) -> ViewChanges:
+        """Apply the store's changes and return which parts of the view differ. Raise MalformedNode for a bad value."""
         topics: dict[str, None] = {}
-        brokers_changed = False
+        settings_changed = False
+        brokers_before = self.brokers
         for path, node in changes:
-            value = node.value if node is not None else None
             if node is not None:
                 self.versions[path] = node.version
             else:
                 self.versions.pop(path, None)
             try:
-                topic, is_broker_setting = self._apply_node(path, value)
+                if path.startswith((BROKER_IDS + "/", REGISTERED + "/")) or path == CONTROLLER:
+                    self._apply_broker(path, node)
+                    continue
+                topic, is_broker_setting = self._apply_node(path, node.value if node is not None else None)
             except MALFORMED as error:
                 raise MalformedNode(path, error) from None
             if topic is not None:
                 topics[topic] = None
-            brokers_changed |= is_broker_setting
+            settings_changed |= is_broker_setting
         self.version += 1
         differing = [pair for pair in map(self._refresh, topics) if pair[0] != pair[1]]
         self.topics_version += bool(differing)
-        return differing, brokers_changed
+        controller = self.controller
+        # Computed from both nodes after the loop, because one multi changes them and the list has them in any order.
+        self.controller = (
+            None if self._controller_id is None
+            else ControllerView(self._controller_id, self.versions.get(CONTROLLER_EPOCH, 0))
+        )  # fmt: skip
+        return ViewChanges(
+            differing,
+            settings_changed,
+            brokers=self.brokers != brokers_before,
+            controller=self.controller != controller,
+        )
+
+    def _apply_broker(self, path: str, node: Node | None) -> None:
+        """Apply the node of a live broker, of a broker's latest start, or of the controller."""
+        if path == CONTROLLER:
+            self._controller_id = None if node is None else int(json.loads(node.value)["brokerid"])
+            return
+        broker_id = int(path.rpartition("/")[2])
+        if path.startswith(REGISTERED + "/"):
+            self.registered.pop(broker_id, None)
+            if node is not None:
+                incarnation_of(node.value)  # checked now, because its broker reads it only at its next start
+                self.registered[broker_id] = node.version
+            return
+        # A new dict, so that code that iterates over the brokers never sees a change.
+        brokers = {each: broker for each, broker in self.brokers.items() if each != broker_id}
+        if node is not None:
+            brokers[broker_id] = _broker_of(broker_id, node)
+        self.brokers = dict(sorted(brokers.items()))
 
     def _apply_node(self, path: str, value: bytes | None) -> tuple[str | None, bool]:
         """Return the topic that the node belongs to, None for others, and whether it holds broker settings."""
@@ -266,6 +392,7 @@ class ClusterView:
             PartitionView(
                 leader=row.leader, leader_epoch=row.leader_epoch, replicas=replicas[number], isr=row.isr,
                 partition_epoch=row.partition_epoch, adding=adding.get(number, ()), removing=removing.get(number, ()),
+                elr=row.elr, unclean=row.unclean,
             )
             for number, row in enumerate(state)
         )  # fmt: skip
