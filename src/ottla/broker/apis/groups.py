@@ -8,7 +8,9 @@ from typing import Any
 
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.apis.transactions import create_transaction_topic
+from ottla.broker.nodes import Nodes
 from ottla.broker.services import RequestContext, Services
+from ottla.cluster.view import NO_LEADER
 from ottla.coordinator.classic_member import join_error
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.offsets import refuse_commit
@@ -81,7 +83,8 @@ def _coordinators(
     services: Services, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= 4 else [request.key]
-    found = [_coordinator(services, request.key_type, key, context) for key in keys]
+    nodes = Nodes(services, context)
+    found = [_coordinator(services, nodes, request.key_type, key) for key in keys]
     first = found[0] if found else Coordinator()
     return FindCoordinatorResponse(
         error_code=first.error_code, error_message=first.error_message, node_id=first.node_id, host=first.host,
@@ -89,13 +92,14 @@ def _coordinators(
     )  # fmt: skip
 
 
-def _coordinator(services: Services, key_type: int, key: str, context: RequestContext) -> Coordinator:
+def _coordinator(services: Services, nodes: Nodes, key_type: int, key: str) -> Coordinator:
+    """Return the broker that leads the partition of the internal topic in which this key has its state."""
     if (name := _TOPICS.get(key_type)) is not None:
         topic = services.view.topics.get(name)
         number = (services.groups if key_type == _GROUP else services.transactions).partition_for(key)
-        if topic is not None and topic.partitions[number].leader == services.broker_id:
-            host, port = services.endpoint_for(context)
-            return Coordinator(key=key, node_id=services.broker_id, host=host, port=port, error_message=None)
+        leader = topic.partitions[number].leader if topic is not None else NO_LEADER
+        if (node := nodes.by_id.get(leader)) is not None:
+            return Coordinator(key=key, node_id=leader, host=node.host, port=node.port, error_message=None)
         code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, f"partition {number} of {name} has no leader now; try again"
         return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)
     code, text = ErrorCode.INVALID_REQUEST, f"there are no coordinators of type {key_type}"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Iterable, Mapping
 
 from ottla.broker.apis.topics import create_topic_by_default, create_topic_in_background
+from ottla.broker.nodes import Nodes
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import PARTITIONS_PER_CALL_MAX
 from ottla.cluster.view import PartitionView, TopicView
@@ -41,6 +42,8 @@ _NOT_ASKED = -(1 << 31)
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 _BY_ID_FROM = 12
+#: DescribeTopicPartitions reports a leader without the client's listener as newer versions of Metadata do
+_LATEST = 13
 #: feature -> its lowest and its finalized level, which is also the highest: those of Kafka 4.3. Features that Ottla
 #: does not implement are absent, so that no client uses their APIs: share.version, streams.version, kraft.version,
 #: eligible.leader.replicas.version.
@@ -84,19 +87,19 @@ def metadata(
     services: Services, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Metadata (3) v0-v13. v1 null asks for all. v4 auto-creation flag. v7 leader epoch. v10 topic ids. v12 by id."""
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
     if request.topics is None or (context.version == 0 and not request.topics):
-        topics = [_topic(services, topic, operations) for topic in services.view.topics.values()]
-        return _answer(services, request, context, topics)
+        describe = _Describer(services, request, context)
+        return describe.answer([describe.topic(topic) for topic in services.view.topics.values()])
     # Answer each topic once, so that a request cannot multiply the size of its reply.
     asked = list({(wanted.name, wanted.topic_id): wanted for wanted in request.topics or ()}.values())
     if context.version < _BY_ID_FROM and any(each.topic_id != ZERO_UUID or each.name is None for each in asked):
-        return _answer(services, request, context, [_unanswerable(wanted) for wanted in asked])
+        return _Describer(services, request, context).answer([_unanswerable(wanted) for wanted in asked])
     create = services.settings.auto_create_topics_enable and (request.allow_auto_topic_creation or context.version < 4)
     missing = _missing_names(services, asked) if create and len(asked) <= PARTITIONS_PER_CALL_MAX else []
     if missing:
-        return _create_and_answer(services, request, context, asked, missing, operations)
-    return _answer(services, request, context, [_wanted_topic(services, wanted, {}, operations) for wanted in asked])
+        return _create_and_answer(services, request, context, asked, missing)
+    describe = _Describer(services, request, context)
+    return describe.answer([describe.wanted_topic(wanted, {}) for wanted in asked])
 
 
 def _missing_names(services: Services, asked: Iterable[MetadataRequestTopic]) -> list[str]:
@@ -116,7 +119,7 @@ def _missing_names(services: Services, asked: Iterable[MetadataRequestTopic]) ->
 
 async def _create_and_answer(
     services: Services, request: MetadataRequest, context: RequestContext, asked: Iterable[MetadataRequestTopic],
-    missing: Iterable[str], operations: int,
+    missing: Iterable[str],
 ) -> MetadataResponse:  # fmt: skip
     created: dict[str, TopicView | KafkaError | None] = {}
     for name in missing:
@@ -124,24 +127,8 @@ async def _create_and_answer(
             created[name] = await create_topic_by_default(services, name)
         except KafkaError as error:
             created[name] = error
-    return _answer(
-        services, request, context, [_wanted_topic(services, wanted, created, operations) for wanted in asked]
-    )
-
-
-def _answer(
-    services: Services, request: MetadataRequest, context: RequestContext, topics: list[MetadataResponseTopic]
-) -> MetadataResponse:
-    host, port = services.endpoint_for(context)
-    return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=services.broker_id, host=host, port=port, rack=None)],
-        cluster_id=services.cluster_id,
-        controller_id=services.broker_id,
-        topics=topics,
-        cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
-        ),
-    )
+    describe = _Describer(services, request, context)
+    return describe.answer([describe.wanted_topic(wanted, created) for wanted in asked])
 
 
 def _unanswerable(wanted: MetadataRequestTopic) -> MetadataResponseTopic:
@@ -149,47 +136,74 @@ def _unanswerable(wanted: MetadataRequestTopic) -> MetadataResponseTopic:
     return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "", topic_id=wanted.topic_id)
 
 
-def _wanted_topic(
-    services: Services, wanted: MetadataRequestTopic, created: Mapping[str, TopicView | KafkaError | None],
-    operations: int,
-) -> MetadataResponseTopic:  # fmt: skip
-    if wanted.topic_id != ZERO_UUID or wanted.name is None:
-        topic = services.view.topics_by_id.get(wanted.topic_id)
-        if topic is None:
-            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id)
-        return _topic(services, topic, operations)
-    found = services.view.topics.get(wanted.name) or created.get(wanted.name)
-    if found is None:
-        return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name)
-    if isinstance(found, KafkaError):
-        return MetadataResponseTopic(error_code=found.code, name=wanted.name)
-    return _topic(services, found, operations)
+class _Describer:
+    """Builds the reply to one Metadata request."""
 
+    def __init__(self, services: Services, request: MetadataRequest, context: RequestContext) -> None:
+        self._services = services
+        self._version = context.version
+        self._operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
+        self._cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
+        self._nodes = Nodes(services, context)
 
-def _topic(services: Services, topic: TopicView, operations: int) -> MetadataResponseTopic:
-    offline = services.replicas.topics.get(topic.name.encode(), {})
-    return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.internal,
-        partitions=[
-            _partition(number, view, number in offline and offline[number].offline)
-            for number, view in enumerate(topic.partitions)
-        ],
-        topic_authorized_operations=operations,
-    )
+    def answer(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
+                for node in self._nodes.by_id.values()
+            ],
+            cluster_id=self._services.cluster_id,
+            controller_id=self._nodes.controller_id,
+            topics=topics,
+            cluster_authorized_operations=self._cluster_operations,
+        )
 
+    def wanted_topic(
+        self, wanted: MetadataRequestTopic, created: Mapping[str, TopicView | KafkaError | None]
+    ) -> MetadataResponseTopic:
+        view = self._services.view
+        if wanted.topic_id != ZERO_UUID or wanted.name is None:
+            topic = view.topics_by_id.get(wanted.topic_id)
+            if topic is None:
+                return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id)
+            return self.topic(topic)
+        found = view.topics.get(wanted.name) or created.get(wanted.name)
+        if found is None:
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name)
+        if isinstance(found, KafkaError):
+            return MetadataResponseTopic(error_code=found.code, name=wanted.name)
+        return self.topic(found)
 
-def _partition(number: int, view: PartitionView, offline: bool) -> MetadataResponsePartition:
-    return MetadataResponsePartition(
-        error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else 0,
-        partition_index=number,
-        leader_id=-1 if offline else view.leader,
-        leader_epoch=view.leader_epoch,
-        replica_nodes=view.replicas,
-        isr_nodes=view.isr,
-        offline_replicas=view.replicas if offline else (),
-    )
+    def topic(self, topic: TopicView) -> MetadataResponseTopic:
+        here = self._services.replicas.topics.get(topic.name.encode(), {})
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.internal,
+            partitions=[
+                self._partition(number, view, number in here and here[number].offline)
+                for number, view in enumerate(topic.partitions)
+            ],
+            topic_authorized_operations=self._operations,
+        )
+
+    def _partition(self, number: int, view: PartitionView, offline_here: bool) -> MetadataResponsePartition:
+        nodes = self._nodes.of_partition(view, offline_here=offline_here, version=self._version)
+        answer = MetadataResponsePartition(
+            error_code=nodes.error_code,
+            partition_index=number,
+            leader_id=nodes.leader_id,
+            leader_epoch=view.leader_epoch,
+            replica_nodes=view.replicas,
+            isr_nodes=view.isr,
+            offline_replicas=nodes.offline_replicas,
+        )
+        if self._version == 0 and nodes.offline_replicas:
+            # The first version has no field for offline replicas. Kafka leaves them out and reports an error.
+            answer.replica_nodes = [each for each in view.replicas if each not in nodes.offline_replicas]
+            answer.isr_nodes = [each for each in view.isr if each not in nodes.offline_replicas]
+            answer.error_code = answer.error_code or ErrorCode.REPLICA_NOT_AVAILABLE
+        return answer
 
 
 def describe_cluster(
@@ -202,13 +216,16 @@ def describe_cluster(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if for_controllers else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="this is a broker; controllers have no endpoints of their own",
         )
-    host, port = services.endpoint_for(context)
+    nodes = Nodes(services, context)
     asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         error_message=None,
         cluster_id=services.cluster_id,
-        controller_id=services.broker_id,
-        brokers=[DescribeClusterBroker(broker_id=services.broker_id, host=host, port=port, rack=None)],
+        controller_id=nodes.controller_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
+            for node in nodes.by_id.values()
+        ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else _NOT_ASKED,
     )
 
@@ -230,6 +247,7 @@ def describe_topic_partitions(
     limit = max(min(request.response_partition_limit, _DESCRIBE_PARTITIONS_MAX), 1)
     answer = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
+    nodes = Nodes(services, context)
     for name in names:
         if name < first:
             continue
@@ -237,7 +255,7 @@ def describe_topic_partitions(
         if limit <= 0:
             answer.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=start)
             break
-        described = _describe_partitions(services, name, start, limit)
+        described = _describe_partitions(services, nodes, name, start, limit)
         topics.append(described)
         limit -= len(described.partitions)
         topic = services.view.topics.get(name)
@@ -250,21 +268,26 @@ def describe_topic_partitions(
     return answer
 
 
-def _describe_partitions(services: Services, name: str, start: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
+def _describe_partitions(
+    services: Services, nodes: Nodes, name: str, start: int, limit: int
+) -> DescribeTopicPartitionsResponseTopic:
     topic = services.view.topics.get(name)
     if topic is None:
         return DescribeTopicPartitionsResponseTopic(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_authorized_operations=TOPIC_OPERATIONS
         )
-    rows = _topic(services, topic, TOPIC_OPERATIONS)
-    partitions = [
-        DescribeTopicPartitionsResponsePartition(
-            error_code=p.error_code, partition_index=p.partition_index, leader_id=p.leader_id,
-            leader_epoch=p.leader_epoch, replica_nodes=p.replica_nodes, isr_nodes=p.isr_nodes,
-            eligible_leader_replicas=(), last_known_elr=(), offline_replicas=p.offline_replicas,
-        )
-        for p in rows.partitions[start : start + limit]
-    ]  # fmt: skip
+    here = services.replicas.topics.get(name.encode(), {})
+    partitions = []
+    for number, view in enumerate(topic.partitions[start : start + limit], start):
+        offline_here = number in here and here[number].offline
+        seen = nodes.of_partition(view, offline_here=offline_here, version=_LATEST)
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=seen.error_code, partition_index=number, leader_id=seen.leader_id,
+                leader_epoch=view.leader_epoch, replica_nodes=view.replicas, isr_nodes=view.isr,
+                eligible_leader_replicas=view.elr, last_known_elr=(), offline_replicas=seen.offline_replicas,
+            )
+        )  # fmt: skip
     return DescribeTopicPartitionsResponseTopic(
         name=name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions,
         topic_authorized_operations=TOPIC_OPERATIONS,

@@ -1,0 +1,76 @@
+"""The brokers of the cluster as clients see them: their addresses on the client's listener, and which are alive."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.broker.services import RequestContext, Services
+from ottla.cluster.view import PartitionView
+from ottla.model.errors import ErrorCode
+
+#: first version of Metadata whose clients know LISTENER_NOT_FOUND
+_LISTENER_ERROR_FROM = 6
+
+
+class BrokerNode(NamedTuple):
+    """A live broker and its address for one client."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class PartitionNodes(NamedTuple):
+    """The leader of a partition as a client sees it, and the replicas that it cannot reach."""
+
+    error_code: int
+    leader_id: int
+    offline_replicas: tuple[int, ...]
+
+
+class Nodes:
+    """The live brokers that have the listener of one client.
+
+    Before the first broker has registered, this broker answers alone. It then takes no replica for offline, because it
+    does not know which brokers are alive.
+    """
+
+    def __init__(self, services: Services, context: RequestContext) -> None:
+        self._own_id = services.broker_id
+        self._registered = services.view.brokers
+        host, port = services.endpoint_for(context)
+        if not self._registered:
+            self.by_id = {services.broker_id: BrokerNode(services.broker_id, host, port, services.settings.broker_rack)}
+            self.controller_id = services.broker_id
+            return
+        self.by_id = {}
+        for broker in self._registered.values():
+            if broker.broker_id == services.broker_id:
+                self.by_id[broker.broker_id] = BrokerNode(broker.broker_id, host, port, broker.rack)
+            elif (endpoint := broker.endpoint(context.listener)) is not None:
+                self.by_id[broker.broker_id] = BrokerNode(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+        controller = services.view.controller
+        # Every broker handles the requests of administrators, so this broker is a valid answer during an election.
+        is_reachable = controller is not None and controller.broker_id in self.by_id
+        self.controller_id = controller.broker_id if controller is not None and is_reachable else services.broker_id
+
+    def of_partition(self, view: PartitionView, *, offline_here: bool, version: int) -> PartitionNodes:
+        """Return the leader and the offline replicas of a partition for Metadata of this version.
+
+        ``offline_here``: the replica of this broker is on a failed disk.
+        """
+        offline = tuple(each for each in view.replicas if self._is_offline(each, offline_here))
+        leader = view.leader
+        if leader < 0 or (leader == self._own_id and offline_here):
+            return PartitionNodes(ErrorCode.LEADER_NOT_AVAILABLE, -1, offline)
+        if not self._registered or leader in self.by_id:
+            return PartitionNodes(0, leader, offline)
+        if leader in self._registered and version >= _LISTENER_ERROR_FROM:
+            return PartitionNodes(ErrorCode.LISTENER_NOT_FOUND, -1, offline)
+        return PartitionNodes(ErrorCode.LEADER_NOT_AVAILABLE, -1, offline)
+
+    def _is_offline(self, broker_id: int, offline_here: bool) -> bool:
+        if broker_id == self._own_id and offline_here:
+            return True
+        return bool(self._registered) and broker_id not in self.by_id

@@ -1,0 +1,154 @@
+"""What a broker of a cluster of three answers about the cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.broker.cluster_fixtures import (
+    OWN_ID,
+    broker_changes,
+    make_context,
+    make_services,
+    make_view,
+    partition,
+    topic_changes,
+)
+
+from ottla.broker.apis.groups import find_coordinator
+from ottla.broker.apis.metadata import describe_cluster, describe_topic_partitions, metadata
+from ottla.cluster.schema import broker_path
+from ottla.cluster.store import Changed
+from ottla.cluster.view import ClusterView
+from ottla.model.errors import ErrorCode
+from ottla.wire.messages.describe_cluster import DescribeClusterRequest
+from ottla.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.metadata import MetadataRequest
+
+NODES = [(0, "host-0", 9092, "rack-0"), (1, "dialled", 9092, "rack-1"), (2, "host-2", 9094, "rack-2")]
+
+
+def ask_metadata(view: ClusterView, version: int = 9, *, listener: str = "PLAINTEXT", **fields: Any) -> Any:
+    services = make_services(view, **fields)
+    return metadata(services, MetadataRequest(topics=None), make_context(version, listener=listener))
+
+
+def only_partition(view: ClusterView, version: int = 9, **fields: Any) -> Any:
+    (topic,) = ask_metadata(view, version, **fields).topics
+    (row,) = topic.partitions
+    return row
+
+
+def with_topic(view: ClusterView, *partitions: Any, name: str = "t") -> ClusterView:
+    view.apply(topic_changes(name, partitions or [partition(0, [0, 1, 2])]))
+    return view
+
+
+def test_metadata_lists_the_live_brokers_with_racks_and_the_controller() -> None:
+    answer = ask_metadata(make_view())
+    assert [(row.node_id, row.host, row.port, row.rack) for row in answer.brokers] == NODES
+    assert answer.controller_id == 2
+
+
+def test_describe_cluster_lists_the_same_brokers() -> None:
+    request = DescribeClusterRequest(endpoint_type=1)
+    answer = describe_cluster(make_services(make_view()), request, make_context(2))
+    assert [(row.broker_id, row.host, row.port, row.rack) for row in answer.brokers] == NODES
+    assert answer.controller_id == 2
+
+
+def test_addresses_are_those_of_the_listener_of_the_client() -> None:
+    answer = ask_metadata(make_view(), listener="EXTERNAL")
+    assert [(row.host, row.port) for row in answer.brokers] == [
+        ("host-0", 19092),
+        ("dialled", 19092),
+        ("host-2", 19094),
+    ]
+
+
+def test_broker_that_is_not_alive_is_not_listed() -> None:
+    view = make_view()
+    view.apply([Changed(broker_path(2), None)])
+    answer = ask_metadata(view)
+    assert [row.node_id for row in answer.brokers] == [0, 1]
+
+
+def test_broker_answers_as_controller_while_none_is_elected() -> None:
+    assert ask_metadata(make_view(controller=None)).controller_id == OWN_ID
+
+
+def test_broker_answers_alone_before_any_broker_has_registered() -> None:
+    row = only_partition(with_topic(make_view((), controller=None), partition(7, [1, 7])))
+    assert (row.error_code, row.leader_id, row.offline_replicas) == (0, 7, ())
+    answer = ask_metadata(make_view((), controller=None))
+    assert [(row.node_id, row.host) for row in answer.brokers] == [(OWN_ID, "dialled")]
+    assert answer.controller_id == OWN_ID
+
+
+def test_partition_has_leader_isr_and_epoch_of_the_view() -> None:
+    row = only_partition(with_topic(make_view(), partition(2, [0, 1, 2], [2, 1])))
+    assert (row.error_code, row.leader_id, row.leader_epoch) == (0, 2, 5)
+    assert (row.replica_nodes, row.isr_nodes, row.offline_replicas) == ((0, 1, 2), (2, 1), ())
+
+
+def test_replica_of_a_dead_broker_is_offline() -> None:
+    row = only_partition(with_topic(make_view((0, 1)), partition(0, [0, 1, 2])))
+    assert (row.error_code, row.leader_id, row.offline_replicas) == (0, 0, (2,))
+
+
+@pytest.mark.parametrize("leader", [-1, 2])
+def test_partition_whose_leader_is_not_alive_has_no_leader(leader: int) -> None:
+    row = only_partition(with_topic(make_view((0, 1)), partition(leader, [2, 0], [2])))
+    assert (row.error_code, row.leader_id, row.leader_epoch) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, 5)
+    assert (row.isr_nodes, row.offline_replicas) == ((2,), (2,))
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)])
+def test_leader_without_the_listener_of_the_client_is_reported(version: int, code: ErrorCode) -> None:
+    view = with_topic(make_view((0, 1)), partition(2, [2]))
+    view.apply(broker_changes(2, listeners=["PLAINTEXT"]))
+    row = only_partition(view, version, listener="EXTERNAL")
+    assert (row.error_code, row.leader_id) == (code, -1)
+
+
+def test_first_version_leaves_offline_replicas_out_and_reports_them() -> None:
+    row = only_partition(with_topic(make_view((0, 1)), partition(0, [0, 1, 2])), version=0)
+    assert (row.error_code, row.leader_id) == (ErrorCode.REPLICA_NOT_AVAILABLE, 0)
+    assert (row.replica_nodes, row.isr_nodes) == ([0, 1], [0, 1])
+
+
+def test_replica_on_a_failed_disk_of_this_broker_is_offline() -> None:
+    failed = SimpleNamespace(topics={b"t": {0: SimpleNamespace(offline=True)}})
+    view = with_topic(make_view(), partition(OWN_ID, [OWN_ID, 0]))
+    services = make_services(view)
+    services.replicas = failed
+    answer: Any = metadata(services, MetadataRequest(topics=None), make_context(9))
+    (row,) = answer.topics[0].partitions
+    assert (row.error_code, row.leader_id, row.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, (OWN_ID,))
+
+
+def test_described_partitions_have_eligible_leader_replicas() -> None:
+    view = with_topic(make_view((0, 1)), partition(0, [0, 1, 2], [0], elr=(1, 2)), partition(2, [2, 0], [2]))
+    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")], response_partition_limit=10)
+    answer = describe_topic_partitions(make_services(view), request, make_context(0))
+    first, second = answer.topics[0].partitions
+    assert (first.error_code, first.leader_id, first.isr_nodes) == (0, 0, (0,))
+    assert (first.eligible_leader_replicas, first.offline_replicas) == ((1, 2), (2,))
+    assert (second.error_code, second.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+
+@pytest.mark.parametrize(("kind", "topic"), [(0, "__consumer_offsets"), (1, "__transaction_state")])
+def test_coordinator_is_the_leader_of_the_partition_of_the_internal_topic(kind: int, topic: str) -> None:
+    view = with_topic(make_view((0, 1)), *(partition(leader, [leader]) for leader in (0, 1, 2)), name=topic)
+    numbers = SimpleNamespace(partition_for={"a": 0, "b": 1, "c": 2}.__getitem__)
+    services = make_services(view, groups=numbers, transactions=numbers)
+    request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["a", "b", "c"])
+    answer: Any = find_coordinator(services, request, make_context(4))
+    rows = [(row.key, row.node_id, row.host, row.port, row.error_code) for row in answer.coordinators]
+    assert rows == [
+        ("a", 0, "host-0", 9092, 0),
+        ("b", 1, "dialled", 9092, 0),
+        ("c", -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ]
