@@ -1,4 +1,9 @@
-"""The connection of a simulated client, and the records that it reads and writes."""
+"""The connections of a simulated client, and the records that it reads and writes.
+
+A client knows the addresses of all brokers. It asks any of them for the leaders of partitions (Metadata) and for the
+coordinators of groups and transactions (FindCoordinator), and keeps what it learned until a reply or a lost connection
+shows that it is out of date. As in real clients, metadata with an older leader epoch than the known one is ignored.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,11 @@ from ottla.log.transactions import read_marker
 from ottla.model.batch import CONTROL, TRANSACTIONAL, checksum, read_header
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch, iterate_records
+from ottla.testing.history import Place
 from ottla.testing.raw import read_answer, request_bytes
 from ottla.wire import Message
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 if TYPE_CHECKING:
     from sim_world import World
@@ -40,6 +47,20 @@ RETRIABLE = frozenset(
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+#: errors after which a client rediscovers the coordinator
+NOT_COORDINATOR = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+#: errors of a partition after which a client learns its leader again
+NOT_LEADER = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
 
@@ -64,19 +85,40 @@ class Client:
         #: how many connections were made
         self.connects = 0
 
-    async def ask(self, request: Message, version: int, *, broker: int = 1) -> Any:
-        """Send a request and return its reply. Raise Lost."""
+        # What the client knows of the cluster
+        #: the broker that it asks what any broker can answer
+        self._contact = self.rng.choice(list(world.hosts))
+        #: broker and leader epoch of the leader of each partition
+        self._leaders: dict[Place, tuple[int, int]] = {}
+        #: the highest leader epoch of each partition that this client has seen
+        self._epochs_seen: dict[Place, int] = {}
+        #: broker of the coordinator by kind and key
+        self._coordinators: dict[tuple[int, str], int] = {}
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def ask(self, request: Message, version: int, *, broker: int | None = None) -> Any:
+        """Send a request to a broker, by default to any, and return its reply. Raise Lost."""
         (reply,) = await self.ask_all([request], version, broker=broker)
         return reply
 
-    async def ask_all(self, requests: Sequence[Message], version: int, *, broker: int = 1) -> list[Any]:
+    async def ask_all(self, requests: Sequence[Message], version: int, *, broker: int | None = None) -> list[Any]:
         """Send requests without waiting in between, and return their replies. Raise Lost if any of them has none."""
+        if broker is None:
+            broker = self._contact
+        try:
+            return await self._ask_all(requests, version, broker)
+        except Lost:
+            self._lost(broker)
+            raise
+
+    async def _ask_all(self, requests: Sequence[Message], version: int, broker: int) -> list[Any]:
         stream = await self._stream(broker)
         waiting = []
         for request in requests:
             self._correlation_id += 1
             frame = request_bytes(request, version, self._correlation_id, self.name)
-            self.world.trace(f"{self.name} asks {self._correlation_id} {_name(request)}")
+            self.world.trace(f"{self.name} asks {broker}: {self._correlation_id} {_name(request)}")
             waiting.append((request.API_KEY, self._correlation_id, stream.request(frame)))
         replies = []
         try:
@@ -88,7 +130,7 @@ class Client:
         except (TimeoutError, OSError) as error:
             stream.close()
             self._streams.pop(broker, None)
-            self.world.trace(f"{self.name} lost its connection")
+            self.world.trace(f"{self.name} lost its connection to {broker}")
             raise Lost(f"{type(error).__name__}: {error}") from None
         return replies
 
@@ -104,16 +146,82 @@ class Client:
         self._streams[broker] = stream
         return stream
 
+    def _lost(self, broker: int) -> None:
+        """A broker did not answer: ask another one where its partitions and coordinators are now."""
+        if broker == self._contact:
+            others = [number for number in self.world.hosts if number != broker]
+            self._contact = self.rng.choice(others) if others else broker
+        self._leaders = {place: known for place, known in self._leaders.items() if known[0] != broker}
+        self._coordinators = {key: known for key, known in self._coordinators.items() if known != broker}
+
+    # -- leaders --------------------------------------------------------------------------------------------------
+
+    async def leader_of(self, place: Place) -> tuple[int, int]:
+        """Return broker and leader epoch of the leader of a partition. Raise Lost if none is known."""
+        if place not in self._leaders:
+            await self._learn_leaders(place.topic)
+        if place not in self._leaders:
+            self._try_another_contact()
+            raise Lost(f"{place} has no leader")
+        return self._leaders[place]
+
+    async def _learn_leaders(self, topic: str) -> None:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        reply = await self.ask(request, 9)
+        for row in reply.topics[0].partitions:
+            place = Place(topic, row.partition_index)
+            if row.leader_epoch < self._epochs_seen.get(place, -1):
+                continue  # the broker has not learned of the newer leader yet
+            self._epochs_seen[place] = row.leader_epoch
+            self._leaders.pop(place, None)
+            if not row.error_code and row.leader_id in self.world.hosts:
+                self._leaders[place] = row.leader_id, row.leader_epoch
+
+    def forget_leader(self, place: Place) -> None:
+        """A reply says that the known leader does not lead the partition any more."""
+        if self._leaders.pop(place, None) is not None:
+            self._try_another_contact()
+
+    def _try_another_contact(self) -> None:
+        """The metadata of this broker may be old: ask another one next time."""
+        self._contact = self.rng.choice(list(self.world.hosts))
+
+    async def ask_leader(self, place: Place, request: Message, version: int) -> Any:
+        """Send a request to the leader of a partition. Raise Lost without a reply or a known leader."""
+        broker, _ = await self.leader_of(place)
+        return await self.ask(request, version, broker=broker)
+
+    # -- coordinators ---------------------------------------------------------------------------------------------
+
+    async def ask_coordinator(self, kind: int, key: str, request: Message, version: int) -> Any:
+        """Send a request to the coordinator of a group or a transactional id. Raise Lost if it is not known."""
+        broker = self._coordinators.get((kind, key))
+        if broker is None:
+            broker = await self._learn_coordinator(kind, key)
+        return await self.ask(request, version, broker=broker)
+
+    async def _learn_coordinator(self, kind: int, key: str) -> int:
+        reply = await self.ask(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4)
+        (found,) = reply.coordinators
+        if found.error_code or found.node_id not in self.world.hosts:
+            self._try_another_contact()
+            raise Lost(f"the coordinator of {key} is not available")
+        self._coordinators[kind, key] = found.node_id
+        return int(found.node_id)
+
+    def forget_coordinator(self, kind: int, key: str) -> None:
+        """A reply says that the known broker is not the coordinator any more."""
+        if self._coordinators.pop((kind, key), None) is not None:
+            self._try_another_contact()
+
     async def find_coordinator(self, key: str, kind: int) -> None:
         """Wait until the coordinator of a key is available."""
         while True:
             try:
-                reply = await self.ask(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4)
-                if not reply.coordinators[0].error_code:
-                    return
+                await self._learn_coordinator(kind, key)
+                return
             except Lost:
-                pass
-            await self.pause(0.1)
+                await self.pause(0.1)
 
     async def pause(self, mean_s: float) -> None:
         await asyncio.sleep(self.rng.expovariate(1 / mean_s))

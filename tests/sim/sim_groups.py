@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sim_client import GROUP, Client, Lost
+from sim_client import GROUP, NOT_COORDINATOR, Client, Lost
 
 from ottla.model.errors import ErrorCode
+from ottla.wire import Message
 from ottla.wire.messages.heartbeat import HeartbeatRequest
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -76,13 +77,23 @@ class GroupClient(Client):
         super().__init__(world, name)
         self._group = group
 
+    async def ask_group(self, request: Message, version: int) -> Any:
+        """Send a request to the coordinator of the group. Raise Lost without a reply."""
+        return await self.ask_coordinator(GROUP, self._group, request, version)
+
+    def note_code(self, code: int) -> None:
+        """Rediscover the coordinator after an error that says that it moved."""
+        if code in NOT_COORDINATOR:
+            self.forget_coordinator(GROUP, self._group)
+
     async def fetch_offset(self, partition: int) -> int:
         """Return the committed offset. Raise Rejoin after an error, Lost without a reply."""
         topics = [OffsetFetchRequestTopics(name=self.world.places[0].topic, partition_indexes=[partition])]
         asked = OffsetFetchRequestGroup(group_id=self._group, topics=topics)
         at_least = self.world.groups.acknowledged_before(self._group, partition)
-        reply = await self.ask(OffsetFetchRequest(groups=[asked], require_stable=True), 8)
+        reply = await self.ask_group(OffsetFetchRequest(groups=[asked], require_stable=True), 8)
         (found,) = reply.groups
+        self.note_code(found.error_code)
         row: Any = found.topics[0].partitions[0] if found.topics else None
         if found.error_code or row is None or row.error_code:
             raise Rejoin
@@ -128,7 +139,7 @@ class GroupMember(GroupClient):
             member_id=self._member_id, protocol_type=_PROTOCOL,
             protocols=[JoinGroupRequestProtocol(name=_PROTOCOL, metadata=b"")],
         )  # fmt: skip
-        joined = await self.ask(request, 7)
+        joined = await self.ask_group(request, 7)
         if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self._member_id = joined.member_id
             raise Rejoin
@@ -140,7 +151,7 @@ class GroupMember(GroupClient):
             for number, member_id in enumerate(ids):
                 partitions = [str(place.partition) for place in self.world.places[number :: len(ids)]]
                 rows.append(SyncGroupRequestAssignment(member_id=member_id, assignment=",".join(partitions).encode()))
-        synced = await self.ask(
+        synced = await self.ask_group(
             SyncGroupRequest(
                 group_id=self._group, generation_id=self._generation, member_id=self._member_id,
                 protocol_type=_PROTOCOL, protocol_name=_PROTOCOL, assignments=rows,
@@ -164,7 +175,7 @@ class GroupMember(GroupClient):
                 await self._commit(self.rng.choice(partitions), offsets)
             else:
                 beat = HeartbeatRequest(group_id=self._group, generation_id=self._generation, member_id=self._member_id)
-                self._check((await self.ask(beat, 4)).error_code)
+                self._check((await self.ask_group(beat, 4)).error_code)
             await self.pause(0.15)
 
     async def _commit(self, partition: int, offsets: dict[int, int]) -> None:
@@ -173,7 +184,7 @@ class GroupMember(GroupClient):
         topic = OffsetCommitRequestTopic(name=self.world.places[0].topic, partitions=[row])
         self.world.groups.sends(self._group, partition, offset)
         offsets[partition] = offset
-        reply = await self.ask(
+        reply = await self.ask_group(
             OffsetCommitRequest(
                 group_id=self._group, generation_id_or_member_epoch=self._generation, member_id=self._member_id,
                 topics=[topic],
@@ -195,11 +206,12 @@ class GroupMember(GroupClient):
 
     async def _leave(self) -> None:
         member = MemberIdentity(member_id=self._member_id)
-        await self.ask(LeaveGroupRequest(group_id=self._group, members=[member]), 4)
+        await self.ask_group(LeaveGroupRequest(group_id=self._group, members=[member]), 4)
         self._member_id = ""
 
     def _check(self, code: int) -> None:
         """Raise Rejoin after any error."""
+        self.note_code(code)
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self._member_id = ""
         if code:

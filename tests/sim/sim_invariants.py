@@ -26,6 +26,8 @@ class Invariants:
         self._world = world
         #: by broker and partition: epoch, log start, last stable offset, high watermark at the last sample
         self._last: dict[tuple[int, str], tuple[int, int, int, int]] = {}
+        #: the highest high watermark that a reader was told
+        self._told: dict[Place, int] = {}
 
     def forget(self, host: BrokerHost) -> None:
         """The process ended: a new one may start with lower values."""
@@ -66,6 +68,10 @@ class Invariants:
                 partition = host.broker.replicas.find(place.topic, place.partition)
                 if partition is not None and partition.log.synced_end_offset <= offset < partition.log.log_end_offset:
                     self._say("acknowledged-unsynced", f"{place}: {offset}, synced {partition.log.synced_end_offset}")
+
+    def told_high_watermark(self, place: Place, offset: int) -> None:
+        """A reader was told this high watermark."""
+        self._told[place] = max(offset, self._told.get(place, -1))
 
     def at_end(self) -> None:
         for host in self._world.hosts.values():

@@ -78,6 +78,8 @@ class SimulatedNetwork:
         for link in list(self._links):
             if link.server_host == host:
                 link.server_died(lose_bytes=lose_bytes)
+            elif link.client_host == host:
+                link.client_died(lose_bytes=lose_bytes)
 
     # -- connections ----------------------------------------------------------------------------------------------
 
@@ -95,7 +97,21 @@ class SimulatedNetwork:
             del self._listeners[host, port]
 
     async def connect(self, source: str, target: str, port: int) -> ClientStream:
-        """Connect; raise OSError if nobody listens or no answer comes."""
+        """Connect a client; raise OSError if no process listens or no answer comes."""
+        link = await self._open(source, target, port, ClientStream)
+        assert isinstance(link.client, ClientStream)
+        return link.client
+
+    async def connect_protocol(
+        self, source: str, target: str, port: int, factory: Callable[[], Any]
+    ) -> OutgoingTransport:
+        """Connect a process, whose protocol object ``factory`` creates; raise OSError as ``connect`` does."""
+        link = await self._open(source, target, port, OutgoingTransport)
+        assert isinstance(link.client, OutgoingTransport)
+        link.client.open(factory())
+        return link.client
+
+    async def _open(self, source: str, target: str, port: int, make_client: Callable[[Link], Any]) -> Link:
         deadline = self._loop.time() + _CONNECT_TIMEOUT_S
         await asyncio.sleep(self.delay())
         while self.is_cut(source, target) or self.is_cut(target, source):
@@ -106,10 +122,10 @@ class SimulatedNetwork:
         if listener is None or listener.factory is None:
             raise ConnectionRefusedError(f"{target}:{port} refuses the connection")
         self._numbers += 1
-        link = Link(self, self._loop, self._numbers, source, target, listener)
+        link = Link(self, self._loop, self._numbers, source, target, listener, make_client)
         self._links[link] = None
         await asyncio.sleep(self.delay())
-        return link.client
+        return link
 
     def forget(self, link: Link) -> None:
         self._links.pop(link, None)
@@ -166,22 +182,23 @@ class Pipe:
 
 
 class Link:
-    """One connection: a client's stream, a server's transport, and the two pipes between them."""
+    """One connection: the end of the client, the transport of the server, and the two pipes between them."""
 
     def __init__(
         self, network: SimulatedNetwork, loop: VirtualLoop, number: int, client_host: str, server_host: str,
-        listener: SimulatedListener,
+        listener: SimulatedListener, make_client: Callable[[Link], Any],
     ) -> None:  # fmt: skip
         self._network = network
-        self._loop = loop
+        self.loop = loop
         self.client_host = client_host
         self.server_host = server_host
         assert listener.factory is not None
-        self.client = ClientStream(self, loop)
-        self.server = ServerTransport(self, loop, listener, number, client_host)
-        plain = contextvars.Context()
+        #: what the client schedules belongs to the process that connects; simulated clients belong to none
+        self._client_context = contextvars.copy_context()
+        self.client = make_client(self)
+        self.server = ServerTransport(self, listener, number)
         self._to_server = Pipe(network, loop, client_host, server_host, self.server.receive, listener.context)
-        self._to_client = Pipe(network, loop, server_host, client_host, self.client.receive, plain)
+        self._to_client = Pipe(network, loop, server_host, client_host, self.client.receive, self._client_context)
         loop.call_soon(self.server.open, context=listener.context)
 
     def send_to_server(self, data: bytes | None) -> None:
@@ -201,8 +218,7 @@ class Link:
         self._network.forget(self)
         self._to_server.close()
         self._to_client.close()
-        plain = contextvars.Context()
-        self._loop.call_later(self._network.delay(), self.client.lose, context=plain)
+        self.loop.call_later(self._network.delay(), self.client.lose, context=self._client_context)
         self.server.lose()
 
     def server_died(self, *, lose_bytes: bool) -> None:
@@ -212,10 +228,19 @@ class Link:
         if lose_bytes:
             self._to_client.close()
             # The client learns it from the machine that runs again, or from its own timeout.
-            delay = 3 * self._network.random()
-            self._loop.call_later(delay, self.client.lose, context=contextvars.Context())
+            self.loop.call_later(3 * self._network.random(), self.client.lose, context=self._client_context)
         else:
             self._to_client.send(None)
+
+    def client_died(self, *, lose_bytes: bool) -> None:
+        """The process that connected ended."""
+        self._to_client.close()
+        if lose_bytes:
+            self._network.forget(self)
+            self._to_server.close()
+            self.loop.call_later(3 * self._network.random(), self.server.lose, context=contextvars.Context())
+        else:
+            self._to_server.send(None)
 
     def client_closed(self) -> None:
         self._to_server.send(None)
@@ -230,9 +255,9 @@ class Link:
 class ClientStream:
     """A client's end: sends requests and receives the replies in their order."""
 
-    def __init__(self, link: Link, loop: VirtualLoop) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._loop = loop
+        self._loop = link.loop
         self._received = bytearray()
         self._waiting: deque[asyncio.Future[bytes]] = deque()
         self.is_lost = False
@@ -296,30 +321,19 @@ class SimulatedListener:
         self._network.stop_listening(self._host, self.port, self)
 
 
-class ServerTransport:
-    """The broker's end: what ``ottla.net.connection.Connection`` uses of a transport and of its socket."""
+class SimulatedTransport:
+    """One end of a connection of a process: what protocol objects use of a transport."""
 
-    def __init__(
-        self, link: Link, loop: VirtualLoop, listener: SimulatedListener, number: int, client_host: str
-    ) -> None:
+    def __init__(self, link: Link, context: contextvars.Context) -> None:
         self._link = link
-        self._loop = loop
-        self._listener = listener
-        self._number = number
-        self._client_host = client_host
+        self._loop = link.loop
+        #: callbacks run in the context of the process that this end belongs to
+        self._context = context
         self._received = bytearray()
         self._has_ended = False
         self._is_paused = False
         self._is_closed = False
         self._protocol: Any = None
-        #: set by ``SimulatedPeers``: called when the client closes while the connection is not read from
-        self.on_peer_closed: Callable[[], None] | None = None
-
-    def open(self) -> None:
-        assert self._listener.factory is not None
-        self._listener.transports[self._number] = self
-        self._protocol = self._listener.factory()
-        self._protocol.connection_made(self)
 
     # -- from the network -----------------------------------------------------------------------------------------
 
@@ -328,11 +342,13 @@ class ServerTransport:
             return
         if data is None:
             self._has_ended = True
-            if self._is_paused and self.on_peer_closed is not None:
-                self.on_peer_closed()
+            self._peer_closed()
         else:
             self._received += data
         self._feed()
+
+    def _peer_closed(self) -> None:
+        pass
 
     def _feed(self) -> None:
         if self._is_paused or self._is_closed:
@@ -344,7 +360,7 @@ class ServerTransport:
             del self._received[:size]
             self._protocol.buffer_updated(size)
             if self._received or self._has_ended:
-                self._loop.call_soon(self._feed)
+                self._loop.call_soon(self._feed, context=self._context)
         elif self._has_ended:
             self._has_ended = False
             if not self._protocol.eof_received():
@@ -355,17 +371,23 @@ class ServerTransport:
         if not self._is_closed:
             self._is_closed = True
             error = ConnectionResetError("reset by the network")
-            self._loop.call_soon(self._report_lost, error, context=self._listener.context)
+            self._loop.call_soon(self._report_lost, error, context=self._context)
 
     def _report_lost(self, error: Exception | None) -> None:
-        self._listener.transports.pop(self._number, None)
-        self._protocol.connection_lost(error)
+        if self._protocol is not None:
+            self._protocol.connection_lost(error)
 
     # -- of the transport -----------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
         if not self._is_closed:
-            self._link.send_to_client(bytes(data))
+            self._send(bytes(data))
+
+    def _send(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def _closed(self) -> None:
+        raise NotImplementedError
 
     def writelines(self, parts: list[bytes]) -> None:
         self.write(b"".join(parts))
@@ -376,7 +398,7 @@ class ServerTransport:
     def resume_reading(self) -> None:
         self._is_paused = False
         if self._received or self._has_ended:
-            self._loop.call_soon(self._feed)
+            self._loop.call_soon(self._feed, context=self._context)
 
     def set_write_buffer_limits(self, high: int) -> None:
         assert high == 0
@@ -390,15 +412,80 @@ class ServerTransport:
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._link.server_closed()
-            self._loop.call_soon(self._report_lost, None)
+            self._closed()
+            self._loop.call_soon(self._report_lost, None, context=self._context)
 
-    abort = close
+    def abort(self) -> None:
+        self.close()
+
+
+class OutgoingTransport(SimulatedTransport):
+    """The end of a connection that a broker opened."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link, contextvars.copy_context())
+
+    def open(self, protocol: Any) -> None:
+        """Give the connection its protocol object. Raise ConnectionResetError if the connection is already lost."""
+        if self._is_closed:
+            raise ConnectionResetError("reset by the network")
+        self._protocol = protocol
+        protocol.connection_made(self)
+        self._loop.call_soon(self._feed, context=self._context)
+
+    def receive(self, data: bytes | None) -> None:
+        if self._protocol is not None:
+            super().receive(data)
+        elif data is None:
+            self._has_ended = True
+
+    def _send(self, data: bytes) -> None:
+        self._link.send_to_server(data)
+
+    def _closed(self) -> None:
+        self._link.client_closed()
+
+    def get_extra_info(self, name: str) -> Any:
+        return self if name == "socket" else None
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        pass
+
+
+class ServerTransport(SimulatedTransport):
+    """The broker's end: what ``ottla.net.connection.Connection`` uses of a transport and of its socket."""
+
+    def __init__(self, link: Link, listener: SimulatedListener, number: int) -> None:
+        super().__init__(link, listener.context)
+        self._listener = listener
+        self._number = number
+        #: set by ``SimulatedPeers``: called when the client closes while the connection is not read from
+        self.on_peer_closed: Callable[[], None] | None = None
+
+    def open(self) -> None:
+        assert self._listener.factory is not None
+        self._listener.transports[self._number] = self
+        self._protocol = self._listener.factory()
+        self._protocol.connection_made(self)
+
+    def _peer_closed(self) -> None:
+        if self._is_paused and self.on_peer_closed is not None:
+            self.on_peer_closed()
+
+    def _report_lost(self, error: Exception | None) -> None:
+        self._listener.transports.pop(self._number, None)
+        super()._report_lost(error)
+
+    def _send(self, data: bytes) -> None:
+        self._link.send_to_client(data)
+
+    def _closed(self) -> None:
+        self._link.server_closed()
 
     def get_extra_info(self, name: str) -> Any:
         if name == "socket":
             return self
-        return ("broker", self._listener.port) if name == "sockname" else (self._client_host, 50_000)
+        return ("broker", self._listener.port) if name == "sockname" else (self._link.client_host, 50_000)
 
     # -- of the socket --------------------------------------------------------------------------------------------
 
@@ -448,6 +535,10 @@ class HostNetwork:
         listener = SimulatedListener(self._network, self._host, endpoint.port)
         self._listeners.append(listener)
         return listener
+
+    async def connect(self, endpoint: Endpoint, factory: Callable[[], Any]) -> OutgoingTransport:
+        """Connect to another broker. Raise OSError if no process listens or no answer comes."""
+        return await self._network.connect_protocol(self._host, endpoint.host, endpoint.port, factory)
 
     def transport(self, fd: int) -> ServerTransport | None:
         return next((each.transports[fd] for each in self._listeners if fd in each.transports), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sim_client import GROUP, RETRIABLE, TRANSACTION, Client, Lost, batch
+from sim_client import GROUP, NOT_COORDINATOR, NOT_LEADER, RETRIABLE, TRANSACTION, Client, Lost, batch
 
 from ottla.testing.history import Outcome, Place
 from ottla.testing.raw import produce_request
@@ -100,8 +100,11 @@ class IdempotentProducer(Client):
             ]  # fmt: skip
             acknowledged = 0
             try:
-                for reply in await self.ask_all(requests, _PRODUCE_V):
+                broker, _ = await self.leader_of(place)
+                for reply in await self.ask_all(requests, _PRODUCE_V, broker=broker):
                     row = reply.responses[0].partition_responses[0]
+                    if row.error_code in NOT_LEADER:
+                        self.forget_leader(place)
                     if row.error_code in RETRIABLE:
                         break
                     if row.error_code:
@@ -119,7 +122,11 @@ class IdempotentProducer(Client):
 
 
 class PlainProducer(Client):
-    """Sends with acks=1 and never repeats: its records are on disk when the process is killed, not without power."""
+    """Sends with acks=1 and never repeats.
+
+    With one broker its records are on disk when the process is killed, not without power. With several brokers a change
+    of leader loses what followers have not fetched, so the history has no acknowledgements of this producer.
+    """
 
     async def run(self) -> None:
         self.world.history.init(self.name, self.name)
@@ -134,9 +141,12 @@ class PlainProducer(Client):
             self.world.history.end(txn, commit=True)
             content = batch([value], self.world.now_ms())
             try:
-                reply = await self.ask(produce_request((place.topic, place.partition, content), acks=1), _PRODUCE_V)
+                request = produce_request((place.topic, place.partition, content), acks=1)
+                reply = await self.ask_leader(place, request, _PRODUCE_V)
                 row = reply.responses[0].partition_responses[0]
-                if not row.error_code:
+                if row.error_code in NOT_LEADER:
+                    self.forget_leader(place)
+                if not row.error_code and not self.world.is_cluster:
                     self.world.history.note(
                         "sent", txn=txn, value=value, offset=row.base_offset, outcome=Outcome.OK, weak=place
                     )
@@ -181,24 +191,35 @@ class TransactionalProducer(Client):
     async def _init(self, producer: str) -> None:
         self.world.history.init(producer, self._id)
         request = InitProducerIdRequest(transactional_id=self._id, transaction_timeout=_TRANSACTION_TIMEOUT_MS)
-        reply = await self._until_answered(request, 5)
+        reply = await self._until_answered(request, 5, TRANSACTION)
         self._producer_id, self._epoch = reply.producer_id, reply.producer_epoch
         self._sequences.clear()
         self.world.history.initialized(producer)
 
-    async def _until_answered(self, request: Any, version: int) -> Any:
-        """Return the reply without error, or raise Refused."""
+    async def _until_answered(self, request: Any, version: int, to: int | Place) -> Any:
+        """Return the reply without error, or raise Refused. ``to``: a kind of coordinator, or a partition's leader."""
         while True:
             try:
-                reply = await self.ask(request, version)
+                if isinstance(to, Place):
+                    reply = await self.ask_leader(to, request, version)
+                else:
+                    reply = await self.ask_coordinator(to, self._key(to), request, version)
                 code = _error_of(reply)
                 if not code:
                     return reply
+                if isinstance(to, Place):
+                    if code in NOT_LEADER:
+                        self.forget_leader(to)
+                elif code in NOT_COORDINATOR:
+                    self.forget_coordinator(to, self._key(to))
                 if code not in RETRIABLE:
                     raise Refused(code)
             except Lost:
                 pass
             await self.pause(0.1)
+
+    def _key(self, kind: int) -> str:
+        return self._group if kind == GROUP else self._id
 
     async def _transaction(self, producer: str) -> None:
         history = self.world.history
@@ -215,7 +236,7 @@ class TransactionalProducer(Client):
         request = EndTxnRequest(
             transactional_id=self._id, producer_id=self._producer_id, producer_epoch=self._epoch, committed=commit
         )
-        reply = await self._until_answered(request, 5 if self._adds_itself else 3)
+        reply = await self._until_answered(request, 5 if self._adds_itself else 3, TRANSACTION)
         history.ended(txn, Outcome.OK)
         if self._adds_itself:
             if (reply.producer_id, reply.producer_epoch) != (self._producer_id, self._epoch):
@@ -229,7 +250,7 @@ class TransactionalProducer(Client):
                 AddPartitionsToTxnRequest(
                     v3_and_below_transactional_id=self._id, v3_and_below_producer_id=self._producer_id,
                     v3_and_below_producer_epoch=self._epoch, v3_and_below_topics=topics,
-                ), 3,
+                ), 3, TRANSACTION,
             )  # fmt: skip
         values = []
         for _ in range(self.rng.randint(1, 3)):
@@ -245,7 +266,7 @@ class TransactionalProducer(Client):
         request = produce_request(
             (place.topic, place.partition, content), acks=-1, timeout_ms=2000, transactional_id=self._id
         )
-        reply = await self._until_answered(request, _PRODUCE_ADDS_V if self._adds_itself else _PRODUCE_V)
+        reply = await self._until_answered(request, _PRODUCE_ADDS_V if self._adds_itself else _PRODUCE_V, place)
         offset = reply.responses[0].partition_responses[0].base_offset
         self.world.acknowledged(place, offset + len(values) - 1)
         for number, value in enumerate(values):
@@ -259,7 +280,7 @@ class TransactionalProducer(Client):
                 AddOffsetsToTxnRequest(
                     transactional_id=self._id, producer_id=self._producer_id, producer_epoch=self._epoch,
                     group_id=self._group,
-                ), 3,
+                ), 3, TRANSACTION,
             )  # fmt: skip
         self.world.history.offsets(txn, self._group, place, self._offset)
         row = TxnOffsetCommitRequestPartition(partition_index=place.partition, committed_offset=self._offset)
@@ -268,7 +289,7 @@ class TransactionalProducer(Client):
                 transactional_id=self._id, group_id=self._group, producer_id=self._producer_id,
                 producer_epoch=self._epoch,
                 topics=[TxnOffsetCommitRequestTopic(name=place.topic, partitions=[row])],
-            ), 5 if self._adds_itself else 3,
+            ), 5 if self._adds_itself else 3, GROUP,
         )  # fmt: skip
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sim_client import Client, Lost, committed_records
+from sim_client import GROUP, NOT_COORDINATOR, NOT_LEADER, Client, Lost, committed_records
 
 from ottla.model.errors import ErrorCode
 from ottla.testing.history import Place
 from ottla.testing.raw import fetch_from, fetch_request
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from ottla.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -59,28 +58,48 @@ class Reader(Client):
             await self.pause(0.02)
 
     async def read_once(self, *, max_wait_ms: int) -> bool:
-        """Fetch once and note the records. Return whether every partition was read to its last stable offset."""
-        if not self._leader_epochs:
+        """Fetch from each leader once and note the records.
+
+        Return whether every partition was read to its last stable offset.
+        """
+        if len(self._leader_epochs) < len(self._positions):
             await self._validate()
+        is_complete = True
+        for broker, places in (await self._by_leader(list(self._positions))).items():
+            is_complete &= await self._read_from(broker, places, max_wait_ms)
+        return is_complete
+
+    async def _by_leader(self, places: list[Place]) -> dict[int, list[Place]]:
+        """Return the partitions by the broker that leads them. Raise Lost if a leader is not known."""
+        found: dict[int, list[Place]] = {}
+        for place in places:
+            found.setdefault((await self.leader_of(place))[0], []).append(place)
+        return found
+
+    async def _read_from(self, broker: int, places: list[Place], max_wait_ms: int) -> bool:
         topics: dict[Any, list[Any]] = {}
-        for place, position in self._positions.items():
+        for place in places:
             topics.setdefault(place.topic, []).append(
                 fetch_from(
-                    place.partition, position, partition_max_bytes=self.rng.choice((200, 2000, 1 << 20)),
-                    current_leader_epoch=self._leader_epochs[place],
+                    place.partition, self._positions[place],
+                    partition_max_bytes=self.rng.choice((200, 2000, 1 << 20)),
+                    current_leader_epoch=self._leader_epochs.get(place, -1),
                 )
             )  # fmt: skip
         request = fetch_request(topics, max_wait=max_wait_ms, isolation_level=READ_COMMITTED)
-        reply = await self.ask(request, _FETCH_V)
+        reply = await self.ask(request, _FETCH_V, broker=broker)
         is_complete = True
         for topic in reply.responses:
             for row in topic.partitions:
                 place = Place(topic.topic, row.partition_index)
                 if row.error_code in _VALIDATE_AFTER:
                     self._leader_epochs.clear()
+                if row.error_code in NOT_LEADER:
+                    self.forget_leader(place)
                 if row.error_code:
                     is_complete = False
                     continue
+                self.world.invariants.told_high_watermark(place, row.high_watermark)
                 self._take(place, row)
                 is_complete &= self._positions[place] >= row.last_stable_offset
         return is_complete
@@ -97,25 +116,25 @@ class Reader(Client):
 
     async def _validate(self) -> None:
         """Learn the leader epochs, and go back if the log was truncated since the last record."""
-        metadata = await self.ask(MetadataRequest(topics=[MetadataRequestTopic(name=self.world.places[0].topic)]), 9)
-        known = {row.partition_index: row.leader_epoch for row in metadata.topics[0].partitions}
-        if metadata.topics[0].error_code or len(known) < len(self.world.places):
-            raise Lost("the topic is not known")
-        topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        for place, epoch in self._epochs.items():
-            row = OffsetForLeaderPartition(
-                partition=place.partition, leader_epoch=epoch, current_leader_epoch=known[place.partition]
-            )
-            topics.setdefault(place.topic, []).append(row)
-        rows = [OffsetForLeaderTopic(topic=name, partitions=rows) for name, rows in topics.items()]
-        if rows:
-            reply = await self.ask(OffsetForLeaderEpochRequest(replica_id=-1, topics=rows), 4)
+        known = {place: (await self.leader_of(place))[1] for place in self._positions}
+        for broker, places in (await self._by_leader(list(self._epochs))).items():
+            topics: dict[str, list[OffsetForLeaderPartition]] = {}
+            for place in places:
+                row = OffsetForLeaderPartition(
+                    partition=place.partition, leader_epoch=self._epochs[place], current_leader_epoch=known[place]
+                )
+                topics.setdefault(place.topic, []).append(row)
+            rows = [OffsetForLeaderTopic(topic=name, partitions=rows) for name, rows in topics.items()]
+            reply = await self.ask(OffsetForLeaderEpochRequest(replica_id=-1, topics=rows), 4, broker=broker)
             for topic in reply.topics:
                 for row in topic.partitions:
+                    place = Place(topic.topic, row.partition)
+                    if row.error_code in NOT_LEADER:
+                        self.forget_leader(place)
                     if row.error_code:
                         raise Lost(f"error {row.error_code}")
-                    self._truncated(Place(topic.topic, row.partition), row.end_offset)
-        self._leader_epochs = {place: known[place.partition] for place in self._positions}
+                    self._truncated(place, row.end_offset)
+        self._leader_epochs = known
 
     def _truncated(self, place: Place, end_offset: int) -> None:
         if end_offset < self._positions[place]:
@@ -157,19 +176,26 @@ class FinalReader(Reader):
         return ends
 
     async def _ends(self, isolation_level: int) -> dict[Place, int]:
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for place in self.world.places:
-            row = ListOffsetsPartition(partition_index=place.partition, timestamp=_LATEST)
-            topics.setdefault(place.topic, []).append(row)
-        request = ListOffsetsRequest(
-            replica_id=-1, isolation_level=isolation_level,
-            topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
-        )  # fmt: skip
-        reply = await self.ask(request, 7)
-        rows = [(Place(topic.name, row.partition_index), row) for topic in reply.topics for row in topic.partitions]
-        if any(row.error_code for _, row in rows):
-            raise Lost("the offsets of a partition are not available")
-        return {place: row.offset for place, row in rows}
+        ends: dict[Place, int] = {}
+        for broker, places in (await self._by_leader(self.world.places)).items():
+            topics: dict[str, list[ListOffsetsPartition]] = {}
+            for place in places:
+                row = ListOffsetsPartition(partition_index=place.partition, timestamp=_LATEST)
+                topics.setdefault(place.topic, []).append(row)
+            request = ListOffsetsRequest(
+                replica_id=-1, isolation_level=isolation_level,
+                topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+            )  # fmt: skip
+            reply = await self.ask(request, 7, broker=broker)
+            for topic in reply.topics:
+                for found in topic.partitions:
+                    place = Place(topic.name, found.partition_index)
+                    if found.error_code in NOT_LEADER:
+                        self.forget_leader(place)
+                    if found.error_code:
+                        raise Lost(f"the offsets of {place} are not available")
+                    ends[place] = found.offset
+        return ends
 
     async def _offset_of(self, group: str) -> int:
         place = self.world.places[0]
@@ -177,8 +203,11 @@ class FinalReader(Reader):
         asked = OffsetFetchRequestGroup(group_id=group, topics=topics)
         while True:
             try:
-                reply = await self.ask(OffsetFetchRequest(groups=[asked], require_stable=True), 8)
+                request = OffsetFetchRequest(groups=[asked], require_stable=True)
+                reply = await self.ask_coordinator(GROUP, group, request, 8)
                 (found,) = reply.groups
+                if found.error_code in NOT_COORDINATOR:
+                    self.forget_coordinator(GROUP, group)
                 row = found.topics[0].partitions[0] if found.topics else None
                 if not found.error_code and row is not None and not row.error_code:
                     return int(row.committed_offset)

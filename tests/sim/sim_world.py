@@ -94,12 +94,16 @@ class World:
             )
             for number in range(1, brokers + 1)
         }  # fmt: skip
+        #: whether there is more than one broker
+        self.is_cluster = brokers > 1
+        self.replication_factor = min(brokers, 3)
         self.history = VirtualRecorder()
         self.invariants = Invariants(self)
         self.groups = GroupOracle(self)
         self.faults = Faults(self)
         self.violations: dict[str, list[str]] = {}
         self.is_over = False
+        self._healed_at: float | None = None
         self.places = [Place(TOPIC, number) for number in range(self.rng.randint(1, 3))]
         for host in self.hosts.values():
             host.before_crash = self._before_crash
@@ -122,6 +126,11 @@ class World:
     def violation(self, name: str, line: str) -> None:
         self.trace(f"VIOLATION {name}: {line}")
         self.violations.setdefault(name, []).append(line)
+
+    @property
+    def healed_for_s(self) -> float:
+        """Return the time since the last fault ended; 0 while faults happen."""
+        return 0.0 if self._healed_at is None else self.loop.time() - self._healed_at
 
     def now_ms(self) -> int:
         return WALL_START_MS + int(self.loop.time() * 1000)
@@ -202,6 +211,7 @@ class World:
         self.trace("the faults are over")
         self.is_over = True
         self.faults.heal()
+        self._healed_at = self.loop.time()
         try:
             async with asyncio.timeout(PROGRESS_S):
                 await self._finish(tasks)
@@ -232,7 +242,8 @@ class World:
         admin = Client(self, "admin")
         config = {"segment.bytes": str(self.rng.choice((1 << 20, 2000, 10_000)))}
         rows = [CreatableTopicConfig(name=name, value=value) for name, value in config.items()]
-        topic = CreatableTopic(name=TOPIC, num_partitions=len(self.places), replication_factor=1, configs=rows)
+        topic = CreatableTopic(name=TOPIC, num_partitions=len(self.places), configs=rows)
+        topic.replication_factor = self.replication_factor
         while True:
             try:
                 (made,) = (await admin.ask(CreateTopicsRequest(topics=[topic], timeout=5000), 7)).topics
