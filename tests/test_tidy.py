@@ -68,7 +68,7 @@ OS_ACCESS: dict[str, set[str]] = {
     "env/clock.py": {"time"},
     "env/disk.py": {"fcntl", "open", "os"},
     "env/tasks.py": {"concurrent.futures", "threading"},
-    "net/network.py": {"create_server", "os", "resource", "socket"},
+    "net/network.py": {"create_connection", "create_server", "os", "resource", "socket"},
     "net/peers.py": {"add_reader", "select"},
     "cluster/embedded.py": {"concurrent.futures", "run_in_executor", "sqlite3"},
     "broker/broker.py": {"os"},  # urandom is the default of an argument

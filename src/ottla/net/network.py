@@ -54,6 +54,12 @@ class Network(Protocol):
     def bind(self, endpoint: Endpoint, *, backlog: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> Listener:
         """Listen on an address. Raise StartError, which says what to do, if the address cannot be used."""
 
+    async def connect(self, endpoint: Endpoint, factory: ProtocolFactory) -> asyncio.Transport:
+        """Open a connection; ``factory`` creates its protocol object. Raise OSError if that fails.
+
+        ConnectionRefusedError means that no process listens at the address.
+        """
+
     def watch_peers(self, loop: asyncio.AbstractEventLoop) -> Peers:
         """Return an object that notices when clients close connections that are not read from."""
 
@@ -130,6 +136,21 @@ class SocketNetwork:
                 f"{listen_advice(error, host=endpoint.host, port=endpoint.port, option='--listener')}"
             ) from None
         return SocketListener(sock)
+
+    async def connect(self, endpoint: Endpoint, factory: ProtocolFactory) -> asyncio.Transport:
+        loop = asyncio.get_running_loop()
+        error: OSError = ConnectionError(f"{endpoint.host} has no address")
+        for family, _, _, _, address in await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM):
+            try:
+                # Each address by itself, so that the error of the last one is not merged with others.
+                transport, _ = await loop.create_connection(factory, str(address[0]), endpoint.port, family=family)
+            except OSError as raised:
+                error = raised
+                continue
+            # Without it the kernel would hold back a request until the reply to the one before arrives.
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return transport
+        raise error
 
     def watch_peers(self, loop: asyncio.AbstractEventLoop) -> PeerWatch:
         return PeerWatch(loop)

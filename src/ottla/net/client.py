@@ -1,0 +1,300 @@
+"""Connections that this broker opens to other brokers.
+
+A ``ClientConnection`` sends requests without waiting for earlier replies, and gets the replies in the order of the
+requests. A small reply is copied out of the process-wide receive buffer. A larger one is received into memory of its
+own, of which the connection keeps one piece for the next reply.
+
+A connection that was lost is never used again: its requests fail with ``Unreachable``, and its owner opens another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+from struct import Struct
+from typing import cast
+
+from ottla.model.errors import OttlaError
+from ottla.model.types import Endpoint, FrameBuffer
+from ottla.net.network import Network
+from ottla.wire import Message, WireError, decode, encode, request_header_version, response_class
+from ottla.wire import response_header_version as reply_header_version
+from ottla.wire.frame import skip_tags
+
+CONNECT_TIMEOUT_S = 5.0
+ASK_TIMEOUT_S = 10.0
+#: a larger reply closes the connection before memory is allocated for it
+REPLY_BYTES_MAX = 128 << 20
+_RECEIVE_BYTES = 256 << 10
+#: memory of up to this size is kept for the next reply that does not fit into the receive buffer
+_KEPT_BYTES_MAX = 2 << 20
+
+_SIZE = Struct(">i")
+_REQUEST_HEADER = Struct(">hhih")
+_receive = bytearray(_RECEIVE_BYTES)
+_receive_view = memoryview(_receive)
+
+
+class Unreachable(OttlaError):
+    """A broker cannot be reached: the connection cannot be opened, was lost, or a reply did not arrive in time."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        #: no process listens at the address
+        self.refused = refused
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """One connection to one broker."""
+
+    __slots__ = (
+        "_filled", "_frame", "_frame_view", "_kept", "_leftover", "_loop", "_reason", "_transport", "_waiting",
+        "endpoint", "lost",
+    )  # fmt: skip
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
+        self._loop = loop
+        self.endpoint = endpoint
+        #: done when the connection is closed, by either side
+        self.lost: asyncio.Future[None] = loop.create_future()
+        self._reason = "the connection was closed"
+        self._transport: asyncio.Transport | None = None
+        #: correlation id and future of each request without a reply
+        self._waiting: deque[tuple[bytes, asyncio.Future[memoryview]]] = deque()
+        self._leftover = b""  # the beginning of a reply, less than its size prefix
+        self._frame: FrameBuffer | None = None  # an incomplete reply with its size
+        self._frame_view: memoryview | None = None
+        self._filled = 0
+        #: memory of an earlier reply; used again when no view refers to it
+        self._kept: bytearray | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Return the number of requests without a reply."""
+        return len(self._waiting)
+
+    def send(self, frame: Sequence[bytes | memoryview]) -> asyncio.Future[memoryview]:
+        """Send a request: header and body without the size. The first part contains the correlation id.
+
+        The future gets the reply without the size, or Unreachable if the connection is lost first.
+        """
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        transport = self._transport
+        if transport is None or self.lost.done():
+            self._fail(future)
+            return future
+        self._waiting.append((bytes(frame[0][4:8]), future))
+        transport.write(b"".join((_SIZE.pack(sum(map(len, frame))), *frame)))
+        return future
+
+    def close(self) -> None:
+        """Close the connection. Requests without a reply fail with Unreachable."""
+        self._lose("this broker closed the connection")
+
+    # -- called by the event loop -------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self.lost.done():  # closed while the connection was opened
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(f"the connection was lost ({exc})" if exc is not None else "the broker closed the connection")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame_view is not None:
+            return self._frame_view[self._filled :]
+        leftover = self._leftover
+        if leftover:
+            _receive[: len(leftover)] = leftover
+            return _receive_view[len(leftover) :]
+        return _receive_view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._frame_view is not None:
+            self._filled += nbytes
+            if self._filled == len(self._frame_view):
+                view, self._frame, self._frame_view = self._frame_view, None, None
+                self._complete(view[4:])
+            return
+        end = nbytes + len(self._leftover)
+        self._leftover = b""
+        position = 0
+        while end - position >= 4:
+            (size,) = _SIZE.unpack_from(_receive, position)
+            if not 4 <= size <= REPLY_BYTES_MAX:
+                self._lose(f"a reply of {size} bytes is invalid")
+                return
+            following = position + 4 + size
+            if following > end:
+                self._begin_frame(position, end, size + 4)
+                return
+            self._complete(memoryview(bytes(_receive_view[position + 4 : following])))
+            position = following
+        if position < end:
+            self._leftover = bytes(_receive_view[position:end])
+
+    def _begin_frame(self, position: int, end: int, total: int) -> None:
+        """Allocate memory for an incomplete reply, into which its remaining bytes are received."""
+        if total > _KEPT_BYTES_MAX:
+            # Pages of anonymous memory cost nothing until they are written.
+            frame: FrameBuffer = mmap.mmap(-1, total)
+        elif self._kept is not None and len(self._kept) >= total and _is_free(self._kept):
+            frame = self._kept
+        else:
+            frame = self._kept = bytearray(max(total, min(4 * total, _RECEIVE_BYTES)))
+        self._frame = frame
+        self._frame_view = memoryview(frame)[:total]
+        self._filled = end - position
+        self._frame_view[: self._filled] = _receive_view[position:end]
+
+    def _complete(self, reply: memoryview) -> None:
+        if not self._waiting or self._waiting[0][0] != reply[:4]:
+            self._lose("a reply belongs to no request")
+            return
+        _, future = self._waiting.popleft()
+        if not future.done():
+            future.set_result(reply)
+
+    def _lose(self, reason: str) -> None:
+        if self.lost.done():
+            return
+        self._reason = reason
+        self.lost.set_result(None)
+        if self._transport is not None:
+            self._transport.abort()
+        self._frame = self._frame_view = self._kept = None
+        while self._waiting:
+            self._fail(self._waiting.popleft()[1])
+
+    def _fail(self, future: asyncio.Future[memoryview]) -> None:
+        if not future.done():
+            future.set_exception(Unreachable(f"{self.endpoint}: {self._reason}"))
+            future.exception()  # asyncio logs exceptions that are never retrieved
+
+
+class BrokerClients:
+    """The connections of this broker to others: those that callers own, and one shared connection per endpoint."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, network: Network, *, client_id: str) -> None:
+        self._loop = loop
+        self._network = network
+        self._client_id = client_id.encode()
+        self._correlation_ids = count(1)
+        #: tasks that open the shared connections, by endpoint; each stays until its connection is lost
+        self._shared: dict[Endpoint, asyncio.Task[ClientConnection]] = {}
+        #: all open connections, in the order in which they were opened
+        self._open: dict[ClientConnection, None] = {}
+        self._is_closed = False
+
+    async def open(self, endpoint: Endpoint, *, timeout_s: float = CONNECT_TIMEOUT_S) -> ClientConnection:
+        """Return a new connection that belongs to the caller. Raise Unreachable if it cannot be opened."""
+        connection = ClientConnection(self._loop, endpoint)
+        self._open[connection] = None
+        connection.lost.add_done_callback(partial(self._forget, connection))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._network.connect(endpoint, lambda: connection)
+        except TimeoutError:
+            connection.close()
+            raise Unreachable(f"{endpoint} did not accept a connection within {timeout_s:g} s") from None
+        except OSError as error:
+            connection.close()
+            raise Unreachable(
+                f"{endpoint}: {error.strerror or error}", refused=isinstance(error, ConnectionRefusedError)
+            ) from None
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+        if self._is_closed:
+            connection.close()
+        return connection
+
+    async def ask(
+        self, endpoint: Endpoint, request: Message, version: int, *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> Message:
+        """Send a request over the shared connection to ``endpoint``, which is opened if necessary. Return the reply.
+
+        Raise Unreachable if the broker cannot be reached. The request may have been handled then, unless ``refused``
+        is set. A reply that does not arrive in time, or is malformed, closes the shared connection.
+        """
+        key = request.API_KEY
+        header = _REQUEST_HEADER.pack(key, version, next(self._correlation_ids) & 0x7FFFFFFF, len(self._client_id))
+        tags = b"\0" if request_header_version(key, version) == 2 else b""
+        frame = [header + self._client_id + tags, encode(request, version)]
+        connection: ClientConnection | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._shared_connection(endpoint)
+                reply = await connection.send(frame)
+        except TimeoutError:
+            if connection is not None:
+                connection.close()
+            raise Unreachable(f"{endpoint} did not answer within {timeout_s:g} s") from None
+        try:
+            start = 4
+            if reply_header_version(key, version):
+                start = skip_tags(reply, start, len(reply))
+            message, _ = decode(response_class(key), version, reply, start)
+        except (WireError, IndexError) as error:
+            connection.close()
+            raise Unreachable(f"{endpoint} sent a malformed reply: {error}") from None
+        return message
+
+    def close(self) -> None:
+        """Close all connections and open no further one."""
+        self._is_closed = True
+        for task in list(self._shared.values()):
+            task.cancel()
+        for connection in list(self._open):
+            connection.close()
+
+    async def _shared_connection(self, endpoint: Endpoint) -> ClientConnection:
+        task = self._shared.get(endpoint)
+        if task is None or _has_ended(task):
+            if self._is_closed:
+                raise Unreachable(f"{endpoint}: this broker is stopping")
+            task = self._shared[endpoint] = self._loop.create_task(self.open(endpoint))
+            task.add_done_callback(partial(self._shared_opened, endpoint))
+        try:
+            # Another caller may wait for the same connection, so the cancellation of this one must not end the task.
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise Unreachable(f"{endpoint}: this broker is stopping") from None
+            raise
+
+    def _shared_opened(self, endpoint: Endpoint, task: asyncio.Task[ClientConnection]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._forget_shared(endpoint, task)
+        else:
+            task.result().lost.add_done_callback(lambda _: self._forget_shared(endpoint, task))
+
+    def _forget_shared(self, endpoint: Endpoint, task: asyncio.Task[ClientConnection]) -> None:
+        if self._shared.get(endpoint) is task:
+            del self._shared[endpoint]
+
+    def _forget(self, connection: ClientConnection, _: asyncio.Future[None]) -> None:
+        self._open.pop(connection, None)
+
+
+def _has_ended(task: asyncio.Task[ClientConnection]) -> bool:
+    """Return whether a shared connection could not be opened or was lost; the callback that removes it may be late."""
+    return task.done() and (task.cancelled() or task.exception() is not None or task.result().lost.done())
+
+
+def _is_free(memory: bytearray) -> bool:
+    """Return whether no view refers to the memory: Python refuses to change the size of a bytearray with views."""
+    try:
+        memory.append(0)
+    except BufferError:
+        return False
+    memory.pop()
+    return True

@@ -1,0 +1,328 @@
+"""Connections to other brokers, on real sockets: order of replies, loss, refusal, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from struct import Struct
+from typing import Any
+
+import pytest
+import uvloop
+
+from ottla.model.types import Endpoint
+from ottla.net import client as client_module
+from ottla.net.client import BrokerClients, ClientConnection, Unreachable
+from ottla.net.network import SocketNetwork
+from ottla.wire import decode, encode
+from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+_SIZE = Struct(">i")
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def request(correlation_id: int, body: bytes = b"") -> list[bytes]:
+    return [Struct(">hhih").pack(3, 9, correlation_id, -1), body]
+
+
+def framed(reply: bytes) -> bytes:
+    return _SIZE.pack(len(reply)) + reply
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    (size,) = _SIZE.unpack(await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Reply to each request with its correlation id and its body."""
+    try:
+        while True:
+            frame = await read_request(reader)
+            writer.write(framed(frame[4:8] + frame[10:]))
+    except asyncio.IncompleteReadError:
+        writer.close()
+
+
+def run(answer: Answer, test: Callable[[BrokerClients, Endpoint], Awaitable[Any]]) -> None:
+    """Run ``test`` against a server that handles each of its connections with ``answer``."""
+
+    async def main() -> None:
+        handlers: set[asyncio.Task[None]] = set()
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            handlers.add(asyncio.current_task())  # type: ignore[arg-type]
+            try:
+                await answer(reader, writer)
+            except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+                pass
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", server.sockets[0].getsockname()[1])
+        clients = BrokerClients(asyncio.get_running_loop(), SocketNetwork(), client_id="broker-1")
+        try:
+            async with asyncio.timeout(60):
+                await test(clients, endpoint)
+        finally:
+            clients.close()
+            server.close()
+            for task in handlers:
+                task.cancel()
+            await asyncio.gather(*handlers, return_exceptions=True)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def test_replies_arrive_in_the_order_of_the_requests() -> None:
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        connection = await clients.open(endpoint)
+        futures = [connection.send(request(n, b"x" * n)) for n in range(100)]
+        for n, future in enumerate(futures):
+            assert bytes(await future) == _SIZE.pack(n) + b"x" * n
+        assert connection.in_flight == 0
+
+    run(echo, test)
+
+
+@pytest.mark.parametrize("size", [1, 200_000, 300_000, 1 << 20, 5 << 20])
+def test_reply_larger_than_the_receive_buffer_arrives_whole(size: int) -> None:
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        connection = await clients.open(endpoint)
+        bodies = [bytes([n]) * size for n in range(3)]
+        replies = [await future for future in [connection.send(request(n, body)) for n, body in enumerate(bodies)]]
+        assert [bytes(reply[4:]) for reply in replies] == bodies
+
+    run(echo, test)
+
+
+def test_memory_of_a_reply_is_used_again_when_no_view_refers_to_it() -> None:
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        connection = await clients.open(endpoint)
+        first = await connection.send(request(1, b"a" * 1_000_000))
+        second = await connection.send(request(2, b"b" * 1_000_000))
+        assert first.obj is not second.obj
+        memory = second.obj
+        del first, second
+        third = await connection.send(request(3, b"c" * 900_000))
+        assert third.obj is memory
+        assert bytes(third[4:]) == b"c" * 900_000
+
+    run(echo, test)
+
+
+def test_replies_in_small_pieces_are_joined() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(3):
+            frame = await read_request(reader)
+            for byte in framed(frame[4:8] + b"reply"):
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0)
+        await reader.read()
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        connection = await clients.open(endpoint)
+        for future in [connection.send(request(n)) for n in range(3)]:
+            assert bytes(await future)[4:] == b"reply"
+
+    run(answer, test)
+
+
+def test_requests_without_a_reply_fail_when_the_connection_is_lost() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frame = await read_request(reader)
+        writer.write(framed(frame[4:8]))
+        await read_request(reader)
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        connection = await clients.open(endpoint)
+        first, second, third = (connection.send(request(n)) for n in range(3))
+        assert bytes(await first) == _SIZE.pack(0)
+        for future in (second, third):
+            with pytest.raises(Unreachable) as raised:
+                await future
+            assert not raised.value.refused
+        await connection.lost
+        with pytest.raises(Unreachable):
+            await connection.send(request(4))
+
+    run(answer, test)
+
+
+def test_connection_that_is_closed_here_fails_its_requests() -> None:
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        connection = await clients.open(endpoint)
+        future = connection.send(request(1))
+        connection.close()
+        with pytest.raises(Unreachable, match="closed"):
+            await future
+        assert connection.lost.done()
+
+    run(echo, test)
+
+
+@pytest.mark.parametrize("reply", [
+    _SIZE.pack(-1), _SIZE.pack(3) + b"abc", _SIZE.pack(client_module.REPLY_BYTES_MAX + 1), framed(b"\0\0\0\7"),
+])  # fmt: skip
+def test_invalid_reply_closes_the_connection(reply: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(reply)
+        await reader.read()
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        connection = await clients.open(endpoint)
+        with pytest.raises(Unreachable):
+            await connection.send(request(1))
+        assert connection.lost.done()
+
+    run(answer, test)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_refused_connection_is_distinguished_from_a_lost_one(host: str) -> None:
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            nobody = Endpoint("PLAINTEXT", host, unused.getsockname()[1])
+            with pytest.raises(Unreachable) as raised:
+                await clients.open(nobody)
+            assert raised.value.refused
+            with pytest.raises(Unreachable) as raised:
+                await clients.ask(nobody, ApiVersionsRequest(), 3)
+            assert raised.value.refused
+
+    run(echo, test)
+
+
+def test_host_without_an_address_is_unreachable() -> None:
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        with pytest.raises(Unreachable) as raised:
+            await clients.open(Endpoint("PLAINTEXT", "no-such-host.invalid", 9092))
+        assert not raised.value.refused
+
+    run(echo, test)
+
+
+# -- shared connections -------------------------------------------------------------------------------------------
+
+
+class ApiServer:
+    """Answers ApiVersions and Metadata requests."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.client_ids: set[bytes] = set()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        while True:
+            frame = await read_request(reader)
+            key, version, _, length = Struct(">hhih").unpack_from(frame)
+            self.client_ids.add(frame[10 : 10 + length])
+            if key == 18:
+                decode(ApiVersionsRequest, version, frame, 11 + length)
+                body = encode(ApiVersionsResponse(error_code=7), version)  # header version 0
+            else:
+                asked, _ = decode(MetadataRequest, version, frame, 11 + length)
+                assert asked.topics is None
+                body = b"\0" + encode(MetadataResponse(cluster_id="c"), version)
+            writer.write(framed(frame[4:8] + body))
+
+
+def test_requests_share_one_connection() -> None:
+    server = ApiServer()
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        asked = [clients.ask(endpoint, ApiVersionsRequest(), 3) for _ in range(5)]
+        asked += [clients.ask(endpoint, MetadataRequest(topics=None), 12) for _ in range(5)]
+        replies: list[Any] = await asyncio.gather(*asked)
+        assert [reply.error_code for reply in replies[:5]] == [7] * 5
+        assert [reply.cluster_id for reply in replies[5:]] == ["c"] * 5
+
+    run(server, test)
+    assert server.connections == 1
+    assert server.client_ids == {b"broker-1"}
+
+
+def test_lost_shared_connection_is_opened_again() -> None:
+    connections = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        frame = await read_request(reader)
+        writer.write(framed(frame[4:8] + encode(ApiVersionsResponse(), 3)))
+        await read_request(reader)
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        await clients.ask(endpoint, ApiVersionsRequest(), 3)
+        with pytest.raises(Unreachable):
+            await clients.ask(endpoint, ApiVersionsRequest(), 3)
+        await clients.ask(endpoint, ApiVersionsRequest(), 3)
+
+    run(answer, test)
+    assert connections == 2
+
+
+def test_request_without_a_reply_in_time_closes_the_shared_connection() -> None:
+    silent = True
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if silent:
+            await reader.read()
+        await ApiServer()(reader, writer)
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        nonlocal silent
+        with pytest.raises(Unreachable, match="did not answer"):
+            await clients.ask(endpoint, ApiVersionsRequest(), 3, timeout_s=0.02)
+        silent = False
+        await clients.ask(endpoint, ApiVersionsRequest(), 3)
+
+    run(answer, test)
+
+
+def test_malformed_reply_is_reported() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frame = await read_request(reader)
+        writer.write(framed(frame[4:8] + b"\0\0"))
+        await reader.read()
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        with pytest.raises(Unreachable, match="malformed"):
+            await clients.ask(endpoint, ApiVersionsRequest(), 3)
+
+    run(answer, test)
+
+
+def test_cancelled_request_does_not_disturb_others() -> None:
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        first = asyncio.ensure_future(clients.ask(endpoint, ApiVersionsRequest(), 3))
+        second = asyncio.ensure_future(clients.ask(endpoint, ApiVersionsRequest(), 3))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        assert first.cancelled()
+
+    run(ApiServer(), test)
+
+
+def test_closed_clients_fail_requests_and_open_no_connection() -> None:
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        asked = asyncio.ensure_future(clients.ask(endpoint, ApiVersionsRequest(), 3))
+        await asyncio.sleep(0)
+        clients.close()
+        with pytest.raises(Unreachable):
+            await asked
+        with pytest.raises(Unreachable):
+            await clients.ask(endpoint, ApiVersionsRequest(), 3)
+        connection: ClientConnection = await clients.open(endpoint)
+        assert connection.lost.done()
+
+    run(ApiServer(), test)
