@@ -37,7 +37,8 @@ class TimerWheel:
         self._armed_tick = 0
 
     def add(self, timer: Expiring, delay_s: float) -> None:
-        tick = int((self._loop.time() + delay_s) / TICK_S) + 1
+        # Rounded as in ``_fire``: a timer that is added there is never due in the same call.
+        tick = int((self._loop.time() + delay_s) / TICK_S + _ROUNDING) + 1
         bucket = self._buckets.get(tick)
         if bucket is None:
             bucket = self._buckets[tick] = {}

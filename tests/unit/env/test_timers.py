@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -156,3 +156,22 @@ def test_timers_fire_on_a_real_loop() -> None:
         assert await fired >= started + 0.01
 
     asyncio.run(scenario())
+
+
+def test_timer_that_is_set_again_for_this_moment_fires_in_a_later_call() -> None:
+    """The loop calls back a little before the tick. A timer set again then must not fire again in the same call."""
+    loop = FakeLoop()
+    wheel = TimerWheel(cast("asyncio.AbstractEventLoop", loop))
+
+    class Repeating(Timer):
+        def expire(self) -> None:
+            super().expire()
+            assert len(self.fired_at) < 10, "the call does not end"
+            wheel.add(self, 0.0)
+
+    timer = Repeating(loop)
+    wheel.add(timer, 0.0)
+    (handle,) = loop.handles
+    loop.now = handle.when - TICK_S / 10_000
+    handle.callback()
+    assert len(timer.fired_at) == 1
