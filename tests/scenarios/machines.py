@@ -156,7 +156,7 @@ class TopicsMachine:
 
     def do_partitions(self, event: Event) -> Iterator[str]:
         planned = plan_create_partitions(
-            self._view.topics[event.word], self._brokers, event.number("count", 0), None
+            self._view, self._view.topics[event.word], self._brokers, event.number("count", 0), None
         )  # fmt: skip
         self._store(planned)
         yield from self._describe(planned)

@@ -340,7 +340,9 @@ class Broker:
                 self.replicas.add(spec, state)
             except OSError as error:
                 log.error("partition cannot be made partition=%s error=%s", spec.name, error)
-        if before is not None and before.config != topic.config:
+        if before is not None and (
+            before.config != topic.config or before.replication_factor != topic.replication_factor
+        ):
             self._configure(topic)
         if self._partitions_unfrozen >= _FREEZE_PARTITIONS:
             # A full collection blocks the event loop for 7 us per partition.

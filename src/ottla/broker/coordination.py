@@ -182,7 +182,7 @@ class Coordination:
     async def _make_journal(self) -> None:
         try:
             await create_internal_topic(
-                self._services, JOURNAL_TOPIC, partitions=1, replication_factor=3, config=_JOURNAL_CONFIG
+                self._services, JOURNAL_TOPIC, partitions=1, replication_factor=None, config=lambda _: _JOURNAL_CONFIG
             )
         except (StoreError, KafkaError) as error:
             self._journal_waiting.clear()

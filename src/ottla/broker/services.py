@@ -63,7 +63,7 @@ class Services:
         return host.removeprefix("::ffff:"), port
 
     def topic_settings(self, topic: TopicView) -> TopicSettings:
-        return TopicSettings.resolve(topic.config, self.settings)
+        return TopicSettings.resolve(topic.config, self.settings, topic.replication_factor)
 
 
 @dataclass(slots=True, kw_only=True)

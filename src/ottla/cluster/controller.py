@@ -7,7 +7,7 @@ They raise a KafkaError if the request is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ottla.cluster.schema import (
@@ -74,7 +74,7 @@ def plan_create_topic(
     if other := view.topic_that_collides(wanted.name):
         raise InvalidTopic(f"topic {wanted.name!r} collides with topic {other!r}")
     if wanted.assignments:
-        replicas = _check_assignments(wanted, brokers)
+        replicas = _check_assignments(wanted, {*brokers, *view.registered})
     else:
         count = default_partitions if wanted.partition_count == -1 else wanted.partition_count
         factor = default_replication_factor if wanted.replication_factor == -1 else wanted.replication_factor
@@ -87,15 +87,22 @@ def plan_create_topic(
         if factor > len(brokers):
             raise InvalidReplicationFactor(f"replication factor {factor} needs more than {len(brokers)} brokers")
         replicas = place_replicas(brokers, count, factor)
-    partitions = tuple(_new_partition(ids, leader_epoch) for ids in replicas)
+    partitions = tuple(_new_partition(view, ids, leader_epoch) for ids in replicas)
     return TopicView(name=wanted.name, topic_id=topic_id, partitions=partitions, config=dict(wanted.config))
 
 
-def _new_partition(replicas: tuple[int, ...], leader_epoch: int) -> PartitionView:
-    return PartitionView(leader=replicas[0], leader_epoch=leader_epoch, replicas=replicas, isr=replicas)
+def _new_partition(view: ClusterView, replicas: tuple[int, ...], leader_epoch: int) -> PartitionView:
+    """Return a new partition whose live replicas are in sync. Raise InvalidReplicaAssignment if none is alive.
+
+    Before the first broker has registered, all of them count as alive.
+    """
+    isr = tuple(each for each in replicas if each in view.brokers) if view.brokers else replicas
+    if not isr:
+        raise InvalidReplicaAssignment(f"none of the brokers {list(replicas)} is alive")
+    return PartitionView(leader=isr[0], leader_epoch=leader_epoch, replicas=replicas, isr=isr)
 
 
-def _check_assignments(wanted: NewTopic, brokers: Sequence[int]) -> list[tuple[int, ...]]:
+def _check_assignments(wanted: NewTopic, brokers: Collection[int]) -> list[tuple[int, ...]]:
     if wanted.partition_count != -1 or wanted.replication_factor != -1:
         raise InvalidRequest("with a manual assignment, partitions and replication factor must both be -1")
     numbers = sorted(wanted.assignments)
@@ -104,7 +111,7 @@ def _check_assignments(wanted: NewTopic, brokers: Sequence[int]) -> list[tuple[i
     return check_replica_lists([tuple(wanted.assignments[number]) for number in numbers], brokers)
 
 
-def check_replica_lists(lists: list[tuple[int, ...]], brokers: Sequence[int]) -> list[tuple[int, ...]]:
+def check_replica_lists(lists: list[tuple[int, ...]], brokers: Collection[int]) -> list[tuple[int, ...]]:
     for ids in lists:
         if not ids or len(set(ids)) != len(ids):
             raise InvalidReplicaAssignment(f"replicas {list(ids)} are empty or name a broker twice")
@@ -154,25 +161,28 @@ def ops_delete_topic(view: ClusterView, topic: TopicView, now_ms: int, change_id
 
 
 def plan_create_partitions(
-    topic: TopicView, brokers: Sequence[int], count: int, assignments: Sequence[Sequence[int]] | None
-) -> TopicView:
+    view: ClusterView, topic: TopicView, brokers: Sequence[int], count: int,
+    assignments: Sequence[Sequence[int]] | None,
+) -> TopicView:  # fmt: skip
     """Return the topic with ``count`` partitions. Raise a KafkaError if the request is invalid."""
     now = len(topic.partitions)
     if count <= now:
         raise InvalidPartitions(f"topic {topic.name!r} has {now} partitions; {count} is not more")
     if count - now > PARTITIONS_PER_CALL_MAX:
         raise PolicyViolation(f"one call may create {PARTITIONS_PER_CALL_MAX} partitions at most")
-    factor = len(topic.partitions[0].replicas)
+    factor = topic.replication_factor
     if assignments is not None:
         if len(assignments) != count - now:
             raise InvalidReplicaAssignment(f"{len(assignments)} assignments for {count - now} new partitions")
-        replicas = check_replica_lists([tuple(ids) for ids in assignments], brokers)
+        replicas = check_replica_lists([tuple(ids) for ids in assignments], {*brokers, *view.registered})
         if len(replicas[0]) != factor:
             raise InvalidReplicaAssignment(f"the topic's partitions have {factor} replicas each")
     else:
+        if factor > len(brokers):
+            raise InvalidReplicationFactor(f"replication factor {factor} needs more than {len(brokers)} brokers")
         start = brokers.index(topic.partitions[0].replicas[0]) if topic.partitions[0].replicas[0] in brokers else 0
         replicas = place_replicas(brokers, count - now, factor, start + now)
-    added = tuple(_new_partition(ids, leader_epoch=0) for ids in replicas)
+    added = tuple(_new_partition(view, ids, leader_epoch=0) for ids in replicas)
     return replace(topic, partitions=topic.partitions + added)
 
 

@@ -100,6 +100,11 @@ class TopicView:
     def internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
 
+    @property
+    def replication_factor(self) -> int:
+        """Return how many replicas the first partition has, or will have when its reassignment is complete."""
+        return len(self.partitions[0].replicas) - len(self.partitions[0].removing) if self.partitions else 0
+
     def is_led_by(self, broker_id: int) -> bool:
         """Return whether the broker leads a partition of the topic."""
         return any(each.leader == broker_id for each in self.partitions)

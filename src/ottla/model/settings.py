@@ -126,9 +126,11 @@ class ConfigEntry:
     documentation: str
 
 
-def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list[ConfigEntry]:
+def describe_topic(
+    overrides: Mapping[str, str], broker: BrokerSettings, replication_factor: int = 1
+) -> list[ConfigEntry]:
     """Return every topic setting, because Connect, Streams and tools that compare topics expect all of them."""
-    settings = TopicSettings.resolve(overrides, broker)
+    settings = TopicSettings.resolve(overrides, broker, replication_factor)
     entries = []
     for row in TOPIC_SETTINGS.values():
         value = format_value(settings.value_of(row.name))

@@ -199,7 +199,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         INT,
         1,
         at_least(1),
-        "Replicas that must hold a record before acks=all is answered.",
+        "Replicas that must hold a record before acks=all is answered. Not set: 2 with three or more replicas, else 1.",
         dynamic=True,
     )
     unclean_leader_election_enable = Setting(
@@ -357,6 +357,10 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         if problems:
             raise InvalidSettings(problems)
         return type(self)(explicit=self.explicit, dynamic_defaults=defaults, dynamic_own=own, ignored=self.ignored)
+
+    def is_set(self, name: str) -> bool:
+        """Return whether the setting was given at start or changed while the broker runs."""
+        return any(name in layer for layer in (self.explicit, self.dynamic_defaults, self.dynamic_own))
 
     @property
     def data_dirs(self) -> tuple[str, ...]:

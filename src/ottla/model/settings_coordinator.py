@@ -170,9 +170,9 @@ class CoordinatorSettings(SettingsSnapshot):
     offsets_topic_replication_factor = Setting(
         "offsets.topic.replication.factor",
         SHORT,
-        1,
+        3,
         at_least(1),
-        "Replicas of `__consumer_offsets` (Kafka: 3).",
+        "Replicas of `__consumer_offsets`. Not set: 3, or as many as there are brokers when the topic is created.",
     )
     offsets_topic_segment_bytes = Setting(
         "offsets.topic.segment.bytes",
@@ -244,16 +244,16 @@ class CoordinatorSettings(SettingsSnapshot):
     transaction_state_log_replication_factor = Setting(
         "transaction.state.log.replication.factor",
         SHORT,
-        1,
+        3,
         at_least(1),
-        "Replicas of `__transaction_state` (Kafka: 3).",
+        "Replicas of `__transaction_state`. Not set: 3, or as many as there are brokers when the topic is created.",
     )
     transaction_state_log_min_isr = Setting(
         "transaction.state.log.min.isr",
         INT,
-        1,
+        2,
         at_least(1),
-        "In-sync replicas that `__transaction_state` needs (Kafka: 2).",
+        "In-sync replicas that `__transaction_state` needs. Not set: 2, or 1 with fewer than three replicas.",
     )
     transaction_state_log_segment_bytes = Setting(
         "transaction.state.log.segment.bytes",

@@ -49,6 +49,7 @@ THROTTLED_REPLICAS = Check(
         or all(left.isdigit() and right.isdigit() for left, _, right in (pair.partition(":") for pair in pairs))
     ),
 )
+_MIN_INSYNC = "min.insync.replicas"
 NO_REMOTE_STORAGE = Check("false, as Ottla has no remote storage", lambda enabled: not enabled)
 
 
@@ -238,7 +239,7 @@ class TopicSettings(SettingsSnapshot):
         INT,
         1,
         at_least(1),
-        "Replicas that must hold a record before acks=all is answered.",
+        "Replicas that must hold a record before acks=all is answered. Not set: 2 with three or more replicas, else 1.",
         synonyms=_from("min.insync.replicas"),
     )
     unclean_leader_election_enable = TopicSetting(
@@ -382,7 +383,7 @@ class TopicSettings(SettingsSnapshot):
     #: the broker dates the records
     log_append_time: bool
 
-    def __init__(self, *, overrides: Mapping[str, str], broker: BrokerSettings) -> None:
+    def __init__(self, *, overrides: Mapping[str, str], broker: BrokerSettings, replication_factor: int = 1) -> None:
         problems = list(islice(_problems_of_overrides(overrides), PROBLEMS_MAX))
         if not problems:
             for row in TOPIC_SETTINGS.values():
@@ -393,15 +394,16 @@ class TopicSettings(SettingsSnapshot):
         if problems:
             raise InvalidSettings(problems)
         vars(self).update(
+            min_insync_replicas=min_insync_replicas(overrides, broker, replication_factor),
             compact="compact" in self.cleanup_policy,
             delete="delete" in self.cleanup_policy,
             log_append_time=self.message_timestamp_type == "LogAppendTime",
         )
 
     @classmethod
-    def resolve(cls, overrides: Mapping[str, str], broker: BrokerSettings) -> Self:
-        """What a topic with these overrides works with on this broker."""
-        return cls(overrides=overrides, broker=broker)
+    def resolve(cls, overrides: Mapping[str, str], broker: BrokerSettings, replication_factor: int = 1) -> Self:
+        """Return the settings of a topic with these overrides and this many replicas. Raise InvalidSettings."""
+        return cls(overrides=overrides, broker=broker, replication_factor=replication_factor)
 
     @classmethod
     def defaults(cls) -> Self:
@@ -427,6 +429,20 @@ def _default_from_broker(row: TopicSetting[Any], broker: BrokerSettings) -> obje
         if value is not None:
             return synonym.convert(value)
     return row.default
+
+
+def min_insync_replicas(overrides: Mapping[str, str], broker: BrokerSettings, replication_factor: int) -> int:
+    """Return ``min.insync.replicas`` of a topic whose settings are valid.
+
+    Without a setting of the topic or of the broker, it is 2 for topics with three or more replicas, so that a record
+    which is acknowledged with acks=all survives the loss of a broker. Kafka's default is 1.
+    """
+    own = overrides.get(_MIN_INSYNC)
+    if own is not None:
+        return TopicSettings.min_insync_replicas.parse(own)
+    if broker.is_set(_MIN_INSYNC):
+        return broker.min_insync_replicas
+    return 2 if replication_factor >= 3 else 1
 
 
 def validate_topic_overrides(overrides: Mapping[str, str | None]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from ottla.broker.apis.configs import BROKER, GROUP, TOPIC, alter_configs, incremental_alter_configs
 from ottla.broker.apis.topics import create_partitions, create_topics, delete_topics
 from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.services import Services
 from ottla.cluster.schema import ops_create_skeleton
 from ottla.cluster.store import Changed, MetadataStore
 from ottla.cluster.view import ClusterView
@@ -50,6 +51,7 @@ class Admin:
             clock=SimpleNamespace(wall_ms=lambda: NOW_MS), new_id=lambda: rng.randbytes(16),
             metadata_turn=asyncio.Lock(),
         )  # fmt: skip
+        self.services.topic_settings = lambda topic: Services.topic_settings(self.services, topic)
         self.context: Any = SimpleNamespace(version=6)
 
     async def open(self) -> Admin:

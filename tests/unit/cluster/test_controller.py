@@ -150,7 +150,7 @@ def test_skeleton_of_an_older_version_is_completed() -> None:
 
 def test_new_partitions_follow_the_old_ones() -> None:
     topic = plan(ClusterView())
-    larger = plan_create_partitions(topic, [0], 5, None)
+    larger = plan_create_partitions(ClusterView(), topic, [0], 5, None)
     view = view_with(topic)
     apply(view, ops_update_topic(view, larger, ID))
     assert len(view.topics["orders"].partitions) == 5
@@ -197,7 +197,7 @@ def test_row_of_partition_state_with_wrong_columns_is_malformed(row: list[object
 def test_every_change_of_a_partition_increases_its_partition_epoch() -> None:
     topic = bump_leader_epochs(plan(ClusterView()), 0)
     assert [p.partition_epoch for p in topic.partitions] == [1, 1, 1]
-    larger = plan_create_partitions(topic, [0], 4, None)
+    larger = plan_create_partitions(ClusterView(), topic, [0], 4, None)
     assert [p.partition_epoch for p in larger.partitions] == [1, 1, 1, 0], "old partitions do not change"
 
 
@@ -247,7 +247,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
 )
 def test_impossible_growth_is_refused(count: int, assignments: list[list[int]] | None, error: type[KafkaError]) -> None:
     with pytest.raises(error):
-        plan_create_partitions(plan(ClusterView()), [0], count, assignments)
+        plan_create_partitions(ClusterView(), plan(ClusterView()), [0], count, assignments)
 
 
 @given(st.integers(1, 8), st.integers(1, 60), st.data())

@@ -100,7 +100,7 @@ def _entries(services: Services, resource: DescribeConfigsResource) -> list[Conf
         topic = services.view.topics.get(resource.resource_name)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {resource.resource_name!r} does not exist")
-        return describe_topic(topic.config, services.settings)
+        return describe_topic(topic.config, services.settings, topic.replication_factor)
     if resource.resource_type == BROKER:
         if not resource.resource_name:
             return describe_broker_defaults(services.settings)

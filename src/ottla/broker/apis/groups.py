@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -41,6 +42,8 @@ from ottla.wire.messages.offset_fetch import (
 )
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
+log = logging.getLogger(__name__)
+
 Answer = Message | Awaitable[Message]
 
 _GROUP, _TRANSACTION = 0, 1
@@ -64,19 +67,30 @@ def find_coordinator(services: Services, request: FindCoordinatorRequest, contex
 async def _create_and_find(
     services: Services, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
+    """Create the topic of the coordinators, then answer. If it cannot be created, no coordinator is available."""
+    try:
+        if request.key_type == _TRANSACTION:
+            await create_transaction_topic(services)
+        else:
+            await _create_offsets_topic(services)
+    except KafkaError as error:
+        log.error("an internal topic cannot be created topic=%s error=%s", _TOPICS[request.key_type], error)
+    return _coordinators(services, request, context)
+
+
+async def _create_offsets_topic(services: Services) -> None:
+    """Create ``__consumer_offsets`` unless it exists. Raise a KafkaError if there are fewer brokers than replicas."""
     settings = services.settings
-    if request.key_type == _TRANSACTION:
-        await create_transaction_topic(services)
-        return _coordinators(services, request, context)
+    factor = settings.offsets_topic_replication_factor
+    config = {
+        "cleanup.policy": "compact", "compression.type": "producer",
+        "segment.bytes": str(settings.offsets_topic_segment_bytes),
+    }  # fmt: skip
     await create_internal_topic(
         services, OFFSETS_TOPIC, partitions=settings.offsets_topic_num_partitions,
-        replication_factor=settings.offsets_topic_replication_factor,
-        config={
-            "cleanup.policy": "compact", "compression.type": "producer",
-            "segment.bytes": str(settings.offsets_topic_segment_bytes),
-        },
+        replication_factor=factor if settings.is_set("offsets.topic.replication.factor") else None,
+        config=lambda _: config,
     )  # fmt: skip
-    return _coordinators(services, request, context)
 
 
 def _coordinators(

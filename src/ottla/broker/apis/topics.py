@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import (
@@ -33,7 +33,7 @@ from ottla.model.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.model.settings import InvalidSettings, TopicSettings, describe_topic, validate_topic_overrides
+from ottla.model.settings import InvalidSettings, describe_topic, validate_topic_overrides
 from ottla.wire import ZERO_UUID
 from ottla.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -63,6 +63,9 @@ from ottla.wire.messages.describe_log_dirs import (
 )
 
 log = logging.getLogger(__name__)
+
+#: replicas of internal topics, if there are as many brokers and no setting says otherwise
+_INTERNAL_REPLICAS = 3
 
 
 async def create_topics(
@@ -114,21 +117,26 @@ async def _create(services: Services, topic: NewTopic, *, validate_only: bool = 
     topic_id = services.new_id()
 
     def decide(view: ClusterView) -> tuple[list[Op], TopicView]:
-        planned = _plan(services, view, topic, topic_id)
+        planned = _plan(services, view, topic, topic_id, live_brokers(services, view))
         return [] if validate_only else ops_create_topic(view, planned), planned
 
     return await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
 
 
-def _plan(services: Services, view: ClusterView, topic: NewTopic, topic_id: bytes) -> TopicView:
+def live_brokers(services: Services, view: ClusterView) -> list[int]:
+    """Return the brokers that are alive; only this one before the first broker has registered."""
+    return list(view.brokers) or [services.broker_id]
+
+
+def _plan(services: Services, view: ClusterView, topic: NewTopic, topic_id: bytes, brokers: Sequence[int]) -> TopicView:
     planned = plan_create_topic(
-        view, [services.broker_id], topic, topic_id=topic_id,
+        view, brokers, topic, topic_id=topic_id,
         default_partitions=services.settings.num_partitions,
         default_replication_factor=services.settings.default_replication_factor,
     )  # fmt: skip
     try:
         validate_topic_overrides(topic.config)
-        TopicSettings.resolve(topic.config, services.settings)
+        services.topic_settings(planned)
     except InvalidSettings as error:
         raise InvalidConfig(str(error)) from None
     return planned
@@ -165,15 +173,29 @@ def create_topic_in_background(services: Services, name: str) -> None:
 
 
 async def create_internal_topic(
-    services: Services, name: str, *, partitions: int, replication_factor: int, config: dict[str, str]
-) -> None:
-    """Create an internal topic. The replication factor is limited by the number of brokers."""
-    factor = min(replication_factor, len([services.broker_id]))
-    wanted = NewTopic(
-        name=name, partition_count=partitions, replication_factor=factor, assignments={}, config=config
-    )  # fmt: skip
+    services: Services, name: str, *, partitions: int, replication_factor: int | None,
+    config: Callable[[int], dict[str, str]],
+) -> None:  # fmt: skip
+    """Create an internal topic unless it exists. Raise a KafkaError if there are fewer brokers than replicas.
+
+    Without a replication factor it has three replicas, or as many as there are brokers. Brokers that have registered
+    before and are down now count: they become replicas, and are in sync when they have caught up. ``config`` returns
+    the settings of the topic for its replication factor.
+    """
+    topic_id = services.new_id()
+
+    def decide(view: ClusterView) -> tuple[list[Op], None]:
+        alive = live_brokers(services, view)
+        brokers = alive + sorted(set(view.registered) - set(alive))
+        factor = replication_factor or min(_INTERNAL_REPLICAS, len(brokers))
+        wanted = NewTopic(
+            name=name, partition_count=partitions, replication_factor=factor, assignments={}, config=config(factor)
+        )
+        planned = _plan(services, view, wanted, topic_id, brokers[: max(factor, len(alive))])
+        return ops_create_topic(view, planned), None
+
     try:
-        await _create(services, wanted)
+        await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
     except TopicAlreadyExists:
         pass
 
@@ -190,7 +212,7 @@ def _created(services: Services, topic: TopicView, validate_only: bool) -> Creat
                 name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.source_id,
                 is_sensitive=entry.sensitive,
             )
-            for entry in describe_topic(topic.config, services.settings)
+            for entry in describe_topic(topic.config, services.settings, topic.replication_factor)
         ],
     )  # fmt: skip
 
@@ -275,7 +297,7 @@ async def _grow(services: Services, wanted: CreatePartitionsTopic, validate_only
             raise UnknownTopicOrPartition("this broker does not host this topic")
         if topic.internal:
             raise InvalidTopic("partitions of an internal topic cannot be changed")
-        larger = plan_create_partitions(topic, [services.broker_id], wanted.count, assignments)
+        larger = plan_create_partitions(view, topic, live_brokers(services, view), wanted.count, assignments)
         return [] if validate_only else ops_update_topic(view, larger, change_id), None
 
     await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)

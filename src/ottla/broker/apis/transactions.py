@@ -312,15 +312,23 @@ def list_transactions(
 
 
 async def create_transaction_topic(services: Services) -> None:
+    """Create ``__transaction_state`` unless it exists. Raise a KafkaError if there are fewer brokers than replicas."""
     settings = services.settings
+    factor = settings.transaction_state_log_replication_factor
+    min_isr = settings.transaction_state_log_min_isr
+
+    def config(replicas: int) -> dict[str, str]:
+        is_available = replicas >= 3 or settings.is_set("transaction.state.log.min.isr")
+        return {
+            "cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false",
+            "min.insync.replicas": str(min_isr if is_available else 1),
+            "segment.bytes": str(settings.transaction_state_log_segment_bytes),
+        }  # fmt: skip
+
     await create_internal_topic(
         services, TRANSACTION_TOPIC, partitions=settings.transaction_state_log_num_partitions,
-        replication_factor=settings.transaction_state_log_replication_factor,
-        config={
-            "cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false",
-            "min.insync.replicas": str(settings.transaction_state_log_min_isr),
-            "segment.bytes": str(settings.transaction_state_log_segment_bytes),
-        },
+        replication_factor=factor if settings.is_set("transaction.state.log.replication.factor") else None,
+        config=config,
     )  # fmt: skip
 
 

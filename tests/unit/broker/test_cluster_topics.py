@@ -1,0 +1,174 @@
+"""Where the topics of a cluster are placed, and how many replicas internal topics have."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.admin_fixtures import Admin, create_skeleton
+from tests.unit.broker.cluster_fixtures import broker_changes, make_context
+
+from ottla.broker.apis.groups import find_coordinator
+from ottla.broker.apis.topics import create_topics
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.schema import broker_path
+from ottla.cluster.store import Create, Delete
+from ottla.coordinator.group_runtime import OFFSETS_TOPIC
+from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
+from ottla.model.errors import ErrorCode
+from ottla.model.settings import BrokerSettings, TopicSettings
+from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+
+
+class ClusterAdmin(Admin):
+    """The handlers of broker 1 in a cluster."""
+
+    def __init__(self, store: EmbeddedStore, properties: dict[str, str]) -> None:
+        super().__init__(store, broker_id=1)
+        self.services.settings = BrokerSettings.parse({"log.dirs": "unused", "broker.id": "1", **properties})
+        self.services.advertised = {}
+        self.services.endpoint_for = lambda context: ("here", 9092)
+        numbers: Any = type("Numbers", (), {"partition_for": staticmethod(lambda key: 0)})
+        self.services.groups = self.services.transactions = numbers
+
+    async def register(self, *brokers: int) -> None:
+        for broker_id in brokers:
+            await self.store.multi(
+                [Create(each.path, each.node.value) for each in broker_changes(broker_id) if each.node]
+            )
+
+    async def stop(self, broker_id: int) -> None:
+        await self.store.multi([Delete(broker_path(broker_id), 0)])
+
+    async def create(self, **wanted: Any) -> tuple[int, list[tuple[int, tuple[int, ...], tuple[int, ...]]]]:
+        """Return the error code, and leader, replicas and ISR of each partition."""
+        topic = CreatableTopic(name="t", **{"num_partitions": -1, "replication_factor": -1, **wanted})
+        answer = await create_topics(self.services, CreateTopicsRequest(topics=[topic]), self.context)
+        return answer.topics[0].error_code, self.partitions("t")
+
+    def partitions(self, name: str) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        topic = self.view.topics.get(name)
+        return [] if topic is None else [(each.leader, each.replicas, each.isr) for each in topic.partitions]
+
+    async def find(self, kind: int) -> int:
+        """Return the error code of FindCoordinator, which creates the internal topic."""
+        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["k"])
+        answer: Any = await find_coordinator(self.services, request, make_context(4))  # type: ignore[misc]
+        return int(answer.coordinators[0].error_code)
+
+
+def run(path: Path, test: Any, **properties: str) -> None:
+    async def main() -> None:
+        store = EmbeddedStore.open(path / "metadata.db")
+        await create_skeleton(store)
+        admin = ClusterAdmin(store, {name.replace("_", "."): value for name, value in properties.items()})
+        await admin.open()
+        await test(admin)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_new_topics_are_placed_on_the_live_brokers(tmp_path: Path) -> None:
+    async def test(admin: ClusterAdmin) -> None:
+        await admin.register(0, 1, 2)
+        await admin.stop(2)
+        code, partitions = await admin.create(num_partitions=4, replication_factor=2)
+        assert code == 0
+        assert {leader for leader, _, _ in partitions} == {0, 1}
+        assert all(sorted(replicas) == [0, 1] and replicas == isr for _, replicas, isr in partitions)
+
+    run(tmp_path, test)
+
+
+def test_replication_factor_above_the_live_brokers_is_rejected(tmp_path: Path) -> None:
+    async def test(admin: ClusterAdmin) -> None:
+        await admin.register(0, 1, 2)
+        await admin.stop(2)
+        assert await admin.create(replication_factor=3) == (ErrorCode.INVALID_REPLICATION_FACTOR, [])
+
+    run(tmp_path, test)
+
+
+def assigned(*brokers: int) -> dict[str, Any]:
+    return {"assignments": [CreatableReplicaAssignment(partition_index=0, broker_ids=list(brokers))]}
+
+
+def test_assigned_replica_that_is_down_is_not_in_sync(tmp_path: Path) -> None:
+    async def test(admin: ClusterAdmin) -> None:
+        await admin.register(0, 1, 2)
+        await admin.stop(2)
+        assert await admin.create(**assigned(2, 0)) == (0, [(0, (2, 0), (0,))])
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("brokers", [(2,), (0, 9)])
+def test_assignment_without_a_live_or_with_an_unknown_broker_is_rejected(
+    tmp_path: Path, brokers: tuple[int, ...]
+) -> None:
+    async def test(admin: ClusterAdmin) -> None:
+        await admin.register(0, 1, 2)
+        await admin.stop(2)
+        assert await admin.create(**assigned(*brokers)) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, [])
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(("brokers", "replicas"), [((), 1), ((0, 1), 2), ((0, 1, 2, 3), 3)])
+@pytest.mark.parametrize(("kind", "name"), [(0, OFFSETS_TOPIC), (1, TRANSACTION_TOPIC)])
+def test_internal_topic_has_three_replicas_or_as_many_as_there_are_brokers(
+    tmp_path: Path, brokers: tuple[int, ...], replicas: int, kind: int, name: str
+) -> None:
+    async def test(admin: ClusterAdmin) -> None:
+        await admin.register(*brokers)
+        assert await admin.find(kind) == 0
+        assert {len(ids) for _, ids, _ in admin.partitions(name)} == {replicas}
+        settings = admin.services.topic_settings(admin.view.topics[name])
+        assert settings.min_insync_replicas == (2 if replicas == 3 else 1)
+
+    run(tmp_path, test)
+
+
+def test_broker_that_is_down_becomes_a_replica_of_an_internal_topic(tmp_path: Path) -> None:
+    async def test(admin: ClusterAdmin) -> None:
+        await admin.register(0, 1, 2)
+        await admin.stop(2)
+        assert await admin.find(0) == 0
+        partitions = admin.partitions(OFFSETS_TOPIC)
+        assert {leader for leader, _, _ in partitions} == {0, 1}
+        assert all(sorted(ids) == [0, 1, 2] and sorted(isr) == [0, 1] for _, ids, isr in partitions)
+
+    run(tmp_path, test)
+
+
+def test_internal_topic_waits_for_as_many_brokers_as_its_setting_says(tmp_path: Path) -> None:
+    async def test(admin: ClusterAdmin) -> None:
+        await admin.register(0, 1)
+        assert await admin.find(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert not admin.partitions(OFFSETS_TOPIC)
+        await admin.register(2)
+        assert await admin.find(0) == 0
+        assert {len(ids) for _, ids, _ in admin.partitions(OFFSETS_TOPIC)} == {3}
+
+    run(tmp_path, test, offsets_topic_replication_factor="3")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "broker", "replicas", "expected"),
+    [
+        ({}, {}, 1, 1),
+        ({}, {}, 2, 1),
+        ({}, {}, 3, 2),
+        ({}, {"min.insync.replicas": "1"}, 3, 1),
+        ({"min.insync.replicas": "3"}, {"min.insync.replicas": "1"}, 3, 3),
+    ],
+)
+def test_min_insync_replicas_is_two_with_three_replicas_unless_it_is_set(
+    overrides: dict[str, str], broker: dict[str, str], replicas: int, expected: int
+) -> None:
+    settings = TopicSettings.resolve(overrides, BrokerSettings.parse(broker), replicas)
+    assert settings.min_insync_replicas == expected
