@@ -77,9 +77,10 @@ properties: $(VENV)/.dev
 	for round in $$(seq $(or $(ROUNDS),10)); do \
 	  OTTLA_RANDOM_EXAMPLES=1 $(BIN)/pytest -q -n $(WORKERS) -m hypothesis tests/unit tests/model || exit 1; done
 
-# The broker in a simulated world (docs/simulation.md): SEED=7 replays one seed with its trace, SEEDS=1000 is a campaign.
+# The broker in a simulated world (docs/simulation.md): SEED=7 replays one seed with its trace, SEEDS=1000 is a campaign,
+# BROKERS=3 runs a cluster.
 sim: $(VENV)/.dev
-	$(BIN)/python tests/sim/sim_campaign.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100))
+	$(BIN)/python tests/sim/sim_campaign.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) --brokers $(or $(BROKERS),1)
 
 # Bugs that are planted into the broker, and the seed with which the simulation finds each: some minutes.
 sim-planted: $(VENV)/.dev

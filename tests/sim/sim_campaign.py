@@ -1,7 +1,7 @@
 """Run one seed with its trace, or many seeds with progress:
 
 python tests/sim/sim_campaign.py --seed 7
-python tests/sim/sim_campaign.py --seeds 1000 [--first 1] [--workers 2]
+python tests/sim/sim_campaign.py --seeds 1000 [--first 1] [--workers 2] [--brokers 3]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from sim_world import Report, World
 
@@ -21,9 +22,9 @@ from sim_world import Report, World
 _CHUNK = 10
 
 
-def run_seed(seed: int) -> Report:
+def run_seed(seed: int, brokers: int = 1) -> Report:
     """Run one seed; the report has no trace."""
-    report = World(seed).run()
+    report = World(seed, brokers=brokers).run()
     report.trace = []
     # The objects of a run refer to each other. Collected here, their number does not grow.
     if seed % _CHUNK == 0:
@@ -31,33 +32,34 @@ def run_seed(seed: int) -> Report:
     return report
 
 
-def replay(seed: int) -> int:
+def replay(seed: int, brokers: int) -> int:
     """Print the trace of a seed with the log of the broker; return the number of violations."""
     logging.basicConfig(
         level=logging.WARNING, format="                 %(levelname)s %(name)s %(message)s", stream=sys.stdout
     )
-    report = World(seed, on_line=print).run()
+    report = World(seed, brokers=brokers, on_line=print).run()
     print(f"\nseed {seed}: {report.broker_seconds:.1f} broker-seconds, trace {report.trace_hash[:16]}")
     for name, lines in report.violations.items():
         print(f"{name}: {len(lines)}, first: {lines[0]}")
     return len(report.violations)
 
 
-def reports(seeds: range, workers: int) -> Iterator[Report]:
+def reports(seeds: range, workers: int, brokers: int) -> Iterator[Report]:
     """Yield the report of every seed, in the order in which they end."""
+    run = partial(_quiet_seed, brokers=brokers)
     if workers == 1:
-        yield from map(_quiet_seed, seeds)
+        yield from map(run, seeds)
         return
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        yield from pool.imap_unordered(_quiet_seed, seeds, chunksize=_CHUNK)
+        yield from pool.imap_unordered(run, seeds, chunksize=_CHUNK if brokers == 1 else 1)
 
 
-def _quiet_seed(seed: int) -> Report:
+def _quiet_seed(seed: int, *, brokers: int) -> Report:
     logging.disable(logging.CRITICAL)
-    return run_seed(seed)
+    return run_seed(seed, brokers)
 
 
-def campaign(seeds: range, workers: int) -> int:
+def campaign(seeds: range, workers: int, brokers: int) -> int:
     """Run many seeds; print progress and what went wrong. Return the number of seeds with a violation."""
     started = time.monotonic()
     failed = events = 0
@@ -65,7 +67,7 @@ def campaign(seeds: range, workers: int) -> int:
     ends: dict[str, int] = {}
     hashes: dict[int, str] = {}
     said = started
-    for done, report in enumerate(reports(seeds, workers), 1):
+    for done, report in enumerate(reports(seeds, workers, brokers), 1):
         broker_seconds += report.broker_seconds
         events += report.events
         hashes[report.seed] = report.trace_hash
@@ -74,9 +76,8 @@ def campaign(seeds: range, workers: int) -> int:
             ends[kind] = ends.get(kind, 0) + count
         if report.violations:
             failed += 1
-            print(
-                f"seed {report.seed} FAILED: {', '.join(report.violations)} (make sim SEED={report.seed})", flush=True
-            )
+            again = f"make sim {f'BROKERS={brokers} ' if brokers > 1 else ''}SEED={report.seed}"
+            print(f"seed {report.seed} FAILED: {', '.join(report.violations)} ({again})", flush=True)
         if (now := time.monotonic()) - said > 5 or done == len(seeds):
             said = now
             rate = broker_seconds / (now - started)
@@ -94,10 +95,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--brokers", type=int, default=1)
     options = parser.parse_args()
     if options.seed is not None:
-        return min(replay(options.seed), 1)
-    return min(campaign(range(options.first, options.first + options.seeds), options.workers), 1)
+        return min(replay(options.seed, options.brokers), 1)
+    seeds = range(options.first, options.first + options.seeds)
+    return min(campaign(seeds, options.workers, options.brokers), 1)
 
 
 if __name__ == "__main__":

@@ -164,6 +164,12 @@ class BrokerHost:
         #: whether a process that ends is started again at once
         self.keep_running = False
         self._graves: list[Any] = []
+        #: the life that is paused
+        self._paused: Life | None = None
+        #: reasons why no message passes between this broker and the metadata store
+        self._store_cuts = 0
+        #: called when the store's state of a partition was applied
+        self.on_state: Callable[[BrokerHost, Any], None] = lambda host, partition: None
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -205,6 +211,7 @@ class BrokerHost:
             return result
 
         broker._log_store.load = load_and_report  # type: ignore[method-assign]
+        self._report_states(broker)
         try:
             await broker.start()
         except StartError as error:
@@ -217,6 +224,22 @@ class BrokerHost:
         self.is_ready = False
         await broker.stop()
         self._ended(life, reason or "clean stop")
+
+    def _report_states(self, broker: Broker) -> None:
+        add, apply_state = broker.replicas.add, broker.replicas.apply_state
+
+        def add_and_report(*args: Any, **options: Any) -> Any:
+            partition = add(*args, **options)
+            self.on_state(self, partition)
+            return partition
+
+        def apply_and_report(partition: Any, *args: Any, **options: Any) -> Any:
+            result = apply_state(partition, *args, **options)
+            self.on_state(self, partition)
+            return result
+
+        broker.replicas.add = add_and_report  # type: ignore[method-assign]
+        broker.replicas.apply_state = apply_and_report  # type: ignore[method-assign]
 
     def _open_store(self, path: str) -> Any:
         # The broker checks that the file of its store is there when its directory is not new.
@@ -244,6 +267,43 @@ class BrokerHost:
             self._end_life("kill" if keep == "process" else "power failure")
             self._boot()
 
+    def pause(self) -> None:
+        """Stop the process without its knowledge, as SIGSTOP does; its connections stay open."""
+        if self._life is not None and not self._life.is_paused:
+            self._trace(f"{self.name} is paused")
+            self._loop.pause_life(self._life)
+            self.cut_from_store()
+            self._paused = self._life
+
+    def resume(self) -> None:
+        """Let the paused process go on."""
+        if self._paused is not None:
+            self._trace(f"{self.name} goes on")
+            self._loop.resume_life(self._paused)
+            self._paused = None
+            self.heal_store()
+
+    def cut_from_store(self) -> None:
+        """Let no message pass between this broker and the metadata store until as many calls of ``heal_store``."""
+        self._store_cuts += 1
+        self._ensemble.cut(self.name)
+
+    def heal_store(self, *, completely: bool = False) -> None:
+        """End one reason for the cut, or all of them."""
+        self._store_cuts = 0 if completely else max(self._store_cuts - 1, 0)
+        if not self._store_cuts:
+            self._ensemble.heal(self.name)
+
+    def copy_disk(self) -> SimulatedDisk:
+        """Return what a copy of the data directory contains if it is made now."""
+        return self.disk.crash(self._rng, "process")
+
+    def replace_disk(self, disk: SimulatedDisk) -> None:
+        """Kill the process and let the next one find this disk."""
+        self.kill("process")
+        disk.free, disk.total = self.disk.free, self.disk.total
+        self.disk = disk
+
     def kill_at_change(self, changes: int, keep: Keep, seed: int) -> None:
         """End the process within the change of the disk that follows after ``changes`` others."""
         if self._life is not None:
@@ -264,6 +324,9 @@ class BrokerHost:
         self._trace(f"{self.name} ends: {cause}")
         self.ends[cause] = self.ends.get(cause, 0) + 1
         self._loop.end_life(self._life)
+        if self._paused is not None:
+            self._paused = None
+            self.heal_store()
         self._network.end_host(self.name, lose_bytes=self._crash_keep == "power")
         self._ensemble.crash(self.name)
         self.is_ready = False

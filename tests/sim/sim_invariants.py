@@ -11,6 +11,7 @@ from sim_host import BrokerHost
 
 from ottla.log.transactions import read_marker
 from ottla.model.batch import CONTROL
+from ottla.replica.partition import Role
 from ottla.testing.history import Place
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ class Invariants:
         self._world = world
         #: by broker and partition: epoch, log start, last stable offset, high watermark at the last sample
         self._last: dict[tuple[int, str], tuple[int, int, int, int]] = {}
-        #: the highest high watermark that a reader was told
-        self._told: dict[Place, int] = {}
 
     def forget(self, host: BrokerHost) -> None:
         """The process ended: a new one may start with lower values."""
@@ -39,6 +38,8 @@ class Invariants:
                 if host.is_ready and host.broker is not None:
                     for partition in host.broker.replicas.all():
                         self._check(host, partition)
+            if self._world.replication is not None:
+                self._world.replication.sample()
             await asyncio.sleep(_SAMPLE_S)
 
     def _check(self, host: BrokerHost, partition: Any) -> None:
@@ -46,14 +47,19 @@ class Invariants:
         if partition.offline:
             return
         stable, high_watermark = partition.last_stable_offset, partition.high_watermark
+        if partition.role is not Role.LEADER and self._world.replication is not None:
+            # After a power failure a follower truncates records that were not synced, and open transactions with them.
+            stable = log.log_start_offset
+            if self._world.replication.power_failures:
+                high_watermark = log.log_start_offset
         values = partition.leader_epoch, log.log_start_offset, stable, high_watermark
         before = self._last.get((host.broker_id, name))
         if before is not None:
             for what, old, new in zip(
                 ("epoch", "log-start", "stable-offset", "high-watermark"), before, values, strict=True
             ):
-                if new < old:
-                    self._say(f"{what}-moved-back", f"{name}: from {old} to {new}")
+                if new < old and not (what in ("stable-offset", "high-watermark") and values[0] > before[0]):
+                    self._say(f"{what}-moved-back", f"{host.name} {name}: from {old} to {new}")
         self._last[host.broker_id, name] = values
         if not log.log_start_offset <= stable <= high_watermark <= log.written_end_offset <= log.log_end_offset:
             line = f"{name}: start {log.log_start_offset}, stable {stable}, high watermark {high_watermark}"
@@ -63,15 +69,14 @@ class Invariants:
 
     def acknowledged(self, place: Place, offset: int) -> None:
         """The record of an acknowledgement of acks=all must be synced, if the broker that sent it still runs."""
+        if self._world.replication is not None:
+            self._world.replication.acknowledged(place, offset)
+            return
         for host in self._world.hosts.values():
             if host.is_ready and host.broker is not None:
                 partition = host.broker.replicas.find(place.topic, place.partition)
                 if partition is not None and partition.log.synced_end_offset <= offset < partition.log.log_end_offset:
                     self._say("acknowledged-unsynced", f"{place}: {offset}, synced {partition.log.synced_end_offset}")
-
-    def told_high_watermark(self, place: Place, offset: int) -> None:
-        """A reader was told this high watermark."""
-        self._told[place] = max(offset, self._told.get(place, -1))
 
     def at_end(self) -> None:
         for host in self._world.hosts.values():
@@ -82,6 +87,8 @@ class Invariants:
                     self._say("replay-differs", f"{host.name}: {mismatches} shards differ from a replay of their log")
 
         self._check_logs()
+        if self._world.replication is not None:
+            self._world.replication.at_end()
 
     def _check_logs(self) -> None:
         """Read the batches of the data partitions from the disk of each broker."""

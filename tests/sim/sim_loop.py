@@ -5,7 +5,7 @@ asyncio guarantees, so a run depends only on the random numbers that network, di
 
 A ``Life`` is one run of a process, from its start to its end. Callbacks inherit the life of the code that scheduled
 them through their ``contextvars`` context. After ``end_life`` none of them runs any more: this is how a process is
-killed between two callbacks.
+killed between two callbacks. Between ``pause_life`` and ``resume_life`` they wait while time passes, as after SIGSTOP.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import contextvars
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,9 @@ class Life:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_over = False
+        self.is_paused = False
+        #: callbacks that became due while the process was paused, in their order
+        self.waiting: list[asyncio.Handle] = []
 
 
 class Stuck(Exception):
@@ -116,9 +120,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def end_life(self, life: Life) -> None:
         """Cancel everything that the code of this life has scheduled."""
         life.is_over = True
+        life.waiting.clear()
         for handle in [*self._ready, *self._scheduled]:
             if handle._context.get(LIFE) is life:
                 handle.cancel()
+
+    def pause_life(self, life: Life) -> None:
+        """Run no callback of this life until ``resume_life``."""
+        life.is_paused = True
+        if not isinstance(self._ready, _PausableQueue):
+            # Only now, because the check of every callback costs time.
+            self._ready = _PausableQueue(self._ready)
+            self._ready.nothing = asyncio.Handle(lambda: None, (), self)
+            self._ready.nothing.cancel()
+
+    def resume_life(self, life: Life) -> None:
+        life.is_paused = False
+        self._ready.extend(life.waiting)
+        life.waiting.clear()
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         task = super().create_task(coro, **options)
@@ -137,6 +156,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     coroutine.close()
             self._coroutines.clear()
         super().close()
+
+
+class _PausableQueue(deque[asyncio.Handle]):
+    """The callbacks that are ready. Those of a paused life are put aside when their turn comes."""
+
+    #: a cancelled handle, which the loop skips
+    nothing: asyncio.Handle
+
+    def popleft(self) -> asyncio.Handle:
+        handle = super().popleft()
+        life = handle._context.get(LIFE)
+        if life is None or not life.is_paused or handle.cancelled():
+            return handle
+        life.waiting.append(handle)
+        return self.nothing
 
 
 class ContextLoop:

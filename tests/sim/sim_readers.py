@@ -87,6 +87,9 @@ class Reader(Client):
                 )
             )  # fmt: skip
         request = fetch_request(topics, max_wait=max_wait_ms, isolation_level=READ_COMMITTED)
+        replication = self.world.replication
+        epochs = dict(self._leader_epochs)
+        told = {place: replication.told_before(place) for place in places} if replication is not None else {}
         reply = await self.ask(request, _FETCH_V, broker=broker)
         is_complete = True
         for topic in reply.responses:
@@ -99,7 +102,8 @@ class Reader(Client):
                 if row.error_code:
                     is_complete = False
                     continue
-                self.world.invariants.told_high_watermark(place, row.high_watermark)
+                if replication is not None:
+                    replication.told(place, epochs[place], row.high_watermark, told[place])
                 self._take(place, row)
                 is_complete &= self._positions[place] >= row.last_stable_offset
         return is_complete

@@ -21,6 +21,7 @@ from sim_loop import START_S, ContextLoop, Stuck, VirtualLoop
 from sim_network import SimulatedNetwork
 from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
 from sim_readers import FinalReader, Reader
+from sim_replication import ReplicationInvariants
 
 from ottla.coordinator import runtime
 from ottla.model.types import TopicPartition
@@ -31,8 +32,20 @@ from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConf
 TOPIC = "events"
 #: how long faults happen
 FAULT_S = 12.0
+#: the same with several brokers: longer than two sessions of the metadata store
+CLUSTER_FAULT_S = 20.0
 #: after the faults, all clients must complete their work within this time
 PROGRESS_S = 60.0
+
+#: settings of brokers in a cluster
+CLUSTER_SETTINGS = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "replica.lag.time.max.ms": "3000",
+}
 
 
 class VirtualRecorder(Recorder):
@@ -90,15 +103,17 @@ class World:
         self.hosts = {
             number: BrokerHost(
                 number, loop=self.loop, network=self.network, ensemble=self.ensemble, trace=self.trace,
-                rng=Random(f"{seed}/broker-{number}"),
+                rng=Random(f"{seed}/broker-{number}"), settings=CLUSTER_SETTINGS if brokers > 1 else {},
             )
             for number in range(1, brokers + 1)
         }  # fmt: skip
         #: whether there is more than one broker
         self.is_cluster = brokers > 1
         self.replication_factor = min(brokers, 3)
+        self.min_in_sync = 2 if self.replication_factor == 3 else 1
         self.history = VirtualRecorder()
         self.invariants = Invariants(self)
+        self.replication = ReplicationInvariants(self) if self.is_cluster else None
         self.groups = GroupOracle(self)
         self.faults = Faults(self)
         self.violations: dict[str, list[str]] = {}
@@ -109,6 +124,8 @@ class World:
             host.before_crash = self._before_crash
             host.on_loaded = self._loaded
             host.on_error = self._process_failed
+            if self.replication is not None:
+                host.on_state = self.replication.state_applied
         #: brokers whose power failed, until their logs are opened again
         self._power_failed: set[int] = set()
         #: the first offset that was not synced when the process of a broker was killed
@@ -142,6 +159,9 @@ class World:
 
     def _before_crash(self, host: BrokerHost, keep: Keep) -> None:
         self.invariants.forget(host)
+        if self.replication is not None:
+            self.replication.process_ends(host, power_failed=keep == "power")
+            return
         if keep == "power":
             self._power_failed.add(host.broker_id)
         if host.broker is not None:
@@ -207,7 +227,7 @@ class World:
         self.client_names = [client.name for client in clients]
         tasks = [asyncio.create_task(client.run(), name=client.name) for client in clients]
         watching = asyncio.create_task(self.invariants.watch())
-        await self.faults.run(FAULT_S)
+        await self.faults.run(CLUSTER_FAULT_S if self.is_cluster else FAULT_S)
         self.trace("the faults are over")
         self.is_over = True
         self.faults.heal()
@@ -232,6 +252,8 @@ class World:
     async def _finish(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
             await asyncio.wait([task])
+        if self.replication is not None:
+            await self.replication.wait_until_in_sync()
         final = FinalReader(self, "final")
         await final.read_all(self._groups)
         for name, lines in check(History.of(self.history.events)).items():
@@ -241,6 +263,8 @@ class World:
     async def _create_topic(self) -> None:
         admin = Client(self, "admin")
         config = {"segment.bytes": str(self.rng.choice((1 << 20, 2000, 10_000)))}
+        if self.is_cluster:
+            config["min.insync.replicas"] = str(self.min_in_sync)
         rows = [CreatableTopicConfig(name=name, value=value) for name, value in config.items()]
         topic = CreatableTopic(name=TOPIC, num_partitions=len(self.places), configs=rows)
         topic.replication_factor = self.replication_factor

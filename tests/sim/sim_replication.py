@@ -1,0 +1,271 @@
+"""Invariants of replication, checked while several brokers run and when the world has healed.
+
+``StoreMirror`` applies every change of the metadata store at the moment when the ensemble makes it. Brokers learn of it
+later. ``ReplicationInvariants`` compares the replicas with it and with each other.
+
+A record below the high watermark is in the files of all in-sync replicas, but not necessarily synced. Power failures of
+several brokers may therefore lose records that were read, as long as no producer got an acknowledgement of acks=all for
+them or for a later one. The history forgets these reads when a leader is elected whose log does not have them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sim_host import BrokerHost
+from sim_invariants import batches_of
+
+from ottla.cluster.schema import CONTROLLER_EPOCH
+from ottla.cluster.store import Changed
+from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView
+from ottla.replica.partition import Partition, Role
+from ottla.testing.history import Place
+
+if TYPE_CHECKING:
+    from sim_world import World
+
+#: a healed cluster has all replicas in sync after this time
+_IN_SYNC_WITHIN_S = 40.0
+
+
+class StoreMirror:
+    """The metadata as the ensemble has it, and checks of every change."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.view = ClusterView()
+        ensemble = world.ensemble
+        publish = ensemble._publish
+
+        def publish_and_check(changes: list[Changed]) -> None:
+            self._apply(changes)
+            publish(changes)
+
+        ensemble._publish = publish_and_check  # type: ignore[method-assign]
+
+    def _apply(self, changes: list[Changed]) -> None:
+        controller_epoch = self.view.versions.get(CONTROLLER_EPOCH, 0)
+        for old, new in self.view.apply(changes).topics:
+            if old is not None and new is not None and old.topic_id == new.topic_id:
+                for number, (before, after) in enumerate(zip(old.partitions, new.partitions, strict=False)):
+                    self._compare(Place(new.name, number), before, after)
+            for number, state in enumerate(new.partitions if new is not None else ()):
+                assert new is not None
+                self._check(Place(new.name, number), state)
+        if self.view.versions.get(CONTROLLER_EPOCH, 0) < controller_epoch:
+            self._world.violation("controller-epoch-moved-back", f"it was {controller_epoch}")
+
+    def _compare(self, place: Place, before: PartitionView, after: PartitionView) -> None:
+        if before == after:
+            return
+        self._world.trace(
+            f"state of {place}: leader {after.leader} epoch {after.leader_epoch} isr {list(after.isr)} "
+            f"partition epoch {after.partition_epoch} elr {list(after.elr)} unclean {[tuple(e) for e in after.unclean]}"
+        )
+        if after.leader_epoch < before.leader_epoch or after.partition_epoch <= before.partition_epoch:
+            line = f"{place}: from {before.leader_epoch}/{before.partition_epoch}"
+            self._say("store-epoch-moved-back", f"{line} to {after.leader_epoch}/{after.partition_epoch}")
+        if after.leader != before.leader and after.leader_epoch == before.leader_epoch:
+            self._say("leader-without-epoch", f"{place}: from {before.leader} to {after.leader}")
+
+    def _check(self, place: Place, state: PartitionView) -> None:
+        if state.leader != NO_LEADER and state.leader not in state.isr:
+            self._say("leader-not-in-sync", f"{place}: leader {state.leader}, ISR {list(state.isr)}")
+        if not state.isr or not {*state.isr, *state.elr} <= {*state.replicas}:
+            self._say("isr-invalid", f"{place}: ISR {list(state.isr)}, ELR {list(state.elr)} of {list(state.replicas)}")
+
+    def _say(self, name: str, line: str) -> None:
+        self._world.violation(name, line)
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    def leader_of(self, place: Place) -> int | None:
+        """Return the broker that leads a partition; None if there is none."""
+        topic = self.view.topics.get(place.topic)
+        if topic is None or place.partition >= len(topic.partitions):
+            return None
+        leader = topic.partitions[place.partition].leader
+        return None if leader == NO_LEADER else leader
+
+    def partitions(self) -> Iterator[tuple[Place, PartitionView]]:
+        for topic in self.view.topics.values():
+            for number, state in enumerate(topic.partitions):
+                yield Place(topic.name, number), state
+
+    def out_of_sync(self) -> list[str]:
+        """Return what keeps partitions from having a leader and all replicas in sync."""
+        return [
+            f"{place}: leader {state.leader}, ISR {list(state.isr)} of {list(state.replicas)}"
+            for place, state in self.partitions()
+            if state.leader == NO_LEADER or set(state.isr) != set(state.replicas)
+        ]
+
+    def lost_logs_of(self, broker: int) -> bool:
+        """Return whether the store lists the broker's log of some partition as lost or as an older copy."""
+        return any(
+            end.broker == broker and end.end_offset < 0 for _, state in self.partitions() for end in state.unclean
+        )
+
+
+class ReplicationInvariants:
+    """What replication promises."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.store = StoreMirror(world)
+        #: the broker that leads, by partition and leader epoch
+        self._leaders: dict[tuple[Place, int], int] = {}
+        #: the highest offset that acks=all acknowledged
+        self._acknowledged: dict[Place, int] = {}
+        #: the highest high watermark that a reader was told, with the leader epoch
+        self._told: dict[Place, tuple[int, int]] = {}
+        #: the synced end of each replica when its process ended
+        self._synced: dict[tuple[int, Place], int] = {}
+        #: power failures so far
+        self.power_failures = 0
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def process_ends(self, host: BrokerHost, *, power_failed: bool) -> None:
+        self.power_failures += power_failed
+        for partition in host.broker.replicas.all() if host.broker is not None else ():
+            self._synced[host.broker_id, _place(partition)] = partition.log.synced_end_offset
+
+    def state_applied(self, host: BrokerHost, partition: Partition) -> None:
+        """A broker applied the store's state of a partition. Check a broker that begins to lead."""
+        if partition.role is not Role.LEADER:
+            return
+        place, epoch = _place(partition), partition.leader_epoch
+        known = self._leaders.get((place, epoch))
+        if known == host.broker_id:
+            return
+        if known is not None:
+            self._say("two-leaders", f"{place}: brokers {known} and {host.broker_id} in epoch {epoch}")
+            return
+        self._leaders[place, epoch] = host.broker_id
+        end = partition.log.log_end_offset
+        self._world.trace(f"{host.name} leads {place} in epoch {epoch} from offset {end}")
+        acknowledged = self._acknowledged.get(place, -1)
+        if acknowledged >= end:
+            line = f"{place}: {host.name} leads from offset {end}, but acks=all acknowledged offset {acknowledged}"
+            self._say("leader-lacks-acknowledged", line)
+        told_epoch, told = self._told.get(place, (-1, -1))
+        if told > end and told_epoch < epoch:
+            if not self.power_failures:
+                line = f"{place}: {host.name} leads from offset {end}, but a reader was told the high watermark {told}"
+                self._say("leader-below-high-watermark", line)
+            self._told[place] = told_epoch, end
+        if self.power_failures:
+            self._world.history.forget_unsynced(
+                lambda where, offset: where == place and offset >= end and offset > acknowledged
+            )
+
+    def acknowledged(self, place: Place, offset: int) -> None:
+        """A producer got an acknowledgement of acks=all: enough replicas have synced the record."""
+        self._acknowledged[place] = max(offset, self._acknowledged.get(place, -1))
+        ends = {}
+        for number, host in self._world.hosts.items():
+            partition = host.broker.replicas.find(*place) if host.broker is not None else None
+            running = partition.log.synced_end_offset if partition is not None else -1
+            ends[number] = max(running, self._synced.get((number, place), -1))
+        synced = sum(end > offset for end in ends.values())
+        if synced < self._world.min_in_sync:
+            self._say("acknowledged-unsynced", f"{place}: offset {offset} is synced on {synced} replicas, {ends}")
+
+    def told_before(self, place: Place) -> tuple[int, int]:
+        """Return the leader epoch and the high watermark that readers know when they send a Fetch."""
+        return self._told.get(place, (-1, -1))
+
+    def told(self, place: Place, epoch: int, high_watermark: int, before: tuple[int, int]) -> None:
+        """A reader was told a high watermark by the leader of ``epoch``; it had sent its request at ``before``."""
+        if before[0] <= epoch and high_watermark < before[1]:
+            line = f"{place}: {high_watermark} in epoch {epoch} after {before[1]} in epoch {before[0]}"
+            self._say("told-high-watermark-moved-back", line)
+        self._told[place] = max(self.told_before(place), (epoch, high_watermark), key=lambda each: each[1])
+
+    def sample(self) -> None:
+        """No two brokers lead a partition in one epoch; a leader has all committed records of its in-sync replicas."""
+        leaders: dict[tuple[Place, int], int] = {}
+        for host in self._world.hosts.values():
+            if host.is_ready and host.broker is not None:
+                for partition in host.broker.replicas.all():
+                    if partition.role is Role.LEADER:
+                        key = _place(partition), partition.leader_epoch
+                        if leaders.setdefault(key, host.broker_id) != host.broker_id:
+                            self._say("two-leaders", f"{key[0]}: {leaders[key]} and {host.broker_id} in {key[1]}")
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    async def wait_until_in_sync(self) -> None:
+        """Wait until all replicas are in sync and have the same end; report a violation if that takes too long."""
+        until = self._world.loop.time() + _IN_SYNC_WITHIN_S
+        while True:
+            missing = self.store.out_of_sync() or self._differing_ends()
+            if not missing:
+                return
+            if self._world.loop.time() >= until:
+                self._say("not-in-sync", f"{_IN_SYNC_WITHIN_S:.0f} s after the last fault: {'; '.join(missing[:3])}")
+                return
+            await asyncio.sleep(0.2)
+
+    def _replicas(self, place: Place) -> dict[int, Partition]:
+        found = {}
+        for number, host in self._world.hosts.items():
+            partition = host.broker.replicas.find(*place) if host.broker is not None and host.is_ready else None
+            if partition is not None:
+                found[number] = partition
+        return found
+
+    def _differing_ends(self) -> list[str]:
+        lines = []
+        for place in self._world.places:
+            replicas = self._replicas(place)
+            ends = {number: each.log.written_end_offset for number, each in replicas.items()}
+            marks = {number: each.high_watermark for number, each in replicas.items()}
+            if len(set(ends.values()) | set(marks.values())) > 1 or len(ends) < self._world.replication_factor:
+                lines.append(f"{place}: ends {ends}, high watermarks {marks}")
+        return lines
+
+    def at_end(self) -> None:
+        """All replicas of a partition are byte-identical below the high watermark, and so are their leader epochs."""
+        for place in self._world.places:
+            replicas = self._replicas(place)
+            leader = replicas.get(self.store.leader_of(place) or -1)
+            if leader is None:
+                continue
+            expected = _content(leader, leader.high_watermark)
+            for number, replica in replicas.items():
+                if replica is not leader:
+                    line = f"{place}: broker {number} and the leader {leader.broker_id}"
+                    self._compare_replicas(line, expected, _content(replica, leader.high_watermark))
+                    if _epochs(replica, leader.high_watermark) != _epochs(leader, leader.high_watermark):
+                        self._say("epochs-differ", f"{line}: {_epochs(replica, 1 << 60)}, {_epochs(leader, 1 << 60)}")
+
+    def _compare_replicas(self, line: str, expected: dict[int, bytes], found: dict[int, bytes]) -> None:
+        for offset in sorted({*expected, *found}):
+            if expected.get(offset) != found.get(offset):
+                self._say("replicas-differ", f"{line} have different batches at offset {offset}")
+                return
+
+    def _say(self, name: str, line: str) -> None:
+        self._world.violation(name, line)
+
+
+def _place(partition: Partition) -> Place:
+    return Place(partition.name.topic, partition.name.partition)
+
+
+def _content(partition: Partition, end_offset: int) -> dict[int, bytes]:
+    """Return the batches of a replica below an offset by their base offsets."""
+    return {
+        header.base_offset: content for header, content in batches_of(partition.log) if header.base_offset < end_offset
+    }
+
+
+def _epochs(partition: Partition, end_offset: int) -> list[tuple[int, int]]:
+    """Return the leader epochs of a replica's log that have records below an offset, with their start offsets."""
+    epochs: Any = partition.log.epochs
+    pairs = list(zip(epochs.epochs, epochs.starts, strict=True))
+    return [pair for pair in pairs if pair[1] < end_offset]

@@ -1,0 +1,179 @@
+"""The simulated world does what its faults say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from sim_host import SimulatedDisk
+from sim_loop import START_S, Life, VirtualLoop, run_in_life
+from sim_network import HostNetwork, SimulatedNetwork
+from sim_world import World
+
+from ottla.cluster.schema import state_path
+from ottla.cluster.store import Create, Node, Put
+from ottla.model.types import Endpoint
+
+
+class Echo(asyncio.BufferedProtocol):
+    """Sends back what it receives; ``received`` has all of it."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(1000)
+        self.received = b""
+        self.lost: list[Exception | None] = []
+        self.answers = False
+        self.transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._buffer[:nbytes])
+        self.received += data
+        if self.answers:
+            self.transport.write(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(exc)
+
+
+class TwoHosts:
+    """A server and a client on two hosts, each in a process of its own."""
+
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        self.network = SimulatedNetwork(self.loop, Random(1), lambda line: None)
+        self.lives = {name: Life(name) for name in ("a", "b")}
+        self.server, self.client = Echo(), Echo()
+        self.server.answers = True
+
+    def connect(self) -> None:
+        endpoint = Endpoint("", "b", 9092)
+
+        async def serve() -> None:
+            listener = HostNetwork(self.network, "b", SimulatedDisk()).bind(endpoint)
+            await listener.serve(self.loop, lambda: self.server)
+
+        async def open_connection() -> None:
+            await HostNetwork(self.network, "a", SimulatedDisk()).connect(endpoint, lambda: self.client)
+
+        for name, work in (("b", serve), ("a", open_connection)):
+            self.loop.run_until_complete(run_in_life(self.lives[name], self.loop.create_task, work()))
+
+    def wait(self, seconds: float) -> None:
+        self.loop.run_until_complete(asyncio.wait_for(asyncio.sleep(seconds), None))
+
+
+@pytest.fixture
+def hosts() -> Any:
+    hosts = TwoHosts()
+    hosts.connect()
+    yield hosts
+    hosts.loop.close()
+
+
+def test_brokers_exchange_bytes(hosts: TwoHosts) -> None:
+    hosts.client.transport.write(b"hello")
+    hosts.wait(1)
+    assert hosts.server.received == hosts.client.received == b"hello"
+
+
+def test_connection_without_a_listener_is_refused(hosts: TwoHosts) -> None:
+    network = HostNetwork(hosts.network, "a", SimulatedDisk())
+    with pytest.raises(ConnectionRefusedError):
+        hosts.loop.run_until_complete(network.connect(Endpoint("", "b", 1), Echo))
+
+
+def test_bytes_wait_while_their_direction_is_cut(hosts: TwoHosts) -> None:
+    hosts.network.cut("b", "a")
+    hosts.client.transport.write(b"hello")
+    hosts.wait(5)
+    assert (hosts.server.received, hosts.client.received) == (b"hello", b"")
+    hosts.network.heal("b", "a")
+    hosts.wait(1)
+    assert hosts.client.received == b"hello"
+
+
+def test_paused_process_receives_bytes_when_it_goes_on(hosts: TwoHosts) -> None:
+    hosts.loop.pause_life(hosts.lives["b"])
+    hosts.client.transport.write(b"hello")
+    hosts.wait(5)
+    assert hosts.server.received == b""
+    assert hosts.client.lost == []
+    hosts.loop.resume_life(hosts.lives["b"])
+    hosts.wait(1)
+    assert hosts.server.received == hosts.client.received == b"hello"
+
+
+def test_timer_of_a_paused_process_runs_late() -> None:
+    loop = VirtualLoop()
+    life = Life("process")
+    ran: list[float] = []
+    run_in_life(life, loop.call_later, 1.0, lambda: ran.append(loop.time() - START_S))
+    loop.pause_life(life)
+    loop.call_later(7.0, loop.resume_life, life)
+    loop.run_until_complete(asyncio.wait_for(asyncio.sleep(9), None))
+    assert ran == [7.0]
+    loop.close()
+
+
+def test_process_that_is_killed_while_it_is_paused_runs_nothing(hosts: TwoHosts) -> None:
+    hosts.loop.pause_life(hosts.lives["b"])
+    hosts.client.transport.write(b"hello")
+    hosts.wait(1)
+    hosts.loop.end_life(hosts.lives["b"])
+    hosts.loop.resume_life(hosts.lives["b"])
+    hosts.wait(1)
+    assert hosts.server.received == b""
+
+
+@pytest.mark.parametrize("lose_bytes", [False, True], ids=["kill", "power-failure"])
+@pytest.mark.parametrize("ended", ["a", "b"])
+def test_peer_of_a_process_that_ended_loses_its_connection(hosts: TwoHosts, ended: str, lose_bytes: bool) -> None:
+    hosts.loop.end_life(hosts.lives[ended])
+    hosts.network.end_host(ended, lose_bytes=lose_bytes)
+    hosts.wait(10)
+    peer, other = (hosts.server, hosts.client) if ended == "a" else (hosts.client, hosts.server)
+    assert (len(peer.lost), len(other.lost)) == (1, 0)
+
+
+def _state(leader: int, leader_epoch: int, isr: list[int], partition_epoch: int) -> bytes:
+    return json.dumps({"version": 2, "partitions": [[leader, leader_epoch, isr, partition_epoch]]}).encode()
+
+
+@pytest.mark.parametrize(("state", "violation"), [
+    ((1, 5, [1, 2, 3], 8), None),
+    ((2, 6, [2, 3], 8), None),
+    ((-1, 6, [1], 8), None),
+    ((2, 5, [2, 3], 8), "leader-without-epoch"),
+    ((1, 4, [1, 2], 8), "store-epoch-moved-back"),
+    ((1, 5, [1, 2, 3], 7), "store-epoch-moved-back"),
+    ((1, 5, [2, 3], 8), "leader-not-in-sync"),
+    ((1, 5, [1, 4], 8), "isr-invalid"),
+])  # fmt: skip
+def test_change_of_a_partition_in_the_store_is_checked(
+    state: tuple[int, int, list[int], int], violation: str | None
+) -> None:
+    world = World(1, brokers=3)
+    topic = {"version": 3, "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ", "partitions": {"0": [1, 2, 3]}}
+    store = world.ensemble.connect("test")
+    paths = [Create(path) for path in ("/brokers", "/brokers/topics")]
+    world.ensemble.multi(store, [
+        *paths, Create("/brokers/topics/t", json.dumps(topic).encode()),
+        Create(state_path("t"), _state(1, 5, [1, 2], 7)),
+    ])  # fmt: skip
+    assert world.violations == {}
+    node: Node = world.ensemble.tree()[state_path("t")]
+    world.ensemble.multi(store, [Put(state_path("t"), _state(*state), node.version)])
+    assert list(world.violations) == ([violation] if violation else [])
+    world.loop.close()
