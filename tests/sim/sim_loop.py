@@ -52,6 +52,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._clock_resolution = 1e-9
         self._selector = self
         self._coroutines: list[Any] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        #: called with the exception of a callback
+        self.on_exception: Callable[[str, BaseException], None] = lambda text, error: None
         #: the time that a round of callbacks takes
         self.round_s = 0.0
         #: rounds of callbacks since the clock last advanced
@@ -144,7 +147,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
         # The tasks of a killed process never end. asyncio would report that when they are garbage-collected.
         task._log_destroy_pending = False
         self._coroutines.append(coro)
+        self._tasks.append(task)
         return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None:
+            self.on_exception(str(context.get("message")), error)
+
+    def report_failed_tasks(self) -> None:
+        """Call ``on_exception`` for each task that ended with an exception that no code has seen."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task._log_traceback:
+                task._log_traceback = False
+                error = task.exception()
+                assert error is not None
+                self.on_exception(f"task {task.get_name()}", error)
 
     def close(self) -> None:
         """Close the loop and the coroutines of all tasks, so that none is closed during another run."""
@@ -155,6 +173,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 with contextlib.suppress(Exception):
                     coroutine.close()
             self._coroutines.clear()
+        self._tasks.clear()
         super().close()
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sim_world import World
 
 #: a healed cluster has all replicas in sync after this time
-_IN_SYNC_WITHIN_S = 40.0
+IN_SYNC_WITHIN_S = 40.0
 
 
 class StoreMirror:
@@ -115,8 +115,8 @@ class ReplicationInvariants:
     def __init__(self, world: World) -> None:
         self._world = world
         self.store = StoreMirror(world)
-        #: the broker that leads, by partition and leader epoch
-        self._leaders: dict[tuple[Place, int], int] = {}
+        #: the broker that leads, and the number of its start, by partition and leader epoch
+        self._leaders: dict[tuple[Place, int], tuple[int, int]] = {}
         #: the highest offset that acks=all acknowledged
         self._acknowledged: dict[Place, int] = {}
         #: the highest high watermark that a reader was told, with the leader epoch
@@ -137,14 +137,14 @@ class ReplicationInvariants:
         """A broker applied the store's state of a partition. Check a broker that begins to lead."""
         if partition.role is not Role.LEADER:
             return
-        place, epoch = _place(partition), partition.leader_epoch
+        place, epoch, process = _place(partition), partition.leader_epoch, (host.broker_id, host.starts)
         known = self._leaders.get((place, epoch))
-        if known == host.broker_id:
+        if known == process:
             return
-        if known is not None:
-            self._say("two-leaders", f"{place}: brokers {known} and {host.broker_id} in epoch {epoch}")
+        if known is not None and known[0] != host.broker_id:
+            self._say("two-leaders", f"{place}: brokers {known[0]} and {host.broker_id} in epoch {epoch}")
             return
-        self._leaders[place, epoch] = host.broker_id
+        self._leaders[place, epoch] = process
         end = partition.log.log_end_offset
         self._world.trace(f"{host.name} leads {place} in epoch {epoch} from offset {end}")
         acknowledged = self._acknowledged.get(place, -1)
@@ -200,13 +200,13 @@ class ReplicationInvariants:
 
     async def wait_until_in_sync(self) -> None:
         """Wait until all replicas are in sync and have the same end; report a violation if that takes too long."""
-        until = self._world.loop.time() + _IN_SYNC_WITHIN_S
+        until = self._world.loop.time() + IN_SYNC_WITHIN_S
         while True:
             missing = self.store.out_of_sync() or self._differing_ends()
             if not missing:
                 return
             if self._world.loop.time() >= until:
-                self._say("not-in-sync", f"{_IN_SYNC_WITHIN_S:.0f} s after the last fault: {'; '.join(missing[:3])}")
+                self._say("not-in-sync", f"{IN_SYNC_WITHIN_S:.0f} s after the last fault: {'; '.join(missing[:3])}")
                 return
             await asyncio.sleep(0.2)
 

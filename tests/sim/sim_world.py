@@ -21,10 +21,11 @@ from sim_loop import START_S, ContextLoop, Stuck, VirtualLoop
 from sim_network import SimulatedNetwork
 from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
 from sim_readers import FinalReader, Reader
-from sim_replication import ReplicationInvariants
+from sim_replication import IN_SYNC_WITHIN_S, ReplicationInvariants
 
 from ottla.coordinator import runtime
 from ottla.model.types import TopicPartition
+from ottla.testing.disk import DiskCut
 from ottla.testing.history import History, Outcome, Place, Recorder, check
 from ottla.testing.metadata_store import SimulatedEnsemble
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -95,6 +96,7 @@ class World:
         self._hash = hashlib.sha256()
         self._lines: list[str] = []
         self.loop = VirtualLoop()
+        self.loop.on_exception = self._code_failed
         self.rng = Random(f"{seed}/world")
         self.network = SimulatedNetwork(self.loop, Random(f"{seed}/network"), self.trace)
         self.ensemble = SimulatedEnsemble(
@@ -175,6 +177,13 @@ class World:
     def _process_failed(self, host: BrokerHost, error: Exception) -> None:
         self.violation("process-failed", f"{host.name}: {type(error).__name__}: {error}")
 
+    def _code_failed(self, where: str, error: BaseException) -> None:
+        """A callback or a task ended with an exception. A process that is killed while it writes ends with DiskCut."""
+        if not isinstance(error, DiskCut):
+            last = traceback.extract_tb(error.__traceback__)[-1:]
+            place = f" in {last[0].name}, line {last[0].lineno}" if last else ""
+            self.violation("exception", f"{where}: {type(error).__name__}: {error}{place}")
+
     def _loaded(self, host: BrokerHost, logs: Mapping[TopicPartition, Any]) -> None:
         """The logs of a host were opened and are synced: what a power failure took from them is known now."""
         own = {place: offset for (number, place), offset in self._unsynced_from.items() if number == host.broker_id}
@@ -205,6 +214,8 @@ class World:
             self._failed("final", error)
             if self._on_line is not None:
                 self._on_line(traceback.format_exc())
+        else:
+            self.loop.report_failed_tasks()
         finally:
             runtime._LOAD_STEP_BYTES = load_step_bytes
             self.loop.close()
@@ -232,12 +243,13 @@ class World:
         self.is_over = True
         self.faults.heal()
         self._healed_at = self.loop.time()
+        progress_s = PROGRESS_S + (IN_SYNC_WITHIN_S if self.is_cluster else 0)
         try:
-            async with asyncio.timeout(PROGRESS_S):
+            async with asyncio.timeout(progress_s):
                 await self._finish(tasks)
         except TimeoutError:
             late = [task.get_name() for task in tasks if not task.done()]
-            self.violation("no-progress", f"not complete after {PROGRESS_S:.0f} s: {late or 'the final reader'}")
+            self.violation("no-progress", f"not complete after {progress_s:.0f} s: {late or 'the final reader'}")
         watching.cancel()
         for task in tasks:
             if task.done() and task.exception() is not None:

@@ -127,6 +127,26 @@ def test_timer_of_a_paused_process_runs_late() -> None:
     loop.close()
 
 
+def test_exceptions_of_callbacks_and_tasks_are_violations() -> None:
+    world = World(1)
+
+    async def fail() -> None:
+        raise ValueError("from a task")
+
+    async def main() -> None:
+        world.loop.call_soon(int, "from a callback")
+        tasks = [asyncio.create_task(fail(), name="failing")]
+        await asyncio.sleep(1)
+        assert tasks[0].done()
+
+    world.loop.run_until_complete(main())
+    world.loop.report_failed_tasks()
+    world.loop.close()
+    lines = world.violations["exception"]
+    assert [("a callback" in lines[0], "a task" in lines[1])] == [(True, True)]
+    assert "task failing: ValueError" in lines[1]
+
+
 def test_process_that_is_killed_while_it_is_paused_runs_nothing(hosts: TwoHosts) -> None:
     hosts.loop.pause_life(hosts.lives["b"])
     hosts.client.transport.write(b"hello")
