@@ -3,6 +3,9 @@
 v4 isolation level. v5 log start offset. v7 fetch sessions. v9 current leader epoch. v11 rack. v12 flexible, last
 fetched epoch. v13 topic ids. v15 replica state as a tagged field. v16 node endpoints. v17 directory id of a replica.
 v18 high watermark of a follower as a tagged field.
+
+A follower of this broker also sends, as a tagged field of each partition, the offset up to which it has synced its log
+(`replica_fetch.py`). Apache Kafka has no field for it, and ignores tags that it does not know.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import NamedTuple
 from ottla.wire.codec import REQUEST_ELEMENTS_MAX, WireError
 from ottla.wire.frame import (
     HEADER_TAGS_MAX,
+    TAGS_MAX,
     Buffer,
     read_compact_length,
     read_uvarint,
@@ -25,6 +29,11 @@ FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
 SESSIONS_FROM = 7
 RACK_FROM = 11
+#: versions in which the replica id is a tagged field
+REPLICA_STATE_FROM = 15
+REPLICA_STATE_TAG = 1
+#: tag of the offset up to which a follower has synced its log; far above those that Kafka assigns
+SYNCED_END_OFFSET_TAG = 10_000
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -36,6 +45,8 @@ _PARTITION_V4 = Struct(">iqi")
 _PARTITION_V5 = Struct(">iqqi")
 _PARTITION_V9 = Struct(">iiqqi")
 _PARTITION_V12 = Struct(">iiqiqi")
+REPLICA_STATE = Struct(">iq")
+_INT64 = Struct(">q")
 
 
 class FetchPartition(NamedTuple):
@@ -47,6 +58,8 @@ class FetchPartition(NamedTuple):
     last_fetched_epoch: int
     log_start_offset: int
     size_bytes_max: int
+    #: the follower has synced everything below it; -1 if it was not sent
+    synced_end_offset: int = -1
 
 
 class FetchRequest(NamedTuple):
@@ -60,6 +73,9 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     topics: list[tuple[bytes, list[FetchPartition]]]
     forgotten: list[tuple[bytes, list[int]]]
+    #: the broker that copies the log, and the epoch of its registration; -1 for a consumer
+    replica_id: int = -1
+    replica_epoch: int = -1
 
 
 def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequest:
@@ -69,14 +85,17 @@ def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequ
     if flexible:
         position = skip_tags(buffer, position, end, HEADER_TAGS_MAX)
     session_id, session_epoch = 0, -1
-    if version >= 15:
+    replica_id = replica_epoch = -1
+    if version >= REPLICA_STATE_FROM:
         wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = _START_V15.unpack_from(buffer, position)
         position += _START_V15.size
     elif version >= SESSIONS_FROM:
-        _, wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = _START_V7.unpack_from(buffer, position)
+        replica_id, wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = _START_V7.unpack_from(
+            buffer, position
+        )
         position += _START_V7.size
     else:
-        _, wait_ms, min_bytes, max_bytes, isolation = _START_V4.unpack_from(buffer, position)
+        replica_id, wait_ms, min_bytes, max_bytes, isolation = _START_V4.unpack_from(buffer, position)
         position += _START_V4.size
     topics: list[tuple[bytes, list[FetchPartition]]] = []
     count, position = _read_count(buffer, position, end, flexible)
@@ -108,11 +127,58 @@ def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequ
     if version >= RACK_FROM:
         position = _skip_rack(buffer, position, flexible)
     if flexible:
+        if version >= REPLICA_STATE_FROM and position < end and buffer[position]:
+            replica_id, replica_epoch = _read_replica_state(buffer, position, end)
         position = skip_tags(buffer, position, end)
     if position > end:
         # What was read there is another request's.
         raise WireError("the request does not end within the frame")
-    return FetchRequest(wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics, forgotten)
+    return FetchRequest(
+        wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics, forgotten, replica_id,
+        replica_epoch,
+    )  # fmt: skip
+
+
+def _read_replica_state(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
+    """Return replica id and replica epoch from the tagged fields of a request; -1 and -1 if they are absent."""
+    found = find_tag(buffer, position, end, REPLICA_STATE_TAG)
+    if found is None:
+        return -1, -1
+    start, size = found
+    if size < REPLICA_STATE.size:
+        raise WireError(f"a replica state of {size} bytes")
+    replica_id, replica_epoch = REPLICA_STATE.unpack_from(buffer, start)
+    return replica_id, replica_epoch
+
+
+def _read_synced_end_offset(buffer: Buffer, position: int, end: int) -> int:
+    found = find_tag(buffer, position, end, SYNCED_END_OFFSET_TAG)
+    if found is None:
+        return -1
+    start, size = found
+    if size != _INT64.size:
+        raise WireError(f"a synced end offset of {size} bytes")
+    return int(_INT64.unpack_from(buffer, start)[0])
+
+
+def find_tag(buffer: Buffer, position: int, end: int, tag: int) -> tuple[int, int] | None:
+    """Return position and size of one tagged field of the section at ``position``; None if it is absent.
+
+    Raise WireError or IndexError if the section is malformed.
+    """
+    count, position = read_uvarint(buffer, position)
+    if count > TAGS_MAX:
+        raise WireError(f"{count} tagged fields")
+    found = None
+    for _ in range(count):
+        number, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        if number == tag:
+            found = position, size
+        position += size
+        if position > end:
+            raise WireError("a tagged field does not end within the frame")
+    return found
 
 
 def _read_topic(buffer: Buffer, position: int, end: int, version: int) -> tuple[bytes, int]:
@@ -136,8 +202,15 @@ def _read_partitions(buffer: Buffer, position: int, end: int, version: int) -> t
         unpack, size = _PARTITION_V12.unpack_from, _PARTITION_V12.size
         for _ in range(count):
             index, epoch, offset, last_epoch, log_start, max_bytes = unpack(buffer, position)
-            partitions.append(FetchPartition(index, epoch, offset, last_epoch, log_start, max_bytes))
-            position = skip_tags(buffer, position + size, end)
+            position += size
+            if position < end and not buffer[position]:
+                partitions.append(FetchPartition(index, epoch, offset, last_epoch, log_start, max_bytes))
+                position += 1
+                continue
+            following = skip_tags(buffer, position, end)
+            synced = _read_synced_end_offset(buffer, position, end)
+            partitions.append(FetchPartition(index, epoch, offset, last_epoch, log_start, max_bytes, synced))
+            position = following
         return partitions, position
     shape = _PARTITION_V9 if version >= 9 else _PARTITION_V5 if version >= 5 else _PARTITION_V4
     following = position + count * shape.size

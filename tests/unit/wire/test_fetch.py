@@ -36,7 +36,7 @@ def meaning(request: FetchRequest, version: int) -> Any:
                 (
                     p.partition, p.current_leader_epoch if version >= 9 else -1, p.fetch_offset,
                     p.last_fetched_epoch if version >= 12 else -1, p.log_start_offset if version >= 5 else -1,
-                    p.partition_max_bytes,
+                    p.partition_max_bytes, -1,
                 )
                 for p in topic.partitions
             ],
@@ -47,8 +47,15 @@ def meaning(request: FetchRequest, version: int) -> Any:
     forgotten = [(key(topic), list(topic.partitions)) for topic in request.forgotten_topics_data]
     return (
         request.max_wait, request.min_bytes, request.max_bytes, request.isolation_level == 1, *session, topics,
-        forgotten if version >= 7 else [],
+        forgotten if version >= 7 else [], *_replica(request, version),
     )  # fmt: skip
+
+
+def _replica(request: FetchRequest, version: int) -> tuple[int, int]:
+    if version < 15:
+        return request.replica_id, -1
+    state = request.replica_state
+    return (state.replica_id, state.replica_epoch) if state is not None else (-1, -1)
 
 
 @every_version

@@ -1,0 +1,146 @@
+"""Fetch v17 as a follower sends it, and the reply as a follower reads it. Records are views into the reply.
+
+The replica state is a tagged field of the request (tag 1): replica id and broker epoch. Each partition may carry the
+offset up to which the follower has synced its log (tag 10000, an int64). A partition with a maximum of 0 bytes only
+reports offsets: the leader keeps the fetch offset that it knows, and sends no records for this row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from ottla.wire.codec import WireError
+from ottla.wire.fetch import REPLICA_STATE, REPLICA_STATE_TAG, SYNCED_END_OFFSET_TAG, find_tag
+from ottla.wire.frame import read_uvarint, skip_tags, write_uvarint
+
+VERSION = 17
+_FETCH = 1
+_DIVERGING_TAG = 0
+
+_HEADER = Struct(">hhih")
+_START = Struct(">iiibii")
+_ROW = Struct(">iiqiqi")
+_INT32 = Struct(">i")
+_INT64 = Struct(">q")
+_NO_TAGS = b"\0"
+_SYNCED_TAG_START = b"\1" + write_uvarint(SYNCED_END_OFFSET_TAG) + b"\x08"
+_NO_RACK = b"\1"
+
+_REPLY_START = Struct(">ihi")
+# index, error code, high watermark, last stable offset, log start offset
+_REPLY_ROW = Struct(">ihqqq")
+_ABORTED_BYTES = 17
+_DIVERGING = Struct(">iq")
+
+
+class FollowerRow(NamedTuple):
+    """One partition of a follower's request."""
+
+    partition: int
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    #: 0: report the offsets only
+    size_bytes_max: int
+    synced_end_offset: int
+
+
+class FetchedRow(NamedTuple):
+    """One partition of the leader's reply."""
+
+    topic_id: bytes
+    partition: int
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+    #: epoch and end offset where the follower's log leaves the leader's
+    diverging: tuple[int, int] | None
+    records: memoryview
+
+
+class FetchedRows(NamedTuple):
+    """The leader's reply."""
+
+    error_code: int
+    session_id: int
+    rows: list[FetchedRow]
+
+
+def follower_fetch(
+    correlation_id: int, client_id: bytes, *, replica_id: int, replica_epoch: int, max_wait_ms: int, min_bytes: int,
+    size_bytes_max: int, session_id: int, session_epoch: int, topics: Mapping[bytes, Sequence[FollowerRow]],
+    forgotten: Mapping[bytes, Sequence[int]],
+) -> bytes:  # fmt: skip
+    """Return header and body of a request, without the size; topics are given by their ids."""
+    out = [
+        _HEADER.pack(_FETCH, VERSION, correlation_id, len(client_id)), client_id, _NO_TAGS,
+        _START.pack(max_wait_ms, min_bytes, size_bytes_max, 0, session_id, session_epoch),
+        write_uvarint(len(topics) + 1),
+    ]  # fmt: skip
+    for topic_id, rows in topics.items():
+        out.append(topic_id)
+        out.append(write_uvarint(len(rows) + 1))
+        for row in rows:
+            out.append(_ROW.pack(*row[:6]))
+            out.append(_SYNCED_TAG_START)
+            out.append(_INT64.pack(row.synced_end_offset))
+        out.append(_NO_TAGS)
+    out.append(write_uvarint(len(forgotten) + 1))
+    for topic_id, numbers in forgotten.items():
+        out.append(topic_id)
+        out.append(write_uvarint(len(numbers) + 1))
+        out.extend(map(_INT32.pack, numbers))
+        out.append(_NO_TAGS)
+    out.append(_NO_RACK)
+    state = REPLICA_STATE.pack(replica_id, replica_epoch) + _NO_TAGS
+    out += [b"\1", write_uvarint(REPLICA_STATE_TAG), write_uvarint(len(state)), state]
+    return b"".join(out)
+
+
+def parse_reply(reply: memoryview) -> FetchedRows:
+    """Parse a reply without its size. Raise WireError if it is malformed. Records are not copied."""
+    try:
+        end = len(reply)
+        position = skip_tags(reply, 4, end)
+        _, error_code, session_id = _REPLY_START.unpack_from(reply, position)
+        position += _REPLY_START.size
+        rows: list[FetchedRow] = []
+        topics, position = read_uvarint(reply, position)
+        for _ in range(topics - 1):
+            topic_id = bytes(reply[position : position + 16])
+            count, position = read_uvarint(reply, position + 16)
+            for _ in range(count - 1):
+                row, position = _read_row(reply, position, end, topic_id)
+                rows.append(row)
+            position = skip_tags(reply, position, end)
+        if skip_tags(reply, position, end) != end:
+            raise WireError("the reply is longer than its fields")
+    except (IndexError, ValueError) as error:
+        raise WireError(f"a Fetch reply is malformed: {error}") from None
+    except StructError as error:
+        raise WireError(f"a Fetch reply ends early: {error}") from None
+    return FetchedRows(error_code, session_id, rows)
+
+
+def _read_row(reply: memoryview, position: int, end: int, topic_id: bytes) -> tuple[FetchedRow, int]:
+    number, error_code, high_watermark, _, log_start = _REPLY_ROW.unpack_from(reply, position)
+    aborted, position = read_uvarint(reply, position + _REPLY_ROW.size)
+    position += max(aborted - 1, 0) * _ABORTED_BYTES + 4  # 4: the preferred read replica
+    size, position = read_uvarint(reply, position)
+    following = position + max(size - 1, 0)
+    if following >= end:
+        raise WireError("records do not end within the reply")
+    records = reply[position:following]
+    diverging: tuple[int, int] | None = None
+    position = following + 1
+    if reply[following]:
+        position = skip_tags(reply, following, end)
+        found = find_tag(reply, following, end, _DIVERGING_TAG)
+        if found is not None:
+            epoch, end_offset = _DIVERGING.unpack_from(reply, found[0])
+            diverging = epoch, end_offset
+    return FetchedRow(topic_id, number, error_code, high_watermark, log_start, diverging, records), position
