@@ -52,6 +52,7 @@ from ottla.log.store import LogStore, PartitionSpec, check_owner, read_meta
 from ottla.model.errors import KafkaError, StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings
 from ottla.model.types import Endpoint, TopicPartition
+from ottla.net.client import BrokerClients
 from ottla.net.network import Listener, Network, SocketNetwork
 from ottla.net.server import Server
 from ottla.replica.manager import ReplicaManager
@@ -243,7 +244,10 @@ class Broker:
             advertised={endpoint.name: endpoint for endpoint in settings.advertised_endpoints},
         )  # fmt: skip
         self._coordination = Coordination(
-            services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes
+            services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes,
+            new_clients=lambda: BrokerClients(
+                self._loop, self._network, client_id=f"coordinator-{settings.broker_id}"
+            ),
         )  # fmt: skip
         self._metrics.groups = GroupMetrics(services, self._coordination)
         services.groups, services.transactions = self._coordination.runtime, self._coordination.transactions

@@ -11,16 +11,19 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from ottla.broker.apis.topics import create_internal_topic
+from ottla.broker.peer_requests import PeerRequests
 from ottla.broker.services import Services
 from ottla.cluster.store import StoreError
 from ottla.cluster.view import TopicView
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.coordinator.journal import JOURNAL_TOPIC, Rebalance, journal_key
 from ottla.coordinator.outcome import CoordinatorContext
+from ottla.coordinator.remote_markers import RemoteMarkers
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.env.tasks import Tasks
 from ottla.model.errors import KafkaError
 from ottla.model.records import Record, build_batch
+from ottla.net.client import BrokerClients
 from ottla.replica.partition import Partition, Role
 
 log = logging.getLogger(__name__)
@@ -69,8 +72,9 @@ class Coordination:
     """The coordinators of one broker and their periodic work."""
 
     def __init__(
-        self, services: Services, *, begin_turn: Callable[[], None], random_bytes: Callable[[int], bytes]
-    ) -> None:
+        self, services: Services, *, begin_turn: Callable[[], None], random_bytes: Callable[[int], bytes],
+        new_clients: Callable[[], BrokerClients],
+    ) -> None:  # fmt: skip
         self._services = services
         self._begin_turn = begin_turn
         self._tasks = Tasks()
@@ -87,9 +91,11 @@ class Coordination:
         }  # fmt: skip
         self.runtime = GroupRuntime(on_rebalance=self._note_rebalance, **parts)
         context.usage.shards = self.runtime.loaded_shards
+        self.peers = PeerRequests(services, new_clients)
+        self.remote_markers = RemoteMarkers(leader_of=self.peers.leader_of, send=self.peers.write_markers)
         self.markers = MarkerWriter(
             replicas=services.replicas, clock=services.clock, wheel=services.wheel, begin_turn=begin_turn,
-            on_written=self._marker_written, on_lost=self._marker_lost,
+            on_written=self._marker_written, on_lost=self._marker_lost, remote=self.remote_markers,
         )  # fmt: skip
         self.transactions = TransactionRuntime(markers=self.markers, **parts)
         now = services.clock.monotonic()
@@ -154,6 +160,8 @@ class Coordination:
         await self._tasks.stop()
         await self.runtime.stop()
         await self.transactions.stop()
+        await self.markers.stop()
+        self.peers.close()
 
     def _marker_written(self, partition: Partition, producer_id: int, commit: bool, end_offset: int) -> None:
         if partition.name.topic == OFFSETS_TOPIC:

@@ -102,7 +102,7 @@ def served_apis() -> dict[int, ServedApi]:
         24: ServedApi(0, 5, transactions.add_partitions_to_txn),
         25: ServedApi(0, 4, transactions.add_offsets_to_txn),
         26: ServedApi(0, 5, transactions.end_txn),
-        27: ServedApi(1, 1, transactions.write_txn_markers),
+        27: ServedApi(1, 2, transactions.write_txn_markers),
         28: ServedApi(0, 5, transactions.txn_offset_commit),
         32: ServedApi(1, 4, configs.describe_configs, large_reply=True),
         33: ServedApi(0, 2, configs.alter_configs),

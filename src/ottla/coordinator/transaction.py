@@ -530,6 +530,7 @@ class TransactionShard:
             coordinator_epoch=self._coordinator_epoch,
             commit=prepared.state == TransactionState.PREPARE_COMMIT,
             partitions=prepared.partitions,
+            transaction_version=prepared.client_transaction_version,
         )
 
     # -- expiration -----------------------------------------------------------------------------------------------

@@ -83,6 +83,8 @@ class Delivery:
     coordinator_epoch: int
     commit: bool
     partitions: tuple[TopicPartition, ...]
+    #: 2: the epoch of the markers is higher than that of the records, so it tells this transaction from the next one
+    transaction_version: int = 0
 
 
 @dataclass(slots=True)

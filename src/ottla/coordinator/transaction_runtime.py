@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.coordinator.outcome import Producer
+from ottla.coordinator.remote_markers import OBSOLETE, Progress, QueuedMarker, RemoteMarkers
 from ottla.coordinator.runtime import AnyOutcome, HostedShard, ShardRuntime
 from ottla.coordinator.transaction import TransactionShard
 from ottla.coordinator.transaction_records import (
@@ -27,7 +28,7 @@ from ottla.coordinator.transaction_records import (
 )
 from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
-from ottla.model.errors import ErrorCode, KafkaError, UnknownTopicOrPartition
+from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
@@ -42,8 +43,8 @@ _RETRY_S = 0.1
 _MARKERS_WAIT_S = 1.0
 #: a marker that is not durable after this time counts as failed
 _MARKER_TIMEOUT_S = 30.0
-#: a newer coordinator has ended the transaction, or a newer producer owns the producer id: no marker is needed
-_MARKER_OBSOLETE = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+#: the same for the markers of a WriteTxnMarkers request: shorter, because further markers of its sender wait behind it
+REQUEST_TIMEOUT_S = 4.0
 
 
 class TransactionRuntime(ShardRuntime[TransactionShard]):
@@ -159,13 +160,19 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
 
 
 class MarkerWriter:
-    """Appends markers to the partitions that this broker leads, and retries until they are durable."""
+    """Appends markers to partitions and retries until they are durable.
+
+    Markers for partitions that other brokers lead are sent to them.
+    """
 
     def __init__(
         self, *, replicas: ReplicaManager, clock: Clock, wheel: TimerWheel, begin_turn: Callable[[], None],
         on_written: Callable[[Partition, int, bool, int], None], on_lost: Callable[[Partition], None],
+        remote: RemoteMarkers | None = None,
     ) -> None:  # fmt: skip
         self._replicas = replicas
+        #: None on a broker without peers
+        self._remote = remote
         self._clock = clock
         self._wheel = wheel
         self._begin_turn = begin_turn
@@ -188,10 +195,10 @@ class MarkerWriter:
             self.write(progress, name)
         progress.call_done_if_complete()
 
-    def write(self, progress: _Progress, name: TopicPartition) -> None:
+    def write(self, progress: Progress, name: TopicPartition) -> None:
         """Append the marker of one partition, and retry later if that fails.
 
-        A deleted partition needs no marker. A partition that another broker leads does.
+        A deleted partition needs no marker. A marker for a partition that another broker leads is sent to it.
         """
         if not progress.is_awaited:
             return
@@ -202,8 +209,12 @@ class MarkerWriter:
         except UnknownTopicOrPartition:
             progress.remove(name)
             return
+        except NotLeaderOrFollower:
+            if self._remote is None or not self._remote.send(progress, name, self._retry_remote):
+                self.retry_later(progress, name)
+            return
         except KafkaError as error:
-            if error.code in _MARKER_OBSOLETE:
+            if error.code in OBSOLETE:
                 log.info("marker is not needed any more partition=%s error=%s", name, error)
                 progress.remove(name)
             else:
@@ -220,7 +231,7 @@ class MarkerWriter:
             end = self._append(partition, delivery)
         except KafkaError as error:
             return error.code
-        waiter = _SingleMarkerWaiter(asyncio.get_running_loop(), self._clock.monotonic() + _MARKER_TIMEOUT_S)
+        waiter = _SingleMarkerWaiter(asyncio.get_running_loop(), self._clock.monotonic() + REQUEST_TIMEOUT_S)
         self._replicas.wait(partition, partition.until(acks=-1), end, waiter)
         code = await waiter.code
         self.note_failure(partition, code)
@@ -228,11 +239,14 @@ class MarkerWriter:
 
     def _append(self, partition: Partition, delivery: Delivery) -> int:
         """Append a marker and return the offset after it. Raise KafkaError if the append failed."""
+        # Without enough replicas it would not become durable, and each retry would append another one.
+        partition.check_enough_replicas()
         self._begin_turn()
         producer = delivery.producer
         _, end = self._replicas.append_marker(
             partition, producer.producer_id, producer.epoch, commit=delivery.commit,
             coordinator_epoch=delivery.coordinator_epoch, now_ms=self._clock.wall_ms(),
+            transaction_version=delivery.transaction_version,
         )  # fmt: skip
         self.written += 1
         self._on_written(partition, producer.producer_id, delivery.commit, end)
@@ -243,9 +257,17 @@ class MarkerWriter:
         if error_code and error_code != ErrorCode.REQUEST_TIMED_OUT:
             self._on_lost(partition)
 
-    def retry_later(self, progress: _Progress, name: TopicPartition) -> None:
-        """Append the marker of one partition again after ``_RETRY_S``."""
+    def retry_later(self, progress: Progress, name: TopicPartition) -> None:
+        """Append or send the marker of one partition again after ``_RETRY_S``."""
         self._wheel.add(_MarkerRetry(self, progress, name), _RETRY_S)
+
+    def _retry_remote(self, marker: QueuedMarker) -> None:
+        self.retry_later(marker.progress, marker.name)
+
+    async def stop(self) -> None:
+        """Send no further marker to other brokers."""
+        if self._remote is not None:
+            await self._remote.stop()
 
 
 class _Progress:
@@ -283,7 +305,7 @@ class _MarkerWaiter:
 
     __slots__ = ("_partition", "_progress", "_writer", "deadline")
 
-    def __init__(self, writer: MarkerWriter, progress: _Progress, partition: Partition, deadline: float) -> None:
+    def __init__(self, writer: MarkerWriter, progress: Progress, partition: Partition, deadline: float) -> None:
         self._writer = writer
         self._progress = progress
         self._partition = partition
@@ -314,7 +336,7 @@ class _MarkerRetry:
 
     __slots__ = ("_name", "_progress", "_writer", "timer_bucket")
 
-    def __init__(self, writer: MarkerWriter, progress: _Progress, name: TopicPartition) -> None:
+    def __init__(self, writer: MarkerWriter, progress: Progress, name: TopicPartition) -> None:
         self._writer = writer
         self._progress = progress
         self._name = name

@@ -267,14 +267,15 @@ class Log:
         return base, last + 1
 
     def append_marker(
-        self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, now_ms: int
-    ) -> tuple[int, int]:
+        self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, now_ms: int,
+        transaction_version: int = 0,
+    ) -> tuple[int, int]:  # fmt: skip
         """Append the marker that ends the producer's transaction. Return the marker's offset and the offset after it.
 
         Raise the KafkaError for the reply, or OSError; the log is then unchanged. Like Kafka, append the marker even
         if no transaction is open, because a newer epoch in the marker fences the producer.
         """
-        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
         batch = marker_batch(
             producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch, timestamp=now_ms
         )

@@ -246,12 +246,19 @@ class Producers:
 
     # -- markers --------------------------------------------------------------------------------------------------
 
-    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
-        """Raise a KafkaError if the marker's producer epoch or coordinator epoch is older than the known one."""
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int = 0
+    ) -> None:  # fmt: skip
+        """Raise a KafkaError if the marker's producer epoch or coordinator epoch is older than the known one.
+
+        In transactions of version 2 a marker has a higher epoch than the records that it ends. If the open transaction
+        has the epoch of the marker, it is the next one, and the marker was delayed (KIP-1228).
+        """
         entry = self.get(producer_id)
         if entry is None:
             return
-        if epoch < entry.epoch:
+        is_delayed = transaction_version >= 2 and epoch == entry.epoch and entry.txn_first_offset >= 0
+        if epoch < entry.epoch or is_delayed:
             raise InvalidProducerEpoch(f"marker for producer {producer_id} epoch {epoch} is older than {entry.epoch}")
         if coordinator_epoch < entry.coordinator_epoch:
             raise Refused(

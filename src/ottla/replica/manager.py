@@ -191,15 +191,16 @@ class ReplicaManager:
 
     def append_marker(
         self, partition: Partition, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int,
-        now_ms: int,
+        now_ms: int, transaction_version: int = 0,
     ) -> tuple[int, int]:  # fmt: skip
         """Append the marker of a transaction; return its offset and the offset after it. Raise as ``append`` does."""
         if not partition.writable:
             raise partition.refusal()
         try:
             offsets = partition.log.append_marker(
-                producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch, now_ms=now_ms
-            )
+                producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch, now_ms=now_ms,
+                transaction_version=transaction_version,
+            )  # fmt: skip
         except OSError as error:
             self._failed(partition.log, error)
             raise StorageError(f"the marker could not be written: {error.strerror}") from None

@@ -232,6 +232,22 @@ def test_marker_of_a_newer_epoch_fences_the_producer() -> None:
     assert append_txn(log, txn_batch(epoch=1)) == (2, 3)
 
 
+def test_delayed_marker_of_version_2_does_not_end_the_next_transaction() -> None:
+    """A marker of version 2 has the epoch of the next transaction (KIP-1228)."""
+    log = new_log()
+
+    def end_version_2() -> None:
+        log.append_marker(1, 1, commit=True, coordinator_epoch=0, now_ms=NOW, transaction_version=2)
+
+    Client(log).send()
+    end_version_2()
+    end_version_2()  # a retry after a lost answer; no transaction is open
+    Client(log, epoch=1).send()
+    with pytest.raises(InvalidProducerEpoch):
+        end_version_2()
+    assert log.producers.open
+
+
 def test_sequences_go_on_behind_a_marker_of_the_same_epoch() -> None:
     log = new_log()
     client = Client(log)

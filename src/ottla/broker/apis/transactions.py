@@ -5,7 +5,9 @@ InitProducerId also serves idempotent producers without a transactional id, whic
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ottla.broker.apis.topics import create_internal_topic
@@ -252,31 +254,43 @@ async def _commit_verified(
 
 
 def write_txn_markers(services: Services, request: WriteTxnMarkersRequest, context: RequestContext) -> Answer:
-    """WriteTxnMarkers (27) v1. From other brokers, and from an administrator who aborts a hanging transaction."""
+    """WriteTxnMarkers (27) v1-v2. From other brokers, and from an administrator who aborts a hanging transaction.
+
+    v2 transaction version.
+    """
     return _write_markers(services, request)
 
 
 async def _write_markers(services: Services, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    waits = [_write_marker(services, marker) for marker in request.markers]
-    return WriteTxnMarkersResponse(markers=[await wait for wait in waits])
+    return WriteTxnMarkersResponse(
+        markers=await asyncio.gather(*(_write_marker(services, marker) for marker in request.markers))
+    )
 
 
 async def _write_marker(services: Services, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
-    topics = []
-    for topic in marker.topics:
-        rows = []
-        for number in topic.partition_indexes:
-            delivery = Delivery(
-                transactional_id="", producer=Producer(marker.producer_id, marker.producer_epoch),
-                coordinator_epoch=marker.coordinator_epoch, commit=marker.transaction_result,
-                partitions=(TopicPartition(topic.name, number),),
-            )  # fmt: skip
-            if marker.producer_id < 0:
-                code: int = ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka answers the same
-            else:
-                code = await services.markers.write_once(delivery)
-            rows.append(WritableTxnMarkerPartitionResult(partition_index=number, error_code=code))
-        topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=rows))
+    """Append the markers of one transaction, and wait until all of them are durable or have failed."""
+    names = [TopicPartition(topic.name, number) for topic in marker.topics for number in topic.partition_indexes]
+    if marker.producer_id < 0:
+        codes: list[int] = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(names)  # Kafka answers the same
+    else:
+        delivery = Delivery(
+            transactional_id="", producer=Producer(marker.producer_id, marker.producer_epoch),
+            coordinator_epoch=marker.coordinator_epoch, commit=marker.transaction_result,
+            partitions=(), transaction_version=marker.transaction_version,
+        )  # fmt: skip
+        writes = (services.markers.write_once(replace(delivery, partitions=(name,))) for name in names)
+        codes = await asyncio.gather(*writes)
+    rows = iter(codes)
+    topics = [
+        WritableTxnMarkerTopicResult(
+            name=topic.name,
+            partitions=[
+                WritableTxnMarkerPartitionResult(partition_index=number, error_code=next(rows))
+                for number in topic.partition_indexes
+            ],
+        )
+        for topic in marker.topics
+    ]
     return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
 
 
