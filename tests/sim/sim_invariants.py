@@ -47,18 +47,14 @@ class Invariants:
         if partition.offline:
             return
         stable, high_watermark = partition.last_stable_offset, partition.high_watermark
-        if partition.role is not Role.LEADER and self._world.replication is not None:
-            # After a power failure a follower truncates records that were not synced, and open transactions with them.
-            stable = log.log_start_offset
-            if self._world.replication.power_failures:
-                high_watermark = log.log_start_offset
         values = partition.leader_epoch, log.log_start_offset, stable, high_watermark
         before = self._last.get((host.broker_id, name))
         if before is not None:
+            ignored = self._may_go_back(partition, before[0])
             for what, old, new in zip(
                 ("epoch", "log-start", "stable-offset", "high-watermark"), before, values, strict=True
             ):
-                if new < old and not (what in ("stable-offset", "high-watermark") and values[0] > before[0]):
+                if new < old and what not in ignored:
                     self._say(f"{what}-moved-back", f"{host.name} {name}: from {old} to {new}")
         self._last[host.broker_id, name] = values
         if not log.log_start_offset <= stable <= high_watermark <= log.written_end_offset <= log.log_end_offset:
@@ -66,6 +62,19 @@ class Invariants:
             self._say("offsets-out-of-order", f"{line}, written {log.written_end_offset}, end {log.log_end_offset}")
         if log.synced_end_offset > log.written_end_offset:
             self._say("synced-not-written", f"{name}: {log.synced_end_offset} of {log.written_end_offset}")
+
+    def _may_go_back(self, partition: Any, epoch_before: int) -> tuple[str, ...]:
+        """Return which offsets may be lower than in the last sample, when the leader epoch was ``epoch_before``.
+
+        A follower truncates open transactions that the leader does not have. After a power failure a new leader may
+        lack records that were not synced.
+        """
+        if self._world.replication is None:
+            return ()
+        is_follower = partition.role is not Role.LEADER
+        if self._world.replication.power_failures and (is_follower or partition.leader_epoch > epoch_before):
+            return "stable-offset", "high-watermark"
+        return ("stable-offset",) if is_follower else ()
 
     def acknowledged(self, place: Place, offset: int) -> None:
         """The record of an acknowledgement of acks=all must be synced, if the broker that sent it still runs."""

@@ -102,7 +102,7 @@ class Reader(Client):
                 if row.error_code:
                     is_complete = False
                     continue
-                if replication is not None:
+                if replication is not None and place in epochs:
                     replication.told(place, epochs[place], row.high_watermark, told[place])
                 self._take(place, row)
                 is_complete &= self._positions[place] >= row.last_stable_offset

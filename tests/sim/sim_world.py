@@ -27,7 +27,7 @@ from ottla.coordinator import runtime
 from ottla.model.types import TopicPartition
 from ottla.testing.disk import DiskCut
 from ottla.testing.history import History, Outcome, Place, Recorder, check
-from ottla.testing.metadata_store import SimulatedEnsemble
+from ottla.testing.metadata_store import SimulatedEnsemble, Timing
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 TOPIC = "events"
@@ -40,6 +40,8 @@ PROGRESS_S = 60.0
 
 #: settings of brokers in a cluster
 CLUSTER_SETTINGS = {
+    "zookeeper.connect": "ensemble:2181",
+    "zookeeper.session.timeout.ms": str(int(Timing().session_timeout_s * 1000)),
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",
