@@ -159,12 +159,15 @@ class Dispatcher:
             elif end - start > _SMALL_BYTES and not postponed and self._must_defer(end - start):
                 self._deferred.add(self._postpone(connection, bytearray(view[start:end])))
             elif api_key == FETCH and 4 <= version <= 18:
-                if connection in self._waiting_fetches:
+                waiting = self._waiting_fetches.get(connection)
+                if waiting is not None and not waiting.is_replica:
                     # Kafka, too, handles one request of a connection at a time.
                     handle = self._postpone(connection, bytearray(view[start:end]))
-                    self._waiting_fetches[connection].on_done = partial(self._deferred.add, handle)
+                    waiting.on_done = partial(self._deferred.add, handle)
                     connection.watch_peer()
                 else:
+                    if waiting is not None:
+                        waiting.answer_now()
                     self._fetch(connection, buffer, view, start, end, version, correlation_id)
             else:
                 self._handle_message(connection, buffer, view, start, end, api_key, version, correlation_id, postponed)

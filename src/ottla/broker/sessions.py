@@ -13,6 +13,11 @@ It comes back with the first event there: records, a moved high watermark or log
 also comes back when the client changes what it asks for. An event that no fetch waits for ends the registration, so a
 session that its client has abandoned costs writers nothing.
 
+The session of a follower differs in two ways, because a follower sends a fetch before the reply to the one before has
+arrived. After records, an error or a diverging epoch were sent for a partition, it is not looked at until the follower
+names it with its new fetch offset: otherwise the same records would be sent twice. And a row with a maximum of 0 bytes
+only reports how far the follower's log is synced.
+
 A session costs memory, so the sessions and their partitions are limited in number, and a session that was not used for
 two minutes is evicted when a new one needs its place.
 """
@@ -23,7 +28,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ottla.model.errors import ErrorCode, Refused
-from ottla.replica.partition import Partition
+from ottla.replica.partition import Follower, Partition
 from ottla.wire.fetch import FetchPartition, FetchRequest
 
 EVICTION_S = 120.0
@@ -79,18 +84,21 @@ class FetchedPartition:
 class SessionPartition(FetchedPartition):
     """A partition of a session: a reader of that partition as long as the session waits for its news."""
 
-    __slots__ = ("_registered_in", "_session")
+    __slots__ = ("_registered_in", "_session", "follower")
 
     def __init__(self, topic: bytes, request: FetchPartition, session: FetchSession) -> None:
         super().__init__(topic, request)
         self._session = session
         self._registered_in: Partition | None = None
+        #: what the leader knows of the follower that fetches; None for a consumer
+        self.follower: Follower | None = None
 
     def register(self, partition: Partition) -> None:
         """Wait for news of the partition."""
         if self._registered_in is not partition:
             self.unregister()
-            partition.park(self, read_committed=self._session.read_committed)
+            session = self._session
+            partition.park(self, read_committed=session.read_committed, replica=session.replica_id >= 0)
             self._registered_in = partition
 
     def unregister(self) -> None:
@@ -98,11 +106,27 @@ class SessionPartition(FetchedPartition):
             self._registered_in.unpark(self)
             self._registered_in = None
 
+    def follow(self, follower: Follower) -> None:
+        """Each fetch of the session counts as one of this partition, until ``leave``."""
+        if self.follower is not follower:
+            self.leave()
+            self.follower = follower
+            follower.begin_session(self._session)
+
+    def leave(self) -> None:
+        """Wait for no news of the partition any more: the client has forgotten it, or the session ends."""
+        self.unregister()
+        if self.follower is not None:
+            self.follower.end_session(self._session)
+            self.follower = None
+
     # -- events of the partition (replica.partition.Reader) ---------------------------------------------------------
 
     def on_high_watermark(self, size_bytes: int) -> None:
         session = self._session
         session.changed[self] = None
+        if self.follower is not None:
+            self.follower.note_appended()
         if session.waiting is not None:
             session.waiting.on_high_watermark(size_bytes)
         else:
@@ -133,13 +157,18 @@ class SessionPartition(FetchedPartition):
 class FetchSession:
     """What one client fetches."""
 
-    __slots__ = ("changed", "epoch", "partitions", "read_committed", "session_id", "topic_ids", "used_at", "waiting")
+    __slots__ = (
+        "changed", "epoch", "partitions", "read_committed", "replica_id", "session_id", "topic_ids", "used_at",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, session_id: int, topic_ids: bool, request: FetchRequest, now: float) -> None:
         self.session_id = session_id
         self.epoch = 1
         self.topic_ids = topic_ids
         self.read_committed = request.read_committed
+        #: the broker that follows the partitions; -1 for a consumer
+        self.replica_id = request.replica_id
         self.partitions: dict[Key, SessionPartition] = {}
         #: the partitions to look at, in the order in which they are served; the others have no news
         self.changed: dict[SessionPartition, None] = {}
@@ -155,7 +184,7 @@ class FetchSession:
             for number in numbers:
                 forgotten = self.partitions.pop((topic, number), None)
                 if forgotten is not None:
-                    forgotten.unregister()
+                    forgotten.leave()
                     self.changed.pop(forgotten, None)
 
     def _add(self, request: FetchRequest) -> None:
@@ -164,6 +193,8 @@ class FetchSession:
                 known = self.partitions.get((topic, wanted.partition))
                 if known is None:
                     known = self.partitions[topic, wanted.partition] = SessionPartition(topic, wanted, self)
+                elif not wanted.size_bytes_max and self.replica_id >= 0:
+                    continue
                 else:
                     known.request = wanted
                 self.changed[known] = None
@@ -173,6 +204,11 @@ class FetchSession:
         if partition in self.changed:
             del self.changed[partition]
             self.changed[partition] = None
+
+    def pause(self, partition: SessionPartition) -> None:
+        """Look at a partition again only after the follower has named it with its new fetch offset."""
+        self.changed.pop(partition, None)
+        partition.unregister()
 
     def note_caught_up(self, wanted: SessionPartition, partition: Partition) -> None:
         """Look at a partition again only after an event there: its client has read and been told everything."""
@@ -185,14 +221,19 @@ class FetchSession:
         if self.waiting is not None:
             self.waiting.answer_now()
         for partition in self.partitions.values():
-            partition.unregister()
+            partition.leave()
 
 
 class FetchSessions:
     """The sessions of this broker."""
 
-    def __init__(self, slots: int, random_id: Iterable[int]) -> None:
+    def __init__(
+        self, slots: int, random_id: Iterable[int], *, partitions_max: int = PARTITIONS_MAX,
+        partitions_total_max: int = PARTITIONS_TOTAL_MAX,
+    ) -> None:  # fmt: skip
         self._slots = slots
+        self._partitions_max = partitions_max
+        self._partitions_total_max = partitions_total_max
         self._random_id = iter(random_id)
         #: least recently used first
         self._sessions: dict[int, FetchSession] = {}
@@ -229,12 +270,18 @@ class FetchSessions:
             # Everything was forgotten: the answer's session id 0 tells the client that the session is over.
             self._remove(session)
             return None, partitions_of(request), False
-        if len(session.partitions) > PARTITIONS_MAX or self.partitions > PARTITIONS_TOTAL_MAX:
+        if len(session.partitions) > self._partitions_max or self.partitions > self._partitions_total_max:
             self._remove(session)
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         del self._sessions[session.session_id]
         self._sessions[session.session_id] = session
         return session, list(session.changed), True
+
+    def end_others(self, replica_id: int, current: FetchSession) -> None:
+        """End the sessions of a follower other than ``current``: it has opened a new connection."""
+        for session in [each for each in self._sessions.values() if each.replica_id == replica_id]:
+            if session is not current:
+                self._remove(session)
 
     def _find(self, request: FetchRequest, topic_ids: bool) -> FetchSession:
         session = self._sessions.get(request.session_id)
@@ -252,9 +299,9 @@ class FetchSessions:
 
     def _create(self, request: FetchRequest, topic_ids: bool, now: float) -> FetchSession | None:
         count = sum(len(rows) for _, rows in request.topics)
-        if not count or count > PARTITIONS_MAX or self._slots <= 0:
+        if not count or count > self._partitions_max or self._slots <= 0:
             return None
-        while len(self._sessions) >= self._slots or self.partitions + count > PARTITIONS_TOTAL_MAX:
+        while len(self._sessions) >= self._slots or self.partitions + count > self._partitions_total_max:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.used_at < EVICTION_S:
                 return None

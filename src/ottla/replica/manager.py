@@ -62,7 +62,7 @@ class ReplicaManager:
         """``exists(topic, number, by_id)``: whether the cluster has this partition, on whichever broker."""
         self._broker_id = broker_id
         self._exists = exists
-        self._monotonic = clock.monotonic
+        self.monotonic = clock.monotonic
         self._disk = disk
         self.store = store
         self._threads = threads
@@ -108,7 +108,7 @@ class ReplicaManager:
             high_watermark=directory.high_watermarks.get(name, 0),
         )  # fmt: skip
         partition.set_room(directory.has_room)
-        partition.apply_state(state, self._monotonic())
+        partition.apply_state(state, self.monotonic())
         self.topics.setdefault(partition.topic_name, {})[name.partition] = partition
         self.topics_by_id.setdefault(spec.topic_id, {})[name.partition] = partition
         self._by_log[its_log] = partition
@@ -117,7 +117,7 @@ class ReplicaManager:
 
     def apply_state(self, partition: Partition, state: PartitionState) -> None:
         """Apply a change of leader, epoch or in-sync replicas to a partition."""
-        if partition.apply_state(state, self._monotonic()):
+        if partition.apply_state(state, self.monotonic()):
             self.generation += 1
         if not partition.has_waiting:
             self._waiting.pop(partition, None)
@@ -250,7 +250,7 @@ class ReplicaManager:
                 if len(partition.replicas) == 1:
                     partition.advance_high_watermark(end)
                 else:
-                    partition.update_high_watermark()
+                    partition.note_written()
             if partition.written:
                 written, partition.written = partition.written, []
                 for writer in written:
@@ -299,7 +299,7 @@ class ReplicaManager:
 
     def expire_writers(self) -> None:
         """A produce whose timeout passed is told so; its batch stays in the log. A sync that had to wait starts."""
-        now = self._monotonic()
+        now = self.monotonic()
         for partition in list(self._waiting):
             partition.expire_writers(now)
             if not partition.has_waiting:

@@ -95,10 +95,19 @@ class Writer(Protocol):
     def on_write_complete(self, error_code: int) -> None: ...
 
 
+class FetchTimes(Protocol):
+    """A fetch session of a follower."""
+
+    used_at: float
+
+
 class Follower:
     """What the leader knows of another replica: everything below these offsets is written, and synced, there."""
 
-    __slots__ = ("broker_epoch", "caught_up_at", "end_offset", "fetched_at", "leader_end_at_fetch", "synced_end_offset")
+    __slots__ = (
+        "_fetched_at", "_session", "broker_epoch", "caught_up_at", "end_offset", "leader_end_at_fetch",
+        "synced_end_offset",
+    )  # fmt: skip
 
     def __init__(self, now: float) -> None:
         """``now`` counts as the moment when it had everything, so that it has time to fetch from a new leader."""
@@ -108,8 +117,28 @@ class Follower:
         self.broker_epoch = -1
         #: the last time at which it had every record that the leader had then
         self.caught_up_at = now
-        self.fetched_at = -math.inf
+        self._fetched_at = -math.inf
         self.leader_end_at_fetch = -1
+        #: the fetch session that contains this partition; each of its fetches is also one of this partition
+        self._session: FetchTimes | None = None
+
+    @property
+    def fetched_at(self) -> float:
+        """Return the time of the last fetch of this partition, also if the session did not name it."""
+        return self._fetched_at if self._session is None else max(self._fetched_at, self._session.used_at)
+
+    def begin_session(self, session: FetchTimes) -> None:
+        self._session = session
+
+    def end_session(self, session: FetchTimes) -> None:
+        """The follower no longer fetches this partition with ``session``."""
+        if self._session is session:
+            self._fetched_at = self.fetched_at
+            self._session = None
+
+    def note_appended(self) -> None:
+        """Records were appended after the follower had fetched all others: it had everything at its last fetch."""
+        self.caught_up_at = max(self.caught_up_at, self.fetched_at)
 
     def note_fetch(
         self, end_offset: int, synced_end_offset: int, broker_epoch: int, leader_end: int, now: float
@@ -117,10 +146,10 @@ class Follower:
         if end_offset >= leader_end:
             self.caught_up_at = now
         elif end_offset >= self.leader_end_at_fetch >= 0:
-            self.caught_up_at = max(self.caught_up_at, self.fetched_at)
+            self.caught_up_at = max(self.caught_up_at, self._fetched_at)
         self.end_offset, self.synced_end_offset = end_offset, min(synced_end_offset, end_offset)
         self.broker_epoch = broker_epoch
-        self.fetched_at, self.leader_end_at_fetch = now, leader_end
+        self._fetched_at, self.leader_end_at_fetch = now, leader_end
 
 
 class Partition:
@@ -128,9 +157,9 @@ class Partition:
 
     __slots__ = (
         "appended_bytes", "broker_id", "epoch_start_offset", "followers", "has_room", "high_watermark", "isr",
-        "leader_epoch", "leader_id", "log", "name", "partition_epoch", "proposed_isr", "readers", "replicas",
-        "reported_stable_offset", "role", "stable_readers", "sync_in_flight", "topic_id", "topic_name", "waiting",
-        "writable", "written",
+        "leader_epoch", "leader_id", "log", "name", "partition_epoch", "proposed_isr", "readers", "replica_bytes",
+        "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers", "sync_in_flight", "topic_id",
+        "topic_name", "waiting", "writable", "written",
     )  # fmt: skip
 
     def __init__(
@@ -172,6 +201,9 @@ class Partition:
         #: parked read_committed fetches, and the last stable offset that was last reported to them
         self.stable_readers: dict[Reader, None] = {}
         self.reported_stable_offset = -1
+        #: parked fetches of followers, and ``log.appended_bytes`` when they were last woken
+        self.replica_readers: dict[Reader, None] = {}
+        self.replica_bytes = log.appended_bytes
         #: writers whose batches are written to the file at the end of the turn
         self.written: list[Writer] = []
         #: other writers by what they wait for, each with the offset after its batch
@@ -290,6 +322,32 @@ class Partition:
                 end_offset = min(end_offset, follower.end_offset if follower is not None else -1)
         if end_offset > self.high_watermark:
             self.advance_high_watermark(end_offset)
+            for reader in list(self.replica_readers):
+                reader.on_changed()
+
+    def note_written(self) -> None:
+        """The leader of several replicas has written records: wake the fetches of followers, then update the rest."""
+        log = self.log
+        size_bytes, self.replica_bytes = log.appended_bytes - self.replica_bytes, log.appended_bytes
+        for reader in list(self.replica_readers):
+            reader.on_high_watermark(size_bytes)
+        self.update_high_watermark()
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """Return the largest epoch up to ``epoch`` in this leader's log, and its end offset.
+
+        The history of the log contains the current epoch only after its first batch. It counts nevertheless: it starts
+        at the log end, and that is where the epoch before it ends. Return (-1, -1) for an epoch in the future.
+        """
+        log = self.log
+        latest = log.epochs.latest
+        if epoch < 0 or epoch > self.leader_epoch:
+            return -1, -1
+        if epoch == self.leader_epoch:
+            return epoch, log.log_end_offset
+        if epoch <= latest:
+            return log.epochs.end_offset_for(epoch, log.log_end_offset)
+        return latest if latest >= 0 else epoch, log.log_end_offset
 
     @property
     def has_committed_in_epoch(self) -> bool:
@@ -322,8 +380,14 @@ class Partition:
             return self.high_watermark
         return first_unstable
 
-    def park(self, reader: Reader, *, read_committed: bool) -> None:
-        """Call the reader for every event of this partition until ``unpark``."""
+    def park(self, reader: Reader, *, read_committed: bool, replica: bool = False) -> None:
+        """Call the reader for every event of this partition until ``unpark``.
+
+        The reader of a follower (``replica``) is called when records are written, others when they are committed.
+        """
+        if replica:
+            self.replica_readers[reader] = None
+            return
         if not read_committed:
             self.readers[reader] = None
             return
@@ -334,6 +398,8 @@ class Partition:
     def unpark(self, reader: Reader) -> None:
         self.readers.pop(reader, None)
         self.stable_readers.pop(reader, None)
+        if self.replica_readers:
+            self.replica_readers.pop(reader, None)
 
     def advance_high_watermark(self, end_offset: int) -> None:
         """Move the high watermark to ``end_offset`` and wake the parked fetches."""
@@ -369,12 +435,13 @@ class Partition:
 
     def note_log_start(self) -> None:
         """Report to the readers that the start of the log moved."""
-        for reader in [*self.readers, *self.stable_readers]:
+        for reader in [*self.readers, *self.stable_readers, *self.replica_readers]:
             reader.on_changed()
 
     def release_readers(self) -> None:
         """Complete all parked fetches."""
-        readers, self.readers, self.stable_readers = {**self.readers, **self.stable_readers}, {}, {}
+        readers = {**self.readers, **self.stable_readers, **self.replica_readers}
+        self.readers, self.stable_readers, self.replica_readers = {}, {}, {}
         for reader in readers:
             reader.on_partition_deleted()
 

@@ -261,10 +261,21 @@ def test_deferred_frame_that_cannot_be_understood_closes_the_connection() -> Non
     assert desk.connection.ended == "closed"
 
 
+def test_fetch_behind_one_of_a_follower_answers_that_one_first() -> None:
+    desk = Desk(answer)
+    answered: list[int] = []
+    desk.waiting_fetches[desk.connection] = SimpleNamespace(
+        is_replica=True, answer_now=lambda: answered.append(len(desk.data_frames))
+    )
+    desk.take(SMALL_FETCH)
+    assert answered == [0]
+    assert (len(desk.data_frames), desk.connection.muted) == (1, 0)
+
+
 @pytest.mark.parametrize("frame", [SMALL_FETCH, LARGE_FETCH])
 def test_fetch_behind_one_that_waits_is_handled_when_that_is_answered(frame: bytes) -> None:
     desk = Desk(answer)
-    waiting = desk.waiting_fetches[desk.connection] = SimpleNamespace(on_done=None)
+    waiting = desk.waiting_fetches[desk.connection] = SimpleNamespace(on_done=None, is_replica=False)
     desk.take(frame)
     for job in desk.deferred.jobs:
         job()
@@ -294,7 +305,7 @@ def test_request_with_a_large_reply_runs_after_work_that_is_deferred_already() -
 
 def test_other_request_behind_a_fetch_that_waits_is_handled_at_once() -> None:
     desk = Desk(answer)
-    desk.waiting_fetches[desk.connection] = SimpleNamespace(on_done=None)
+    desk.waiting_fetches[desk.connection] = SimpleNamespace(on_done=None, is_replica=False)
     desk.take(ask())
     assert len(desk.connection.replies) == 1
 

@@ -229,10 +229,8 @@ def test_partitions_of_all_sessions_are_limited_until_one_is_old(broker: Broker)
     assert broker.refuses(sessions[0].session_id, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_session_that_grows_when_all_partitions_are_taken_is_over(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ottla.broker.sessions.PARTITIONS_TOTAL_MAX", 2)
+def test_session_that_grows_when_all_partitions_are_taken_is_over(broker: Broker) -> None:
+    broker.sessions = FetchSessions(1000, itertools.count(1), partitions_total_max=2)
     session = broker.open({"t": [(0, 0), (1, 0)]})
     assert broker.refuses(session.session_id, 1, {"t": [(2, 0)]}) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert broker.sessions.partitions == 0

@@ -14,8 +14,17 @@ What a client can make the broker do is bounded:
 * One fetch is parked per session, and it reads only partitions that may have news (`broker/sessions.py`).
 * Completing a fetch of many partitions takes long, so it is deferred when the allowance of this iteration of the loop
   is used up (`env/deferred.py`).
+* The fetches of followers have their own sessions, one per broker.
 * When fetches without a session are parked on PARKED_PARTITIONS_MAX partitions in all, further ones keep only the bytes
   of their request, and are answered after ``max_wait_ms``.
+
+A fetch with a replica id comes from a follower. It differs in these ways:
+
+* Its fetch offset and synced offset are noted before anything is read, because the high watermark depends on them. A
+  log that diverges from ours is not noted: the follower may have other records at the same offsets.
+* It reads up to the written end of the log and wakes when records are written, not when they are committed.
+* It is answered as soon as the next one of its connection arrives: the follower sends that one to report a sync, and
+  waits for no reply before (docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -27,11 +36,19 @@ from ottla.broker.services import Services
 from ottla.broker.sessions import FetchedPartition, FetchSession, FetchSessions, SessionPartition, partitions_of
 from ottla.env.timers import Expiring
 from ottla.log.segment import FileRegion
-from ottla.model.errors import ErrorCode, KafkaError, OffsetOutOfRange, Refused
+from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, OffsetOutOfRange, Refused
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Part, Slot
 from ottla.replica.partition import Partition
-from ottla.wire.fetch import TOPIC_IDS_FROM, FetchRequest, ReplyShape, frame_start, parse_fetch, reply_shape
+from ottla.wire.fetch import (
+    TOPIC_IDS_FROM,
+    FetchPartition,
+    FetchRequest,
+    ReplyShape,
+    frame_start,
+    parse_fetch,
+    reply_shape,
+)
 
 _FETCH = 1
 #: a region up to this size is read into the reply; a larger one is sent from its file
@@ -44,6 +61,9 @@ _FEW_PARTITIONS = 10
 _PARTITIONS_READ_MAX = 1_000
 #: partitions that fetches without a session wait for, in all; one takes about 400 bytes
 PARKED_PARTITIONS_MAX = 100_000
+#: sessions of followers, and partitions of all of these sessions
+_REPLICA_SESSIONS_MAX = 1_000
+_REPLICA_PARTITIONS_MAX = 200_000
 #: about the size of one partition in a request
 _PARTITION_BYTES = 32
 
@@ -60,6 +80,10 @@ class FetchApi:
         self.sessions = FetchSessions(
             services.settings.max_incremental_fetch_session_cache_slots, _random_ids(services.broker_id)
         )
+        self.replica_sessions = FetchSessions(
+            _REPLICA_SESSIONS_MAX, _random_ids(services.broker_id),
+            partitions_max=_REPLICA_PARTITIONS_MAX, partitions_total_max=_REPLICA_PARTITIONS_MAX,
+        )  # fmt: skip
         #: the fetch that waits on each connection; the next one of that connection is handled after it
         self.waiting: dict[Connection, _Fetch] = {}
         self.parked_partitions = 0
@@ -78,7 +102,10 @@ class FetchApi:
         slot = connection.reserve(_FETCH)
         shape = reply_shape(version)
         try:
-            session, wanted, news_only = self.sessions.begin(request, version >= TOPIC_IDS_FROM, self._time())
+            if request.replica_id < 0:
+                session, wanted, news_only = self.sessions.begin(request, version >= TOPIC_IDS_FROM, self._time())
+            else:
+                session, wanted, news_only = self._begin_replica(request, version >= TOPIC_IDS_FROM)
         except Refused as error:
             _fill(slot, correlation_id, shape.reply_start(0, error.code, 0), [], shape)
             return
@@ -93,6 +120,33 @@ class FetchApi:
         if session is None and self.parked_partitions + len(wanted) > PARKED_PARTITIONS_MAX:
             fetch.keep_frame_only(bytes(view[start:end]))
         fetch.park(connection)
+
+    def _begin_replica(
+        self, request: FetchRequest, by_id: bool
+    ) -> tuple[FetchSession | None, list[FetchedPartition], bool]:
+        """Begin a follower's fetch: note its offsets. Return what ``FetchSessions.begin`` returns; raise as it does."""
+        now = self._services.replicas.monotonic()
+        session, wanted, news_only = self.replica_sessions.begin(request, by_id, now)
+        if session is not None and not news_only:
+            self.replica_sessions.end_others(request.replica_id, session)
+        for topic, rows in request.topics:
+            for row in rows:
+                try:
+                    partition = self._leader_of(topic, row.partition, row.current_leader_epoch, by_id=by_id)
+                except KafkaError:
+                    continue  # the read of the partition answers with this error
+                follower = partition.followers.get(request.replica_id)
+                if follower is None or request.replica_epoch < follower.broker_epoch:
+                    continue  # not a replica, or an earlier process of the broker that still runs
+                if not _continues_log(partition, row):
+                    continue
+                if session is not None and (known := session.partitions.get((topic, row.partition))) is not None:
+                    known.follow(follower)
+                partition.note_follower(
+                    request.replica_id, row.fetch_offset, row.synced_end_offset,
+                    broker_epoch=request.replica_epoch, now=now,
+                )  # fmt: skip
+        return session, wanted, news_only
 
     def answer_all(self) -> None:
         """Complete every parked fetch: the broker stops."""
@@ -140,6 +194,10 @@ class _Fetch:
         #: None unless the fetch is parked or deferred; ``_wait_on`` sets the attributes that are needed then
         self._connection: Connection | None = None
         self._frame: bytes | None = None
+
+    @property
+    def is_replica(self) -> bool:
+        return self._request.replica_id >= 0
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
@@ -196,7 +254,7 @@ class _Fetch:
         elif self._wanted:
             self._partitions = [api.find(wanted, by_id) for wanted in self._wanted]
             for partition in self._partitions:
-                partition.park(self, read_committed=self._request.read_committed)
+                partition.park(self, read_committed=self._request.read_committed, replica=self.is_replica)
             api.parked_partitions += len(self._partitions)
         api.wheel.add(self, self._request.max_wait_ms / 1000)
 
@@ -288,13 +346,14 @@ class _Fetch:
         total, failed = 0, False
         left = min(self._request.size_bytes_max, self._api.size_bytes_max)
         by_id, read_committed = self._shape.topic_ids, self._request.read_committed
+        read_partition = _read_partition if self._request.replica_id < 0 else self._read_for_replica
         for wanted in self._partitions_to_look_at():
             if len(reads) >= _PARTITIONS_READ_MAX and self._news_only:  # noqa: SIM102
                 if failed or (total and (is_last or total >= self._min_bytes)):
                     break
             try:
                 partition = self._api.find(wanted, by_id)
-                read = _read_partition(partition, wanted, left, at_least_one=not total, read_committed=read_committed)
+                read = read_partition(partition, wanted, left, at_least_one=not total, read_committed=read_committed)
             except KafkaError as error:
                 read = _Read(wanted, int(error.code))
                 if isinstance(error, OffsetOutOfRange):
@@ -308,6 +367,25 @@ class _Fetch:
                 left = max(left - read.region.size_bytes, 0)
             reads.append(read)
         return reads, total, failed
+
+    def _read_for_replica(
+        self, partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
+    ) -> _Read:
+        """Read up to the written end of the log, for a follower."""
+        if self._request.replica_id not in partition.followers:
+            raise NotLeaderOrFollower(f"broker {self._request.replica_id} has no replica of the partition")
+        request, log = wanted.request, partition.log
+        read = _Read(wanted)
+        read.high_watermark, read.log_start_offset = partition.high_watermark, log.log_start_offset
+        read.diverging = _diverging(partition, request)
+        size_bytes_max = min(request.size_bytes_max, left)
+        if read.diverging is not None or (size_bytes_max <= 0 and not at_least_one):
+            return read
+        end_offset = log.written_end_offset
+        read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
+        if read.region is None and request.fetch_offset >= end_offset:
+            read.at_end_of = partition
+        return read
 
     def _partitions_to_look_at(self) -> Sequence[FetchedPartition]:
         if self._news_only:
@@ -340,7 +418,9 @@ class _Fetch:
             news = wanted.must_be_sent(read.error_code, read.high_watermark, read.log_start_offset, size_bytes)
             if news or not self._news_only or read.diverging is not None:
                 kept.append(read)
-            if read.at_end_of is not None:
+            if session.replica_id >= 0 and (size_bytes or read.error_code or read.diverging is not None):
+                session.pause(wanted)
+            elif read.at_end_of is not None:
                 session.note_caught_up(wanted, read.at_end_of)
             elif size_bytes or read.error_code:
                 session.move_to_end(wanted)
@@ -380,15 +460,8 @@ def _read_partition(
     read.last_stable_offset = partition.last_stable_offset
     read.log_start_offset = log.log_start_offset
     if request.last_fetched_epoch >= 0:
-        if request.last_fetched_epoch == partition.leader_epoch:
-            # The epoch history does not contain the current epoch before its first batch.
-            epoch, end_offset = partition.leader_epoch, log.log_end_offset
-        else:
-            epoch, end_offset = log.epochs.end_offset_for(request.last_fetched_epoch, log.log_end_offset)
-        if epoch < 0:
-            raise OffsetOutOfRange(f"leader epoch {request.last_fetched_epoch} is unknown here")
-        if epoch < request.last_fetched_epoch or end_offset < request.fetch_offset:
-            read.diverging = epoch, end_offset
+        read.diverging = _diverging(partition, request)
+        if read.diverging is not None:
             return read
     if read_committed:
         read.aborted = []
@@ -403,6 +476,33 @@ def _read_partition(
     elif read_committed:
         read.aborted = log.aborted_within(request.fetch_offset, read.region, end_offset)
     return read
+
+
+def _diverging(partition: Partition, request: FetchPartition) -> tuple[int, int] | None:
+    """Return epoch and end offset of the common history if the log of the reader diverges from ours; None if not.
+
+    Raise OffsetOutOfRange if its last epoch is newer than ours.
+    """
+    last_epoch = request.last_fetched_epoch
+    if last_epoch < 0:
+        return None
+    epoch, end_offset = partition.epoch_end(last_epoch)
+    if epoch < 0:
+        raise OffsetOutOfRange(f"leader epoch {last_epoch} is unknown here")
+    if epoch < last_epoch or end_offset < request.fetch_offset:
+        return epoch, end_offset
+    return None
+
+
+def _continues_log(partition: Partition, row: FetchPartition) -> bool:
+    """Return whether a follower has exactly our records below its fetch offset."""
+    log = partition.log
+    if not log.log_start_offset <= row.fetch_offset <= log.log_end_offset:
+        return False
+    try:
+        return _diverging(partition, row) is None
+    except OffsetOutOfRange:
+        return False
 
 
 def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], shape: ReplyShape) -> int:

@@ -105,13 +105,7 @@ def offset_for_leader_epoch(
                 partition = services.replicas.leader_of(
                     topic.topic.encode(), wanted.partition, wanted.current_leader_epoch
                 )
-                log = partition.log
-                if wanted.leader_epoch == partition.leader_epoch:
-                    # The current epoch may not have written anything yet.
-                    row.leader_epoch, row.end_offset = partition.leader_epoch, log.log_end_offset
-                else:
-                    found = log.epochs.end_offset_for(wanted.leader_epoch, log.log_end_offset)
-                    row.leader_epoch, row.end_offset = found
+                row.leader_epoch, row.end_offset = partition.epoch_end(wanted.leader_epoch)
             except KafkaError as error:
                 row.error_code = error.code
             rows.append(row)
