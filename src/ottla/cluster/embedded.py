@@ -119,6 +119,9 @@ class EmbeddedStore:
         """Never call ``listener``: the session of this store does not change before ``close``."""
         return lambda: None
 
+    async def heartbeat(self) -> None:
+        await self._submit(lambda connection: None)
+
     async def get(self, path: str) -> Node | None:
         check_path(path)
         node: Node | None = await self._submit(partial(_get, path=path))

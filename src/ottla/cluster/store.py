@@ -162,6 +162,9 @@ class MetadataStore(Protocol):
         function that ends the calls of the listener.
         """
 
+    async def heartbeat(self) -> None:
+        """Return when the store has answered: the session had not expired when this method was called."""
+
     async def get(self, path: str) -> Node | None:
         """Return the node at ``path``, None if it does not exist."""
 

@@ -324,6 +324,9 @@ class SimulatedStore:
         listeners.append(listener)
         return lambda: listeners.remove(listener) if listener in listeners else None
 
+    async def heartbeat(self) -> None:
+        await self._send(_Call())
+
     async def get(self, path: str) -> Node | None:
         check_path(path)
         node: Node | None = await self._send(_Call(partial(_Tree.get, path=path)))

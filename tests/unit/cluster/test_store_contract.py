@@ -1,4 +1,4 @@
-"""The rules of every MetadataStore. A new implementation adds a class to ``metadata_store_fixtures``."""
+"""The rules of every MetadataStore. A new implementation adds a class with the interface ``Place``."""
 
 import asyncio
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metadata_store_fixtures import Embedded, Place, Simulated, Tree, content, contents, play
+from zookeeper_fixtures import ZooKeeper
 
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.store import (
@@ -33,9 +34,9 @@ from ottla.cluster.store import (
 )
 
 
-@pytest.fixture(params=[Embedded, Simulated])
+@pytest.fixture(params=[Embedded, Simulated, pytest.param(ZooKeeper, marks=pytest.mark.foreign)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return request.param(tmp_path)
+    return request.param(request.getfixturevalue("zookeeper_address") if request.param is ZooKeeper else tmp_path)
 
 
 # Reading and writing
@@ -330,7 +331,7 @@ def test_calls_after_close_are_refused(place: Place) -> None:
     async def run() -> None:
         store = await place.open()
         await store.close()
-        for call in (store.get("/a"), store.multi([Create("/a")]), store.watch("/", Tree())):
+        for call in (store.get("/a"), store.multi([Create("/a")]), store.watch("/", Tree()), store.heartbeat()):
             with pytest.raises(StoreClosed):
                 await call
 
@@ -435,6 +436,14 @@ def test_session_is_established_until_the_store_is_closed(place: Place) -> None:
         assert store.session.state is SessionState.EXPIRED
 
     place.run(run())
+
+
+def test_heartbeat_returns_when_the_store_has_answered(place: Place) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        await store.heartbeat()
+        assert await store.load("/") == {}
+
+    play(place, scenario)
 
 
 # The same operations give the same results in every implementation

@@ -1,6 +1,6 @@
 """The rules of a MetadataStore that several clients share: sessions, lost answers and late watches.
 
-They run against every implementation of ``Servers``: today the simulated servers.
+They run against every implementation of ``Servers``: simulated servers and a real ZooKeeper.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 from metadata_store_fixtures import Servers, Simulated, Tree, VirtualLoop, contents, run_on
+from zookeeper_fixtures import ZooKeeper
 
 from ottla.cluster.store import (
     Create,
@@ -27,9 +28,9 @@ from ottla.testing.metadata_store import SimulatedEnsemble, Timing
 ESTABLISHED, SUSPENDED, EXPIRED = SessionState.ESTABLISHED, SessionState.SUSPENDED, SessionState.EXPIRED
 
 
-@pytest.fixture(params=[Simulated])
+@pytest.fixture(params=[Simulated, pytest.param(ZooKeeper, marks=pytest.mark.foreign)])
 def servers(request: pytest.FixtureRequest) -> Servers:
-    return request.param()
+    return ZooKeeper(request.getfixturevalue("zookeeper_address")) if request.param is ZooKeeper else request.param()
 
 
 class Sessions:
