@@ -44,6 +44,7 @@ from ottla.log.producers import (
     replay_segments,
     snapshot_path,
 )
+from ottla.log.refused import RefusedSequences
 from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment, SyncJob
 from ottla.log.times import FindRecord, find_newest, find_offset
 from ottla.log.transactions import EndedTransaction, marker_batch
@@ -159,6 +160,7 @@ class Log:
         self.appended_bytes = 0
         #: offset -> segment and position, for sequential readers
         self._hints: dict[int, tuple[Segment, int]] = {}
+        self.refused = RefusedSequences()
         #: a batch with a newer timestamp is appended to a new segment
         self._roll_after_ms = 0
         #: the broker's time when the active segment got its first batch; 0 if that was before the process started
@@ -222,6 +224,8 @@ class Log:
                 entry, repeated = producers.check(producer_id, producer_epoch, sequence, delta, transactional=in_txn)
                 if repeated is not None:
                     return repeated.base_offset, repeated.last_offset + 1
+                if self.refused.first:
+                    self.refused.check(producer_id, sequence, is_known=entry.next_sequence != -1)
 
         if not self._prepared:
             self._prepare()
@@ -306,12 +310,10 @@ class Log:
         return base, base + 1
 
     def append_as_follower(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> tuple[int, int]:
-        """Append the complete batches in ``records`` exactly as the leader stores them.
+        """Append the complete batches in ``records`` exactly as the leader stores them, in epoch ``leader_epoch``.
 
-        Return the first offset and the log end offset. Ignore an incomplete last batch. ``leader_epoch`` is the epoch
-        in which the leader sent them. Raise CorruptMessage or UnexpectedAppendOffset, without a change, if a batch is
-        invalid. Raise OSError if a write fails; the log then has none of the batches, and no pending ones. An empty log
-        that starts inside of the first batch starts again at that batch.
+        Return the first offset and the log end offset. Raise CorruptMessage, UnexpectedAppendOffset or OSError; the log
+        then has none of the batches, and no pending ones. `replication.py` explains the rules.
         """
         return replication.append_as_follower(self, records, leader_epoch=leader_epoch, now_ms=now_ms)
 
@@ -389,17 +391,14 @@ class Log:
             self.make_folder = None
 
     def truncate_epochs(self, end_offset: int) -> None:
-        """Remove the epochs that start at or after ``end_offset``; sync the remaining ones.
-
-        Raise WriteFailed, without a change, if they cannot be written.
-        """
+        """Remove the epochs from ``end_offset`` on and sync the others. Raise WriteFailed, without a change."""
         remaining = self.epochs.copy()
         if remaining.truncate_from_end(end_offset):
             self.write_epochs(remaining, sync=True)
             self._prepared = False
 
     def write_epochs(self, epochs: LeaderEpochs, *, sync: bool) -> None:
-        """Write the epochs to their file and use them from now on. Raise WriteFailed, without a change."""
+        """Write the epochs to their file and use them. Raise WriteFailed, without a change."""
         self.disk.write_file(os.path.join(self.directory, EPOCHS_FILE), epochs.to_text().encode(), sync=sync)
         self.epochs, self._epochs_synced = epochs, sync
 
@@ -748,16 +747,18 @@ class Log:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove all batches and start the empty log at ``offset``, which may be outside of it.
 
-        Raise OSError if that fails. The result is synced. A follower uses this if its log ends before the leader's log
-        starts.
+        Raise OSError if that fails. The result is synced.
         """
         truncation.truncate_fully_and_start_at(self, offset)
 
     def undo_pending(self) -> None:
         """Remove all pending batches, because they could not be written to a full disk: this needs no free space."""
+        undone = b"".join(self.pending)
         self.forget_from(self.written_end_offset)
         self.active.undo_pending(self.written_end_offset)
         self._roll_after_ms = self._roll_deadline()
+        with suppress(OSError):  # the next append reports that the producers cannot be read
+            self.refused.note(undone, 0, len(undone), self.producers)
 
     def forget_from(self, end_offset: int) -> None:
         """Set the log end offset to ``end_offset`` and forget all later offsets, except those in the segments."""

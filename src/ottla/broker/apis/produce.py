@@ -30,7 +30,15 @@ from ottla.coordinator.transaction_records import TransactionOutcome
 from ottla.env.tasks import Tasks
 from ottla.log.opening import NeedsOpening, Opening
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
-from ottla.model.errors import ErrorCode, InvalidRecord, InvalidTopic, KafkaError, Refused
+from ottla.model.errors import (
+    ErrorCode,
+    InvalidRecord,
+    InvalidTopic,
+    KafkaError,
+    NotEnoughReplicas,
+    Refused,
+    StorageError,
+)
 from ottla.model.settings import TopicSettings
 from ottla.model.types import FrameBuffer, TopicPartition
 from ottla.net.connection import Connection, Slot
@@ -260,6 +268,7 @@ class ProduceApi:
             self._open_then_append(connection, request, version, whole, topics, [unopened], failed=False)
             return
         except KafkaError as error:
+            _note_refused(partition, error, buffer, start, end)
             if acks == 0:
                 connection.close()
                 return
@@ -457,16 +466,20 @@ class ProduceApi:
         version: int, opened: TopicSettings | None = None,
     ) -> tuple[PartitionResult, int]:  # fmt: skip
         now_ms = self._wall_ms()
-        if request.acks == -1:
-            partition.check_enough_replicas()
-        if version < _ZSTD_FROM:
-            _check_codec(buffer, data.start, data.end)
-        if request.transactional_id is not None:
-            self._check_transaction(partition, request.transactional_id, buffer, data.start, data.end, version)
-        base, end_offset = self._replicas.append(
-            partition, buffer, view, data.start, data.end, now_ms,
-            transactional=request.transactional_id is not None, opened=opened,
-        )  # fmt: skip
+        try:
+            if request.acks == -1:
+                partition.check_enough_replicas()
+            if version < _ZSTD_FROM:
+                _check_codec(buffer, data.start, data.end)
+            if request.transactional_id is not None:
+                self._check_transaction(partition, request.transactional_id, buffer, data.start, data.end, version)
+            base, end_offset = self._replicas.append(
+                partition, buffer, view, data.start, data.end, now_ms,
+                transactional=request.transactional_id is not None, opened=opened,
+            )  # fmt: skip
+        except KafkaError as error:
+            _note_refused(partition, error, buffer, data.start, data.end)
+            raise
         append_time = now_ms if partition.log.settings.log_append_time else -1
         return PartitionResult(data.partition, 0, base, append_time, partition.log.log_start_offset), end_offset
 
@@ -540,6 +553,13 @@ class ProduceApi:
         if code:
             answered = write_error(code, knows_abortable=version >= _ABORTABLE_FROM, adds=version >= _IMPLICIT_FROM)
             raise Refused(answered, "the transaction does not expect this batch")
+
+
+def _note_refused(partition: Partition, error: KafkaError, buffer: FrameBuffer, start: int, end: int) -> None:
+    """Let the log expect a batch again that was refused for a reason that passes."""
+    if isinstance(error, StorageError | NotEnoughReplicas) and partition.log.failure is None:
+        log = partition.log
+        log.refused.note(buffer, start, end, log.producers)
 
 
 def _find_inconsistency(request: ProduceRequest, buffer: FrameBuffer) -> Refused | None:
