@@ -139,7 +139,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
-    """A broker that is alive: its node in /brokers/ids exists."""
+    """A broker that is alive: its node in /brokers/ids exists and belongs to its latest start."""
 
     broker_id: int
     #: ``created`` of the node: higher after every registration
@@ -259,7 +259,8 @@ class ClusterView:
     def __init__(self) -> None:
         self.topics: dict[str, TopicView] = {}
         self.topics_by_id: dict[bytes, TopicView] = {}
-        #: the brokers that are alive, by id
+        #: the brokers that are alive, by id. A node of an earlier start than that in /brokers/registered does not
+        #: count: that process has ended, and only its session has not expired yet
         self.brokers: dict[int, BrokerView] = {}
         #: version of /brokers/registered/N by broker id; also of brokers that are not alive
         self.registered: dict[int, int] = {}
@@ -282,6 +283,9 @@ class ClusterView:
         self._configs: dict[str, dict[str, str]] = {}
         #: the topics by the name that they have in Kafka's metrics
         self._topics_alike: dict[str, set[str]] = {}
+        #: the nodes of /brokers/ids, and the latest starts, by broker id
+        self._registrations: dict[int, BrokerView] = {}
+        self._incarnations: dict[int, bytes] = {}
         #: broker id in /controller, None if there is no such node
         self._controller_id: int | None = None
 
@@ -290,6 +294,7 @@ class ClusterView:
         topics: dict[str, None] = {}
         settings_changed = False
         brokers_before = self.brokers
+        are_brokers_applied = False
         for path, node in changes:
             if node is not None:
                 self.versions[path] = node.version
@@ -298,6 +303,7 @@ class ClusterView:
             try:
                 if path.startswith((BROKER_IDS + "/", REGISTERED + "/")) or path == CONTROLLER:
                     self._apply_broker(path, node)
+                    are_brokers_applied = True
                     continue
                 topic, is_broker_setting = self._apply_node(path, node.value if node is not None else None)
             except MALFORMED as error:
@@ -308,6 +314,8 @@ class ClusterView:
         self.version += 1
         differing = [pair for pair in map(self._refresh, topics) if pair[0] != pair[1]]
         self.topics_version += bool(differing)
+        if are_brokers_applied:
+            self._refresh_brokers()
         controller = self.controller
         # Computed from both nodes after the loop, because one multi changes them and the list has them in any order.
         self.controller = (
@@ -329,15 +337,22 @@ class ClusterView:
         broker_id = int(path.rpartition("/")[2])
         if path.startswith(REGISTERED + "/"):
             self.registered.pop(broker_id, None)
+            self._incarnations.pop(broker_id, None)
             if node is not None:
-                incarnation_of(node.value)  # checked now, because its broker reads it only at its next start
                 self.registered[broker_id] = node.version
-            return
-        # A new dict, so that code that iterates over the brokers never sees a change.
-        brokers = {each: broker for each, broker in self.brokers.items() if each != broker_id}
-        if node is not None:
-            brokers[broker_id] = _broker_of(broker_id, node)
-        self.brokers = dict(sorted(brokers.items()))
+                self._incarnations[broker_id] = incarnation_of(node.value)
+        else:
+            self._registrations.pop(broker_id, None)
+            if node is not None:
+                self._registrations[broker_id] = _broker_of(broker_id, node)
+
+    def _refresh_brokers(self) -> None:
+        """Compute the live brokers as a new dict, so that code that iterates over the old one never sees a change."""
+        self.brokers = {
+            broker_id: broker
+            for broker_id, broker in sorted(self._registrations.items())
+            if self._incarnations.get(broker_id, broker.incarnation) == broker.incarnation
+        }
 
     def _apply_node(self, path: str, value: bytes | None) -> tuple[str | None, bool]:
         """Return the topic that the node belongs to, None for others, and whether it holds broker settings."""

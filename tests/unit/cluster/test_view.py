@@ -96,6 +96,15 @@ def test_version_of_the_latest_start_is_known_for_dead_brokers_too() -> None:
     assert view.registered == {}
 
 
+def test_node_of_an_earlier_start_is_not_a_live_broker() -> None:
+    view = ClusterView()
+    view.apply([alive(1, 5), Changed(registered_path(1), Node(registered_json(LIFE), 0))])
+    assert list(view.brokers) == [1]
+    changes = view.apply([Changed(registered_path(1), Node(registered_json(b"next"), 1))])
+    assert changes.brokers and not view.brokers, "its process has ended, its session has not expired"
+    assert view.apply([alive(1, 9, incarnation=b"next")]).brokers and view.brokers[1].epoch == 9
+
+
 def test_controller_has_the_version_of_its_epoch_node() -> None:
     view = ClusterView()
     view.apply([Changed(op.path, Node(b"", 0)) for op in ops_create_skeleton(())])
