@@ -168,7 +168,7 @@ async def _read_back(store: MetadataStore, ops: Sequence[Op]) -> Outcome:
     try:
         async with asyncio.timeout(_READ_BACK_S):
             while True:
-                await _established(store)
+                await established(store)
                 try:
                     nodes = await store.load(ROOT)  # all nodes as of one moment
                 except NotConnected:
@@ -178,18 +178,18 @@ async def _read_back(store: MetadataStore, ops: Sequence[Op]) -> Outcome:
         return Outcome.UNKNOWN
 
 
-async def _established(store: MetadataStore) -> None:
+async def established(store: MetadataStore) -> None:
     """Wait until the session of the store is established."""
-    established = asyncio.Event()
+    connected = asyncio.Event()
 
     def changed(session: Session) -> None:
         if session.state is SessionState.ESTABLISHED:
-            established.set()
+            connected.set()
 
     stop = store.on_session(changed)
     try:
         if store.session.state is not SessionState.ESTABLISHED:
-            await established.wait()
+            await connected.wait()
     finally:
         stop()
 

@@ -228,7 +228,7 @@ def _state_of(row: list[Any]) -> _State:
     return state._replace(elr=tuple(map(int, elr)), unclean=tuple(ends))
 
 
-def _broker_of(broker_id: int, node: Node) -> BrokerView:
+def broker_of(broker_id: int, node: Node) -> BrokerView:
     data = json.loads(node.value)
     features = {
         str(name): (int(levels["min_version"]), int(levels["max_version"]))
@@ -344,7 +344,7 @@ class ClusterView:
         else:
             self._registrations.pop(broker_id, None)
             if node is not None:
-                self._registrations[broker_id] = _broker_of(broker_id, node)
+                self._registrations[broker_id] = broker_of(broker_id, node)
 
     def _refresh_brokers(self) -> None:
         """Compute the live brokers as a new dict, so that code that iterates over the old one never sees a change."""

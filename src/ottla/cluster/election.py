@@ -1,0 +1,152 @@
+"""The controller: one broker at a time, elected by the ephemeral node /controller, makes the automatic decisions.
+
+Every broker runs this task. While nobody is the controller it tries to become it: one multi creates /controller and
+raises /controller_epoch. The controller looks at the whole view whenever anything has changed, and writes what
+`leadership.py` decides from it. It keeps no state of its own besides the time since when a partition is below
+``min.insync.replicas``, so that a new controller continues where the last one stopped. All its multis check the
+controller epoch: those of a former controller change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from ottla.cluster.decide import decide_and_write
+from ottla.cluster.leadership import BelowMin, MinIsr, elect, ops_elect
+from ottla.cluster.schema import (
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    broker_path,
+    controller_epoch_json,
+    controller_json,
+    registered_path,
+)
+from ottla.cluster.store import Check, Conflict, Create, Delete, MetadataStore, Op, Put, StoreError
+from ottla.cluster.view import ClusterView, ControllerView, TopicView
+from ottla.env.clock import Clock
+from ottla.model.errors import ErrorCode, KafkaError, Refused
+
+log = logging.getLogger(__name__)
+
+#: topics whose states are written in one multi
+_TOPICS_PER_MULTI = 100
+#: how often the controller looks at the view although nothing changed, for decisions that depend on time
+_TICK_S = 1.0
+_RETRY_S = 0.2
+
+
+class Controller:
+    """The task of one broker that becomes and is the controller."""
+
+    def __init__(
+        self, store: MetadataStore, broker_id: int, *, view: Callable[[], ClusterView], may_lead: Callable[[], bool],
+        min_isr: MinIsr, unclean_allowed: Callable[[TopicView], bool], clock: Clock,
+    ) -> None:  # fmt: skip
+        """``may_lead``: whether this broker is registered and its lease is valid."""
+        self._store = store
+        self._id = broker_id
+        self._view = view
+        self._may_lead = may_lead
+        self._min_isr = min_isr
+        self._unclean_allowed = unclean_allowed
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._below_min = BelowMin()
+        #: the epoch in which this broker is the controller; -1 if it is not
+        self.epoch = -1
+        self.elections = 0
+
+    @property
+    def is_active(self) -> bool:
+        return self.epoch >= 0 and self._view().controller == ControllerView(self._id, self.epoch)
+
+    def wake(self) -> None:
+        """The view has changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Become the controller when there is none, and decide while this broker is it."""
+        while True:
+            self._wake.clear()
+            try:
+                await self._step()
+            except (KafkaError, StoreError) as error:
+                log.warning("a decision of the controller must wait error=%s", error)
+                await asyncio.sleep(_RETRY_S)
+            await self._changed()
+
+    async def _changed(self) -> None:
+        try:
+            async with asyncio.timeout(_TICK_S):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _step(self) -> None:
+        view = self._view()
+        if not self._may_lead():
+            return
+        if view.controller is None:
+            await self._stand(view)
+        elif self.is_active:
+            await self._decide()
+        else:
+            self.epoch = -1
+
+    async def _stand(self, view: ClusterView) -> None:
+        """Try to become the controller."""
+        version = view.versions.get(CONTROLLER_EPOCH, 0)
+        ops: list[Op] = [
+            Create(CONTROLLER, controller_json(self._id, self._clock.wall_ms()), ephemeral=True),
+            Put(CONTROLLER_EPOCH, controller_epoch_json(self._id), version),
+        ]
+        try:
+            written = await self._store.multi(ops)
+        except Conflict:
+            return  # another broker was faster
+        self.epoch = written.versions[1] or 0
+        self._below_min = BelowMin()
+        log.info("this broker is the controller epoch=%d", self.epoch)
+        self._wake.set()
+
+    async def _decide(self) -> None:
+        """Write all changes that the current view asks for, some topics at a time."""
+        while True:
+            changed = await decide_and_write(self._store, self._view(), self._next_changes, turn=self._turn)
+            self.elections += changed
+            if changed < _TOPICS_PER_MULTI:
+                return
+
+    def _next_changes(self, view: ClusterView) -> tuple[Sequence[Op], int]:
+        if view.controller != ControllerView(self._id, self.epoch):
+            raise Refused(ErrorCode.NOT_CONTROLLER, "another broker is the controller")
+        now = self._clock.monotonic()
+        self._below_min.note(view, self._min_isr, now)
+        topics = elect(
+            view, min_isr=self._min_isr, now=now, below_min=self._below_min, unclean_allowed=self._unclean_allowed
+        )[:_TOPICS_PER_MULTI]
+        return ops_elect(view, topics, controller_epoch=self.epoch), len(topics)
+
+    async def declare_dead(self, broker_id: int, run_version: int) -> None:
+        """Delete the registration of a broker whose process has ended, unless a new run of it has begun."""
+        ops: list[Op] = [
+            Check(CONTROLLER_EPOCH, self.epoch),
+            Check(registered_path(broker_id), run_version),
+            Delete(broker_path(broker_id)),
+        ]
+        try:
+            await self._store.multi(ops)
+        except Conflict:
+            return
+        log.warning("broker %d does not run any more; its registration was deleted", broker_id)
+
+    async def resign(self) -> None:
+        """Delete /controller, so that another broker is elected at once. The broker stops."""
+        if self.is_active:
+            try:
+                await self._store.multi([Check(CONTROLLER_EPOCH, self.epoch), Delete(CONTROLLER)])
+            except StoreError as error:
+                log.warning("the controller could not resign error=%s", error)

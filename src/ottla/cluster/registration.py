@@ -1,0 +1,235 @@
+"""This broker in the metadata store: it registers, stays registered, and knows how old its knowledge may be.
+
+Start of a broker, in this order:
+
+1. ``begin_run`` replaces /brokers/registered/N. From then on nobody can add the broker to an ISR because of what an
+   earlier run of it had fetched.
+2. The broker marks its logs as unclean where that is needed (`leadership.mark_unclean`).
+3. ``register`` creates the ephemeral node /brokers/ids/N. Now the broker is alive and may be elected.
+
+A broker that was paused, or cut off from the store, cannot know whether its session has expired and others have been
+elected. The lease bounds this: a read of the store that is answered proves that the session existed when the read was
+sent. The event loop itself sends the reads, not a thread, because a thread would also prove the session of a broker
+whose event loop does not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ottla.cluster.decide import established, read_and_write
+from ottla.cluster.schema import (
+    MALFORMED,
+    broker_path,
+    incarnation_of,
+    registered_json,
+    registered_path,
+)
+from ottla.cluster.store import (
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    MetadataStore,
+    Node,
+    NotConnected,
+    Op,
+    OutcomeUnknown,
+    Put,
+    Session,
+    SessionState,
+    StoreError,
+)
+from ottla.cluster.view import broker_of
+from ottla.env.clock import Clock
+from ottla.model.errors import StartError
+from ottla.model.types import Endpoint
+
+log = logging.getLogger(__name__)
+
+#: heartbeats per session timeout
+_HEARTBEATS = 12
+#: the part of the session timeout after which the lease is over: the rest is for clocks and delays
+_LEASE_PART = 2 / 3
+
+
+class Lease:
+    """How long this broker may assume that nobody else was elected in its place. Without a session that is for ever."""
+
+    def __init__(self, session_s: float | None) -> None:
+        self._length_s = session_s * _LEASE_PART if session_s is not None else None
+        #: monotonic time after which the broker has to assume that its session has expired
+        self.until = float("inf") if session_s is None else float("-inf")
+
+    def confirm(self, sent_at: float) -> None:
+        """The store answered a read that was sent at this time, in the session in which the broker is registered."""
+        if self._length_s is not None:
+            self.until = max(self.until, sent_at + self._length_s)
+
+    def end(self) -> None:
+        """The session has expired, or the registration was deleted."""
+        if self._length_s is not None:
+            self.until = float("-inf")
+
+
+class Registration:
+    """The registration of one broker."""
+
+    def __init__(
+        self, store: MetadataStore, broker_id: int, *, incarnation: bytes, session_s: float | None, clock: Clock,
+        value: Callable[[], bytes], endpoints: Callable[[], tuple[Endpoint, ...]],
+    ) -> None:  # fmt: skip
+        """``value`` and ``endpoints`` are what the broker publishes; ``session_s`` is None if it is alone."""
+        self._store = store
+        self._id = broker_id
+        self._incarnation = incarnation
+        self._session_s = session_s
+        self._monotonic = clock.monotonic
+        self._value = value
+        self._endpoints = endpoints
+        self._run_version = -1
+        self.lease = Lease(session_s)
+        #: the ``change`` of the multi that registered this broker; -1 while it is not registered
+        self.epoch = -1
+        #: called when the broker is registered, and when it is no longer
+        self.on_change: Callable[[], None] = lambda: None
+
+    async def begin_run(self) -> bytes | None:
+        """Replace /brokers/registered/N. Return the incarnation of the run before, None if there was none.
+
+        Raise StartError if a broker with the same id runs elsewhere.
+        """
+        await self._wait_for_earlier_process()
+        path = registered_path(self._id)
+
+        def decide(node: Node | None) -> tuple[list[Op], tuple[int, bytes | None]]:
+            value = registered_json(self._incarnation)
+            if node is None:
+                return [Create(path, value)], (0, None)
+            try:
+                before = incarnation_of(node.value)
+            except MALFORMED:
+                before = b""
+            if before == self._incarnation:  # applied, but the answer was lost
+                return [], (node.version, None)
+            return [Put(path, value, node.version)], (node.version + 1, before)
+
+        async def read() -> Node | None:
+            return await self._store.get(path)
+
+        self._run_version, before = await read_and_write(self._store, read, decide)
+        return before
+
+    async def _wait_for_earlier_process(self) -> None:
+        """Wait until the node of an earlier process is gone. This broker deletes it if it has the same address.
+
+        Whoever listens on an address is the only process there, so the earlier one has ended.
+        """
+        path = broker_path(self._id)
+        patience_s = 2 * self._session_s if self._session_s is not None else 0.0
+        deadline = self._monotonic() + patience_s
+        while (node := await self._store.get(path)) is not None:
+            try:
+                theirs = broker_of(self._id, node).endpoints
+            except MALFORMED:
+                theirs = self._endpoints()
+            if set(theirs) & set(self._endpoints()):
+                await self._delete_node(node)
+                continue
+            if self._monotonic() >= deadline:
+                raise StartError(
+                    f"a broker with id {self._id} is already registered at {theirs[0]}; stop it or choose another --id"
+                )
+            log.warning("waiting until the session of an earlier process ends id=%d address=%s", self._id, theirs[0])
+            await asyncio.sleep(min(0.5, patience_s / 10))
+
+    async def _delete_node(self, node: Node) -> None:
+        try:
+            await self._store.multi([Delete(broker_path(self._id), node.version)])
+        except Conflict:
+            await asyncio.sleep(0.05)
+
+    async def register(self) -> None:
+        """Create /brokers/ids/N, unless a later run of this broker has begun. Raise StartError in that case."""
+        path = broker_path(self._id)
+        while True:
+            sent_at = self._monotonic()
+            ops: list[Op] = [
+                Check(registered_path(self._id), self._run_version),
+                Create(path, self._value(), ephemeral=True),
+            ]
+            try:
+                written = await self._store.multi(ops)
+            except Conflict as conflict:
+                node = await self._store.get(registered_path(self._id))
+                if node is None or node.version != self._run_version:
+                    raise StartError(
+                        f"another broker with id {self._id} was started; two brokers cannot have the same id"
+                    ) from conflict
+                stale = await self._store.get(path)
+                if stale is not None and incarnation_of(stale.value) == self._incarnation:
+                    # Created by this process: in an earlier session, or the answer was lost.
+                    await self._delete_node(stale)
+                else:
+                    await self._wait_for_earlier_process()
+                continue
+            except (OutcomeUnknown, NotConnected):
+                await established(self._store)
+                continue
+            self.epoch = written.change
+            self.lease.confirm(sent_at)
+            log.info("registered id=%d epoch=%d", self._id, self.epoch)
+            self.on_change()
+            return
+
+    # -- staying registered -----------------------------------------------------------------------------------------
+
+    async def keep(self) -> None:
+        """Renew the lease for ever, and register again after the session has expired or the node was deleted."""
+        if self._session_s is None:
+            return
+        stop = self._store.on_session(self._session_changed)
+        try:
+            while True:
+                await asyncio.sleep(self._session_s / _HEARTBEATS)
+                try:
+                    await self._heartbeat()
+                except (NotConnected, OutcomeUnknown):
+                    continue  # the store connects again by itself
+                except StoreError as error:
+                    log.error("the metadata store failed error=%s", error)
+        finally:
+            stop()
+
+    async def _heartbeat(self) -> None:
+        sent_at = self._monotonic()
+        node = await self._store.get(broker_path(self._id))
+        if node is not None and node.created == self.epoch:
+            self.lease.confirm(sent_at)
+            return
+        self._lost("its node was deleted" if node is None else "its node was replaced")
+        await self.register()
+
+    def _session_changed(self, session: Session) -> None:
+        if session.state is SessionState.EXPIRED:
+            self._lost("the session has expired")
+
+    def _lost(self, reason: str) -> None:
+        if self.epoch >= 0:
+            log.warning("no longer registered id=%d reason=%s", self._id, reason)
+        self.epoch = -1
+        self.lease.end()
+        self.on_change()
+
+    async def end(self) -> None:
+        """Delete the node, so that others need not wait for the end of the session. The broker stops."""
+        if self.epoch < 0:
+            return
+        try:
+            await self._store.multi(
+                [Check(registered_path(self._id), self._run_version), Delete(broker_path(self._id))]
+            )
+        except StoreError as error:
+            log.warning("the registration could not be deleted error=%s", error)

@@ -1,0 +1,205 @@
+"""A broker registers, keeps its lease, and notices that it is no longer registered."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+import pytest
+from tests.unit.cluster.metadata_store_fixtures import Simulated
+
+from ottla.cluster.registration import Lease, Registration
+from ottla.cluster.schema import broker_json, broker_path, incarnation_of, ops_create_skeleton, registered_path
+from ottla.cluster.store import Delete, MetadataStore
+from ottla.model.errors import StartError
+from ottla.model.types import Endpoint
+
+ID = 3
+SESSION_S = 6.0
+HERE = Endpoint("PLAINTEXT", "localhost", 9092)
+THERE = Endpoint("PLAINTEXT", "elsewhere", 9092)
+
+
+class LoopClock:
+    """The virtual time of the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.monotonic = loop.time
+
+    def wall_ms(self) -> int:
+        return 1_800_000_000_000
+
+
+def registration(place: Simulated, store: MetadataStore, run: bytes = b"1", endpoint: Endpoint = HERE) -> Registration:
+    value = broker_json([endpoint], rack=None, incarnation=run, timestamp_ms=0)
+    return Registration(
+        store, ID, incarnation=run, session_s=SESSION_S, clock=LoopClock(place.loop), value=lambda: value,
+        endpoints=lambda: (endpoint,),
+    )  # fmt: skip
+
+
+async def opened(place: Simulated, client: str) -> MetadataStore:
+    store = await place.open_client(client)
+    nodes = await store.load("/")
+    if ops := ops_create_skeleton(nodes):
+        await store.multi(ops)
+    return store
+
+
+async def started(place: Simulated, client: str = "broker", run: bytes = b"1") -> tuple[Registration, MetadataStore]:
+    store = await opened(place, client)
+    made = registration(place, store, run)
+    await made.begin_run()
+    await made.register()
+    return made, store
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def test_lease_counts_from_the_moment_when_the_read_was_sent() -> None:
+    lease = Lease(SESSION_S)
+    assert lease.until == -math.inf
+    lease.confirm(10.0)
+    assert lease.until == 14.0
+    lease.confirm(9.0)
+    assert lease.until == 14.0
+    lease.end()
+    assert lease.until == -math.inf
+
+
+def test_lease_of_a_broker_that_is_alone_never_ends() -> None:
+    lease = Lease(None)
+    lease.end()
+    assert lease.until == math.inf
+
+
+def test_broker_epoch_is_the_change_that_created_the_node() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        made, store = await started(place)
+        node = await store.get(broker_path(ID))
+        assert node is not None
+        assert made.epoch == node.created
+        assert made.lease.until > place.loop.time()
+
+    place.run(main())
+
+
+def test_each_run_replaces_the_incarnation_and_returns_the_one_before() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        store = await opened(place, "broker")
+        assert await registration(place, store, b"1").begin_run() is None
+        assert await registration(place, store, b"2").begin_run() == b"1"
+        node = await store.get(registered_path(ID))
+        assert node is not None
+        assert (node.version, incarnation_of(node.value)) == (1, b"2")
+
+    place.run(main())
+
+
+def test_restarted_broker_replaces_the_node_of_its_earlier_process_at_once() -> None:
+    """It listens on the same address, so the earlier process cannot run any more."""
+    place = Simulated()
+
+    async def main() -> None:
+        first, _ = await started(place)
+        place.crash("broker")
+        before = place.loop.time()
+        second, _ = await started(place, run=b"2")
+        assert place.loop.time() - before < SESSION_S / 2
+        assert second.epoch > first.epoch
+
+    place.run(main())
+
+
+def test_broker_with_the_id_of_a_running_one_is_refused() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        first, _ = await started(place)
+        keeping = asyncio.create_task(first.keep())
+        other = registration(place, await opened(place, "other"), b"2", THERE)
+        with pytest.raises(StartError, match="id 3 is already registered"):
+            await other.begin_run()
+        keeping.cancel()
+
+    place.run(main())
+
+
+def test_lease_ends_while_the_store_cannot_be_reached_and_comes_back() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        made, _ = await started(place)
+        keeping = asyncio.create_task(made.keep())
+        await asyncio.sleep(10.0)
+        assert made.lease.until > place.loop.time()
+        place.cut("broker")
+        await until(lambda: made.lease.until <= place.loop.time())
+        epoch = made.epoch
+        place.heal("broker")
+        await until(lambda: made.lease.until > place.loop.time())
+        assert made.epoch == epoch, "the session did not expire"
+        keeping.cancel()
+
+    place.run(main())
+
+
+def test_broker_registers_again_after_its_session_has_expired() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        made, store = await started(place)
+        changes: list[int] = []
+        made.on_change = lambda: changes.append(made.epoch)
+        keeping = asyncio.create_task(made.keep())
+        epoch = made.epoch
+        place.expire("broker")
+        await until(lambda: made.epoch > epoch)
+        assert changes[0] == -1
+        assert changes[-1] == made.epoch
+        node = await store.get(broker_path(ID))
+        assert node is not None
+        assert node.created == made.epoch
+        keeping.cancel()
+
+    place.run(main())
+
+
+def test_broker_registers_again_after_its_node_was_deleted() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        made, _ = await started(place)
+        keeping = asyncio.create_task(made.keep())
+        epoch = made.epoch
+        controller = await opened(place, "controller")
+        await controller.multi([Delete(broker_path(ID))])
+        await until(lambda: made.epoch > epoch)
+        keeping.cancel()
+
+    place.run(main())
+
+
+def test_answer_of_the_registration_is_lost() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        store = await opened(place, "broker")
+        made = registration(place, store)
+        await made.begin_run()
+        place.lose_answer("broker", applied=True)
+        registering = asyncio.create_task(made.register())
+        await registering
+        node = await store.get(broker_path(ID))
+        assert node is not None
+        assert made.epoch == node.created
+
+    place.run(main())
