@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ottla.cluster.placement import ordered_brokers, place_replicas, racks_of
 from ottla.cluster.schema import (
     TOPICS,
     count_change,
@@ -86,7 +87,7 @@ def plan_create_topic(
             raise InvalidReplicationFactor("replication factor must be larger than 0, or -1 for the default")
         if factor > len(brokers):
             raise InvalidReplicationFactor(f"replication factor {factor} needs more than {len(brokers)} brokers")
-        replicas = place_replicas(brokers, count, factor)
+        replicas = _place(view, brokers, count, factor, topic_id)
     partitions = tuple(_new_partition(view, ids, leader_epoch) for ids in replicas)
     return TopicView(name=wanted.name, topic_id=topic_id, partitions=partitions, config=dict(wanted.config))
 
@@ -100,6 +101,25 @@ def _new_partition(view: ClusterView, replicas: tuple[int, ...], leader_epoch: i
     if not isr:
         raise InvalidReplicaAssignment(f"none of the brokers {list(replicas)} is alive")
     return PartitionView(leader=isr[0], leader_epoch=leader_epoch, replicas=replicas, isr=isr)
+
+
+def _place(
+    view: ClusterView, brokers: Sequence[int], count: int, factor: int, topic_id: bytes, *,
+    existing: TopicView | None = None,
+) -> list[tuple[int, ...]]:  # fmt: skip
+    """Return the replicas of new partitions. The random start comes from the topic id, so a decision is repeatable.
+
+    Partitions that are added to a topic continue from the first replica of its partition 0, if that broker is alive.
+    """
+    racks = racks_of(view, brokers)
+    start = int.from_bytes(topic_id[:4], "big") % len(brokers)
+    if existing is not None:
+        ordered, preferred = ordered_brokers(brokers, racks), existing.partitions[0].replicas[0]
+        start = ordered.index(preferred) if preferred in ordered else start
+    return place_replicas(
+        brokers, count, factor, start, shift=int.from_bytes(topic_id[4:8], "big") % max(1, len(brokers) - 1),
+        first=len(existing.partitions) if existing is not None else 0, racks=racks,
+    )  # fmt: skip
 
 
 def _check_assignments(wanted: NewTopic, brokers: Collection[int]) -> list[tuple[int, ...]]:
@@ -120,12 +140,6 @@ def check_replica_lists(lists: list[tuple[int, ...]], brokers: Collection[int]) 
         if unknown := set(ids) - set(brokers):
             raise InvalidReplicaAssignment(f"broker {min(unknown)} does not exist")
     return lists
-
-
-def place_replicas(brokers: Sequence[int], count: int, factor: int, start: int = 0) -> list[tuple[int, ...]]:
-    """Return the replicas of ``count`` partitions, assigned round robin; the first replica is the leader."""
-    total = len(brokers)
-    return [tuple(brokers[(start + number + replica) % total] for replica in range(factor)) for number in range(count)]
 
 
 def ops_create_topic(view: ClusterView, topic: TopicView) -> list[Op]:
@@ -180,8 +194,7 @@ def plan_create_partitions(
     else:
         if factor > len(brokers):
             raise InvalidReplicationFactor(f"replication factor {factor} needs more than {len(brokers)} brokers")
-        start = brokers.index(topic.partitions[0].replicas[0]) if topic.partitions[0].replicas[0] in brokers else 0
-        replicas = place_replicas(brokers, count - now, factor, start + now)
+        replicas = _place(view, brokers, count - now, factor, topic.topic_id, existing=topic)
     added = tuple(_new_partition(view, ids, leader_epoch=0) for ids in replicas)
     return replace(topic, partitions=topic.partitions + added)
 

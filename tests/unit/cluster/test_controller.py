@@ -18,12 +18,12 @@ from ottla.cluster.controller import (
     ops_create_topic,
     ops_delete_topic,
     ops_update_topic,
-    place_replicas,
     plan_create_partitions,
     plan_create_topic,
 )
 from ottla.cluster.decide import load_view
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.placement import place_replicas
 from ottla.cluster.schema import SKELETON, ops_create_skeleton, state_path, to_json, topic_path
 from ottla.cluster.store import Changed, Create, Delete, MalformedNode, Node, Put
 from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
