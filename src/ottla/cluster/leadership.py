@@ -68,13 +68,14 @@ def effective_min_isr(partition: PartitionView, setting: int) -> int:
 def elect(
     view: ClusterView, topics: Iterable[str] | None = None, *, min_isr: MinIsr, now: float = 0.0,
     below_min: BelowMin | None = None, unclean_allowed: Callable[[TopicView], bool] | None = None,
+    limit: int | None = None,
 ) -> list[TopicView]:  # fmt: skip
     """Return the topics whose leaders, ISR or ELR the controller must change now, with the changes made.
 
     ``topics`` are the topics to look at, None for all. ``below_min`` remembers since when ISRs are too small, and
     ``now`` is its time; without it no leader is replaced for that reason. ``unclean_allowed`` is the topic setting
     unclean.leader.election.enable; internal topics ignore it, because a lost record of theirs can corrupt groups and
-    transactions.
+    transactions. At most ``limit`` topics are returned.
     """
     alive = view.brokers.keys()
     if below_min is not None:
@@ -91,6 +92,8 @@ def elect(
             partitions.append(elected)
         if (new := _with_partitions(topic, partitions)) is not None:
             changed.append(new)
+            if len(changed) == limit:
+                break
     return changed
 
 
