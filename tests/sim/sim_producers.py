@@ -129,14 +129,13 @@ class PlainProducer(Client):
     """
 
     async def run(self) -> None:
-        self.world.history.init(self.name, self.name)
-        self.world.history.initialized(self.name)
         number = 0
+        producer = self._begin(number)
         while not self.is_over:
             number += 1
             value = f"{self.name}-{number}"
             place = self.rng.choice(self.world.places)
-            txn = self.world.history.begin(self.name)
+            txn = self.world.history.begin(producer)
             self.world.history.send(txn, place, value)
             self.world.history.end(txn, commit=True)
             content = batch([value], self.world.now_ms())
@@ -152,8 +151,16 @@ class PlainProducer(Client):
                     )
                     self.world.history.note("ended", txn=txn, outcome=Outcome.OK, error="", weak=value)
             except Lost:
-                pass
+                # What the lost connection still delivers may be stored after what the next one sends.
+                producer = self._begin(number)
             await self.pause(0.15)
+
+    def _begin(self, number: int) -> str:
+        """Begin a producer whose records must be stored in the order in which it sends them."""
+        producer = f"{self.name}.{number}"
+        self.world.history.init(producer, producer)
+        self.world.history.initialized(producer)
+        return producer
 
 
 class TransactionalProducer(Client):
