@@ -9,6 +9,7 @@ raised when the block ends.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -44,6 +45,22 @@ def handled() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def end_with_stdin() -> None:
+    """Send SIGTERM to this process when its standard input is closed, if the environment asks for it.
+
+    For demonstrations and tests: so a command stops when the process that started it has ended.
+    """
+    if not os.environ.get("OTTLA_END_WITH_STDIN"):
+        return
+
+    def wait() -> None:
+        # Not through sys.stdin, whose lock this thread would still hold when the interpreter ends.
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()
 
 
 def caused(error: BaseException) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -79,7 +76,7 @@ def run(
         raise click.UsageError("--once and --trigger cannot be combined")
     declaration = choice.load_or_report(file, needs_secrets=True)
     chosen = _trigger("available-now" if once else trigger) if once or trigger is not None else None
-    _end_with_stdin()
+    interrupts.end_with_stdin()
     with ExitStack() as stack:
         served = stack.enter_context(_metrics_server(metrics)) if metrics is not None else None
         stack.enter_context(interrupts.not_logged())
@@ -204,22 +201,6 @@ def backfill(
     if job.left_out:
         names = ", ".join(sorted(job.left_out))
         raise Failure(f"not recomputed: {names}; they or their inputs failed, see '{choice.command('status', file)}'")
-
-
-def _end_with_stdin() -> None:
-    """Send SIGTERM to this process when its standard input is closed, if the environment asks for it.
-
-    For demonstrations and tests: so the driver stops when the process that started it has ended.
-    """
-    if not os.environ.get("OTTLA_END_WITH_STDIN"):
-        return
-
-    def wait() -> None:
-        # Not through sys.stdin, whose lock this thread would still hold when the interpreter ends.
-        os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="stdin", daemon=True).start()
 
 
 @contextmanager

@@ -35,7 +35,7 @@ _POLL_S = 0.02
 _STOP_S_MAX = 30.0
 #: asks Linux to send SIGKILL (9) when the parent ends (PR_SET_PDEATHSIG, 1), then becomes the command
 _END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
-_MEMBER = re.compile(r"([0-9]{1,3})=(\[[0-9A-Fa-f:.]+\]|[^\s,:=/]+):([0-9]{1,5}):([0-9]{1,5})")
+_MEMBER = re.compile(r"([0-9]{1,3})=([^\s,:=/]+):([0-9]{1,5}):([0-9]{1,5})")
 
 
 class ZooKeeperFailed(OttlaError):
@@ -98,10 +98,21 @@ def write_config(server: Server) -> Path:
     }
     server.data.mkdir(parents=True, exist_ok=True)
     if server.ensemble:
-        (server.data / "myid").write_text(f"{server.number}\n")
+        _claim_data(server)
     path = server.data / CONFIG_FILE
     path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
     return path
+
+
+def _claim_data(server: Server) -> None:
+    """Write the number of the member into the data directory. Raise ZooKeeperFailed if it has another number."""
+    path = server.data / "myid"
+    number = path.read_text().strip() if path.exists() else ""
+    if number not in ("", str(server.number)):
+        raise ZooKeeperFailed(
+            f"{server.data} has the data of member {number}: start it with --id {number}, or choose another --data"
+        )
+    path.write_text(f"{server.number}\n")
 
 
 def find_jars(directory: Path | None = None) -> list[Path]:
@@ -143,7 +154,7 @@ class ServerProcess:
             command = java_command(write_config(server), server.java_options)
         except OSError as error:
             raise ZooKeeperFailed(f"{server.data} cannot be written ({error}): choose another --data") from error
-        _check_address(server)
+        _check_addresses(server)
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, *command],
             stdin=subprocess.DEVNULL,
@@ -158,14 +169,18 @@ class ServerProcess:
         Raise ZooKeeperFailed if the process ends.
         """
         while True:
-            code = self.process.poll()
-            if code is not None:
-                raise ZooKeeperFailed(
-                    f"ZooKeeper ended with exit code {code}: see its message above, and check "
-                    f"{self.server.data / CONFIG_FILE}"
-                )
+            self.check_running()
             yield ask_mode(self.server.host, self.server.port)
             time.sleep(_POLL_S)
+
+    def check_running(self) -> None:
+        """Raise ZooKeeperFailed if the process has ended."""
+        code = self.process.poll()
+        if code is not None:
+            raise ZooKeeperFailed(
+                f"ZooKeeper ended with exit code {code}: see its message above, and check "
+                f"{self.server.data / CONFIG_FILE}"
+            )
 
     def wait_until_ready(self) -> str:
         """Return the mode when the server serves. A member of an ensemble waits for the majority of the members."""
@@ -197,13 +212,24 @@ def ask_mode(host: str, port: int) -> str | None:
     return match[1].decode() if match else None
 
 
-def _check_address(server: Server) -> None:
-    with socket.socket(socket.AF_INET6 if ":" in server.host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((server.host, server.port))
-        except OSError as error:
-            raise ZooKeeperFailed(
-                f"cannot listen on {server.host}:{server.port} ({error.strerror}): choose another --listen address, "
-                "or stop the program that uses it"
-            ) from error
+def _check_addresses(server: Server) -> None:
+    """Raise ZooKeeperFailed if an address is in use: the server itself would not report it."""
+    _check_address("--listen", server.host, server.port)
+    if server.ensemble:
+        host, *ports = server.ensemble[server.number].rsplit(":", 2)
+        for port in ports:
+            _check_address("--ensemble", host, int(port))
+
+
+def _check_address(option: str, host: str, port: int) -> None:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            probe.listen()
+    except OSError as error:
+        raise ZooKeeperFailed(
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another address with {option}, "
+            "or stop the program that uses it"
+        ) from error
