@@ -245,6 +245,7 @@ class Broker:
         )  # fmt: skip
         self._coordination = Coordination(
             services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes,
+            accepted=lambda: self.server.accepted,
             new_clients=lambda: BrokerClients(
                 self._loop, self._network, client_id=f"coordinator-{settings.broker_id}"
             ),

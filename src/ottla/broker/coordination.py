@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.peer_requests import PeerRequests
 from ottla.broker.services import Services
+from ottla.broker.transaction_checks import TransactionChecks
 from ottla.cluster.store import StoreError
 from ottla.cluster.view import TopicView
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
@@ -73,7 +74,7 @@ class Coordination:
 
     def __init__(
         self, services: Services, *, begin_turn: Callable[[], None], random_bytes: Callable[[int], bytes],
-        new_clients: Callable[[], BrokerClients],
+        new_clients: Callable[[], BrokerClients], accepted: Callable[[], int],
     ) -> None:  # fmt: skip
         self._services = services
         self._begin_turn = begin_turn
@@ -84,6 +85,7 @@ class Coordination:
             settings=services.settings,
             topics=ViewTopics(services),
             new_uuid=lambda: str(uuid.UUID(bytes=random_bytes(16), version=4)),
+            accepted=accepted,
         )
         parts = {
             "loop": services.loop, "clock": services.clock, "wheel": services.wheel, "replicas": services.replicas,
@@ -92,6 +94,7 @@ class Coordination:
         self.runtime = GroupRuntime(on_rebalance=self._note_rebalance, **parts)
         context.usage.shards = self.runtime.loaded_shards
         self.peers = PeerRequests(services, new_clients)
+        self._checks = services.checks = TransactionChecks(self.peers)
         self.remote_markers = RemoteMarkers(leader_of=self.peers.leader_of, send=self.peers.write_markers)
         self.markers = MarkerWriter(
             replicas=services.replicas, clock=services.clock, wheel=services.wheel, begin_turn=begin_turn,
@@ -161,9 +164,11 @@ class Coordination:
         await self.runtime.stop()
         await self.transactions.stop()
         await self.markers.stop()
+        await self._checks.stop()
         self.peers.close()
 
     def _marker_written(self, partition: Partition, producer_id: int, commit: bool, end_offset: int) -> None:
+        self._checks.marker_written(partition.name, producer_id)
         if partition.name.topic == OFFSETS_TOPIC:
             self.runtime.marker_written(partition, producer_id, commit=commit, end_offset=end_offset)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.transaction_checks import TransactionChecks
 from ottla.cluster.store import MetadataStore
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.coordinator.group_runtime import GroupRuntime
@@ -50,6 +51,7 @@ class Services:
     groups: GroupRuntime = field(init=False)
     transactions: TransactionRuntime = field(init=False)
     markers: MarkerWriter = field(init=False)
+    checks: TransactionChecks = field(init=False)
     producer_ids: ProducerIds = field(init=False)
     #: advertised address by listener name; a listener without one advertises the address that the client dialled
     advertised: dict[str, Endpoint] = field(default_factory=dict)

@@ -10,12 +10,14 @@ from ottla.coordinator.groups import GroupShard
 from ottla.coordinator.journal import Rebalance
 from ottla.coordinator.outcome import Outcome, Producer
 from ottla.coordinator.records import CoordinatorRecord, decode_record, encode_record
+from ottla.coordinator.request_order import RequestOrder
 from ottla.coordinator.runtime import AnyOutcome, Operation, PendingReply, Refusal, ShardRuntime
 from ottla.model.errors import KafkaError
 from ottla.replica.partition import Partition
 from ottla.wire import Message
 
 OFFSETS_TOPIC = "__consumer_offsets"
+_OFFSETS_ORDER_MAX = 10_000
 
 
 class GroupRuntime(ShardRuntime[GroupShard]):
@@ -27,6 +29,8 @@ class GroupRuntime(ShardRuntime[GroupShard]):
         super().__init__(**parts)
         #: called for each completed rebalance
         self._on_rebalance = on_rebalance
+        #: the latest TxnOffsetCommit of clients before KIP-890, by transactional id and group
+        self.offsets_order: RequestOrder[tuple[str, str]] = RequestOrder(_OFFSETS_ORDER_MAX)
 
     def make_shard(self, partition: Partition) -> GroupShard:
         return GroupShard(self.context)

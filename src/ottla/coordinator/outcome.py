@@ -81,6 +81,8 @@ class CoordinatorContext:
     #: group -> settings that override the broker's settings; changes at run time
     group_overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     usage: HostUsage = field(default_factory=HostUsage)
+    #: returns how many connections the broker has accepted since its start
+    accepted: Callable[[], int] = lambda: 0
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Return the session timeout of a group of the consumer protocol."""

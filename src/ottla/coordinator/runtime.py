@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from ottla.coordinator.outcome import NEVER, CoordinatorContext, Moment, Producer, Ticket
+from ottla.coordinator.outcome import NEVER, Client, CoordinatorContext, Moment, Producer, Ticket
 from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
 from ottla.log.transactions import read_marker
@@ -34,6 +34,7 @@ from ottla.model.errors import (
     KafkaError,
     MessageTooLarge,
     NotLeaderOrFollower,
+    OttlaError,
     RecordListTooLarge,
     Refused,
 )
@@ -123,6 +124,10 @@ S = TypeVar("S", bound=Shard)
 Operation = Callable[[S, Ticket, Moment], AnyOutcome]
 
 
+class StaleConnection(OttlaError):
+    """A connection may contain requests from before this broker became coordinator: it has to be closed."""
+
+
 class PendingReply:
     """A ticket: holds the reply to a request, and the callback or the task that waits for the reply.
 
@@ -189,10 +194,12 @@ class HostedShard(Generic[S]):
     It is valid in one leader epoch: what another leader wrote in between is not in the shard.
     """
 
-    __slots__ = ("end_offset", "leader_epoch", "loaded", "partition", "shard", "timers")
+    __slots__ = ("accepted", "end_offset", "leader_epoch", "loaded", "partition", "shard", "timers")
 
-    def __init__(self, partition: Partition, shard: S) -> None:
+    def __init__(self, partition: Partition, shard: S, accepted: int = 0) -> None:
         self.partition = partition
+        #: how many connections the broker had accepted when it became coordinator; 0 if there was no coordinator before
+        self.accepted = accepted
         self.leader_epoch = partition.leader_epoch
         self.shard = shard
         self.loaded = False
@@ -356,6 +363,16 @@ class ShardRuntime(ABC, Generic[S]):
         hosted = self._host_of(name)
         self._expire_due(hosted, (name,))
         return hosted.shard
+
+    def check_connection(self, name: str, client: Client) -> None:
+        """Raise StaleConnection for a connection from before this broker became the coordinator of a name.
+
+        Another broker may have been coordinator in between. A request that was delayed in this connection would be
+        applied to a later transaction. The client connects again and sends its current request (KAFKA-17754).
+        """
+        hosted = self._shards.get(self.partition_for(name))
+        if hosted is not None and 0 < client.connection <= hosted.accepted:
+            raise StaleConnection(f"connection {client.connection} is older than the coordinator of {name!r} here")
 
     def durable(self, name: str) -> bool | PendingReply:
         """Return True if the state that the caller has just read is durable, else a ticket to wait for.
@@ -572,6 +589,7 @@ class ShardRuntime(ABC, Generic[S]):
             if partition.log.log_end_offset == partition.log.log_start_offset:
                 hosted.loaded = True
             else:
+                hosted.accepted = self.context.accepted()
                 self._load_later(hosted)
         for number in [number for number in self._shards if number not in partitions]:
             self._unload(self._shards.pop(number))
@@ -583,7 +601,8 @@ class ShardRuntime(ABC, Generic[S]):
             return
         log.error("a shard is loaded again after a failed write partition=%s", hosted.partition.name)
         self._unload(hosted)
-        replacement = self._shards[number] = HostedShard(hosted.partition, self.make_shard(hosted.partition))
+        shard = self.make_shard(hosted.partition)
+        replacement = self._shards[number] = HostedShard(hosted.partition, shard, hosted.accepted)
         self._load_later(replacement)
 
     def _unload(self, hosted: HostedShard[S]) -> None:
@@ -623,8 +642,17 @@ class ShardRuntime(ABC, Generic[S]):
             self._perform(hosted, names, hosted.shard.after_load(now), now)
 
     async def _load(self, hosted: HostedShard[S]) -> None:
-        while (next_offset := self._read(hosted, hosted.end_offset)) is not None:
-            hosted.end_offset = next_offset
+        """Replay the log to its end, including batches that are written to the file at the end of this turn.
+
+        A follower that becomes leader may have appended such batches, and other brokers append markers meanwhile.
+        """
+        while True:
+            if (next_offset := self._read(hosted, hosted.end_offset)) is not None:
+                hosted.end_offset = next_offset
+            elif hosted.partition.log.pending and hosted.leads:
+                self._begin_turn()
+            else:
+                return
             await asyncio.sleep(0)
 
     def _read(self, hosted: HostedShard[S], offset: int) -> int | None:

@@ -13,12 +13,10 @@ coordinator starts a delivery for every transactional id in a Prepare state.
 
 A delayed request must not end a later transaction (KAFKA-17754). Clients with KIP-890 (EndTxn 5, Produce 12) get a new
 epoch with every transaction, so the epoch identifies the transaction. Older clients use one epoch for many
-transactions. For them the shard compares the order in which the client sent its requests. A client has one connection
-to its coordinator at a time, and a connection keeps the order. A request from an older connection than the latest one,
-or with an earlier correlation id on the same connection, was therefore sent earlier. Such a request changes nothing and
-gets a retriable error. If a client violates this assumption, it retries until its transaction times out and the
-producer is fenced. For the same reason a marker is appended only while the shard
-waits for its delivery (``awaits_delivery``).
+transactions. For them the shard compares the order in which the client sent its requests (`request_order.py`). A
+request that was sent before the latest one changes nothing and gets a retriable error. If a client violates this
+assumption, it retries until its transaction times out and the producer is fenced. For the same reason a marker is
+appended only while the shard waits for its delivery (``awaits_delivery``).
 
 Rules and error codes are those of Kafka 4.3 (TransactionCoordinator, TransactionMetadata), except where a fenced
 producer could interfere with the current producer.
@@ -28,11 +26,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ottla.coordinator.outcome import Client, CoordinatorContext, Moment, Producer, Ticket
 from ottla.coordinator.regex import matching_topics
+from ottla.coordinator.request_order import SentRequest, check_order
 from ottla.coordinator.transaction_records import (
     Delivery,
     Ending,
@@ -91,10 +90,6 @@ _STATE_NAMES: Final = {
     TransactionState.DEAD: "Dead",
     TransactionState.PREPARE_EPOCH_FENCE: "PrepareEpochFence",
 }
-#: key in ``_SoftState.latest`` for requests without a group; no group has an empty name
-_NO_GROUP: Final = ""
-#: maximum number of entries in ``_SoftState.latest``
-_LATEST_MAX: Final = 32
 #: value of ``_SoftState.last_epoch`` if no request can be a retry of an earlier one
 _NO_EPOCH: Final = -1
 
@@ -110,9 +105,8 @@ class _SoftState:
     #: the previous epoch, if its producer requested the current one: the producer may have lost the reply and retry.
     #: _NO_EPOCH if the previous producer was fenced; None if unknown
     last_epoch: int | None = None
-    #: producer, connection and correlation id of the latest request of a client before KIP-890. The key is the group
-    #: whose offsets the request commits, because the client has one connection per coordinator; else _NO_GROUP
-    latest: dict[str, tuple[Producer, int, int]] = field(default_factory=dict)
+    #: the latest request of a client before KIP-890
+    latest: SentRequest | None = None
 
 
 class TransactionShard:
@@ -636,28 +630,10 @@ class TransactionShard:
     def _soft_state(self, transactional_id: str) -> _SoftState:
         return self._soft_states.setdefault(transactional_id, _SoftState())
 
-    def check_order_of_offsets(self, transactional_id: str, producer: Producer, group: str, client: Client) -> None:
-        """Raise Refused for a TxnOffsetCommit that the client sent before a later one for the same group."""
-        self._check_order(transactional_id, producer, client, group)
-
-    def _check_order(
-        self, transactional_id: str, producer: Producer, client: Client, group: str = _NO_GROUP
-    ) -> None:  # fmt: skip
+    def _check_order(self, transactional_id: str, producer: Producer, client: Client) -> None:
         """Raise Refused for a request that the client sent before the latest request that the shard has handled."""
-        if not client.connection:
-            return
-        latest = self._soft_state(transactional_id).latest
-        if group in latest:
-            latest_producer, connection, correlation_id = latest[group]
-            # Correlation ids may wrap around, and a client may always send the same correlation id.
-            is_earlier = (client.correlation_id - correlation_id) & 0xFFFFFFFF > 0x7FFFFFFF
-            if latest_producer == producer and (
-                client.connection < connection or (client.connection == connection and is_earlier)
-            ):  # fmt: skip
-                raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-        elif len(latest) >= _LATEST_MAX:
-            del latest[next(name for name in latest if name != _NO_GROUP)]
-        latest[group] = (producer, client.connection, client.correlation_id)
+        soft = self._soft_state(transactional_id)
+        soft.latest = check_order(soft.latest, producer, client)
 
 
 def write_error(code: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:

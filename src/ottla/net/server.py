@@ -57,7 +57,7 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_s = min(_SWEEP_S, max(self.idle_s_max / 2, 0.1))
         self.refused_connections = 0
-        self._accepted = 0
+        self.accepted = 0
         self.refused_frames = 0
 
         # The turn
@@ -111,8 +111,8 @@ class Server:
             log.warning("connection refused peer=%s open=%d from_peer=%d", host, len(self.connections), of_host)
             return False
         self.connections[connection] = None
-        self._accepted += 1
-        connection.number = self._accepted
+        self.accepted += 1
+        connection.number = self.accepted
         self._per_host[host] = of_host + 1
         connection.last_active = self.monotonic()
         return True

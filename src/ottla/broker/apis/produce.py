@@ -95,8 +95,8 @@ class _Shortcut:
         self.template = template
         #: None outside of a transaction
         self.transactional_id = transactional_id
-        #: KIP-890: the first batch of a transaction adds the partition to it
-        self.begins_transactions = transactional_id is not None and version >= _IMPLICIT_FROM
+        #: KIP-890: the coordinator is asked about the first batch of a transaction
+        self.begins_transactions = transactional_id is not None
 
 
 class _OneWriter(Slot):
@@ -294,14 +294,16 @@ class ProduceApi:
         correlation_id: int, *, is_added: bool = False,
     ) -> None:  # fmt: skip
         request = parse_produce(buffer, start, end, version)
-        if version >= _IMPLICIT_FROM and request.transactional_id is not None and not is_added:
-            names = self._to_add(request, buffer, version)
+        if request.transactional_id is not None and not is_added:
+            coordinator = self._other_coordinator(request.transactional_id)
+            is_asked = version >= _IMPLICIT_FROM or coordinator is not None
+            names = self._to_add(request, buffer, version) if is_asked else {}
             if names:
                 # Later requests of this connection must not be handled before this one.
                 connection.mute()
                 frame = bytes(view[start:end])
                 work = self._add_then_handle(
-                    connection, frame, version, correlation_id, request.transactional_id, names
+                    connection, frame, version, correlation_id, request.transactional_id, names, coordinator
                 )
                 self._tasks.start(work, "begin a transaction")
                 return
@@ -485,9 +487,9 @@ class ProduceApi:
 
     def _to_add(
         self, request: ProduceRequest, buffer: FrameBuffer, version: int
-    ) -> dict[Producer, list[TopicPartition]]:
-        """Return the partitions that batches of this request add to a transaction, by producer."""
-        names: dict[Producer, list[TopicPartition]] = {}
+    ) -> dict[Producer, dict[TopicPartition, int]]:
+        """Return the partitions in which batches of this request begin a transaction, with epochs, by producer."""
+        names: dict[Producer, dict[TopicPartition, int]] = {}
         for key, partitions in request.topics:
             for data in partitions:
                 try:
@@ -498,28 +500,26 @@ class ProduceApi:
                     continue
                 if read_header(buffer, data.start).attributes & TRANSACTIONAL:
                     producer = Producer(*_unpack_producer(buffer, data.start + _PRODUCER_AT))
-                    names.setdefault(producer, []).append(partition.name)
+                    names.setdefault(producer, {})[partition.name] = partition.leader_epoch
         return names
 
     async def _add_then_handle(
         self, connection: Connection, frame: bytes, version: int, correlation_id: int, transactional_id: str,
-        names: dict[Producer, list[TopicPartition]],
+        names: dict[Producer, dict[TopicPartition, int]], coordinator: int | None,
     ) -> None:  # fmt: skip
         """Add the partitions to the transaction, wait until the coordinator has stored that, then handle the request.
 
-        An error of the coordinator is found again, and answered, when the batch is verified.
+        An error of the coordinator is found again, and answered, when the batch is verified. ``coordinator`` is the
+        broker that coordinates the transaction, None for this broker.
         """
-        transactions = self._services.transactions
         try:
-            await transactions.wait_for_markers(transactional_id)
             for producer, partitions in names.items():
-                answer = transactions.run(
-                    transactional_id,
-                    partial(_add_partitions, transactional_id, producer, partitions),
-                    lambda code: AddPartitionsToTxnResponse(error_code=code),
-                )
-                if isinstance(answer, PendingReply):
-                    await answer
+                if coordinator is None:
+                    await self._add_here(transactional_id, producer, list(partitions))
+                else:
+                    await self._services.checks.check(
+                        coordinator, transactional_id, producer, partitions, verify_only=version < _IMPLICIT_FROM
+                    )
             if not connection.closing:
                 connection.touch()  # begins a turn, at whose end the batch is written
                 buffer = bytearray(frame)
@@ -529,8 +529,26 @@ class ProduceApi:
         finally:
             connection.unmute()
 
+    async def _add_here(self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]) -> None:
+        transactions = self._services.transactions
+        await transactions.wait_for_markers(transactional_id)
+        answer = transactions.run(
+            transactional_id,
+            partial(_add_partitions, transactional_id, producer, partitions),
+            lambda code: AddPartitionsToTxnResponse(error_code=code),
+        )
+        if isinstance(answer, PendingReply):
+            await answer
+
     async def stop(self) -> None:
         await self._tasks.stop()
+
+    def _other_coordinator(self, transactional_id: str) -> int | None:
+        """Return the broker that coordinates this id; None if it is this broker, or if there is none now."""
+        services = self._services
+        if not services.view.brokers:
+            return None
+        return services.checks.coordinator_of(services.transactions.partition_for(transactional_id))
 
     def _check_transaction(
         self, partition: Partition, transactional_id: str, buffer: FrameBuffer, start: int, end: int, version: int
@@ -544,12 +562,15 @@ class ProduceApi:
         if _is_in_transaction(partition, buffer, start, end):
             return
         producer = Producer(header.producer_id, header.producer_epoch)
-        try:
-            code = self._services.transactions.shard(transactional_id).verify(
-                transactional_id, producer, partition.name
-            )
-        except KafkaError as error:
-            code = error.code
+        if self._other_coordinator(transactional_id) is not None:
+            code = self._services.checks.take(partition.name, producer, partition.leader_epoch)
+        else:
+            try:
+                code = self._services.transactions.shard(transactional_id).verify(
+                    transactional_id, producer, partition.name
+                )
+            except KafkaError as error:
+                code = error.code
         if code:
             answered = write_error(code, knows_abortable=version >= _ABORTABLE_FROM, adds=version >= _IMPLICIT_FROM)
             raise Refused(answered, "the transaction does not expect this batch")

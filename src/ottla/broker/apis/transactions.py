@@ -56,6 +56,8 @@ Answer = Message | Awaitable[Message]
 
 #: first version of AddPartitionsToTxn with several transactions, which brokers send
 _BATCH_FROM = 4
+#: first version of EndTxn whose clients have an epoch for each transaction
+_OWN_EPOCH_FROM = 5
 #: older clients rediscover the coordinator after COORDINATOR_LOAD_IN_PROGRESS
 _LOADING_KNOWN_FROM = 2
 #: first version of TxnOffsetCommit whose clients know TRANSACTION_ABORTABLE
@@ -99,6 +101,7 @@ def add_partitions_to_txn(services: Services, request: AddPartitionsToTxnRequest
     """AddPartitionsToTxn (24) v0-v5. v2 PRODUCER_FENCED. v4 many transactions, between brokers."""
     if context.version >= _BATCH_FROM:
         return _add_batch(services, request)
+    services.transactions.check_connection(request.v3_and_below_transactional_id, context.client)
     return _after_markers(
         services, request.v3_and_below_transactional_id, lambda: _add_partitions(services, request, context)
     )
@@ -115,10 +118,11 @@ def _add_partitions(services: Services, request: AddPartitionsToTxnRequest, cont
 
 
 async def _add_batch(services: Services, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    answers: list[Any] = [_add_one(services, each) for each in request.transactions]
     results: list[AddPartitionsToTxnResult] = []
-    for each in request.transactions:
-        answer: Any = await _finished(_add_one(services, each))
-        results.extend(answer.results_by_transaction)
+    for answer in answers:
+        finished: Any = await _finished(answer)
+        results.extend(finished.results_by_transaction)
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
@@ -155,6 +159,7 @@ def _refused_topics(topics: Sequence[AddPartitionsToTxnTopic], code: int) -> lis
 
 def add_offsets_to_txn(services: Services, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
     """AddOffsetsToTxn (25) v0-v4. v2 PRODUCER_FENCED."""
+    services.transactions.check_connection(request.transactional_id, context.client)
     return _after_markers(services, request.transactional_id, lambda: _add_offsets(services, request, context))
 
 
@@ -169,6 +174,8 @@ def _add_offsets(services: Services, request: AddOffsetsToTxnRequest, context: R
 
 def end_txn(services: Services, request: EndTxnRequest, context: RequestContext) -> Answer:
     """EndTxn (26) v0-v5. v2 PRODUCER_FENCED. v5 every transaction has an epoch of its own."""
+    if context.version < _OWN_EPOCH_FROM:
+        services.transactions.check_connection(request.transactional_id, context.client)
     return _after_markers(services, request.transactional_id, lambda: _end_or_allocate(services, request, context))
 
 
@@ -222,25 +229,18 @@ async def _commit_verified(
     services: Services, request: TxnOffsetCommitRequest, context: RequestContext, refuse: Any
 ) -> Message:
     """Add the partition of the group's offsets to the transaction, then commit the offsets in it."""
-    await services.transactions.wait_for_markers(request.transactional_id)
-    where = AddPartitionsToTxnTopic(
-        name=OFFSETS_TOPIC, partitions=[services.groups.partition_for(request.group_id)]
-    )  # fmt: skip
-    transaction = AddPartitionsToTxnTransaction(
-        transactional_id=request.transactional_id, producer_id=request.producer_id,
-        producer_epoch=request.producer_epoch, verify_only=context.version < _IMPLICIT_FROM, topics=[where],
-    )  # fmt: skip
-    checked: Any = await _finished(_add_one(services, transaction))
-    code = checked.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code
+    adds = context.version >= _IMPLICIT_FROM
+    if not adds:
+        services.groups.check_connection(request.group_id, context.client)
+    code = await _add_offsets_partition(services, request, verify_only=not adds)
     if code:
-        adds = context.version >= _IMPLICIT_FROM
         code = write_error(ErrorCode(code), knows_abortable=context.version >= _ABORTABLE_FROM, adds=adds)
         return refuse(RETRIABLE.get(code, code))  # type: ignore[no-any-return]
-    if context.version < _IMPLICIT_FROM:
-        producer = Producer(request.producer_id, request.producer_epoch)
+    if not adds:
+        key = request.transactional_id, request.group_id
         try:
-            services.transactions.shard(request.transactional_id).check_order_of_offsets(
-                request.transactional_id, producer, request.group_id, context.client
+            services.groups.offsets_order.check(
+                key, Producer(request.producer_id, request.producer_epoch), context.client
             )
         except KafkaError:
             return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # type: ignore[no-any-return]
@@ -251,6 +251,32 @@ async def _commit_verified(
             refuse,
         )
     )
+
+
+async def _add_offsets_partition(services: Services, request: TxnOffsetCommitRequest, *, verify_only: bool) -> int:
+    """Add the partition of the group's offsets to the transaction, or verify that it was. Return the error code."""
+    where = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(request.group_id))
+    coordinator = services.checks.coordinator_of(services.transactions.partition_for(request.transactional_id))
+    if coordinator is not None:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        epoch = _leader_epoch(services, where)
+        await services.checks.check(
+            coordinator, request.transactional_id, producer, {where: epoch}, verify_only=verify_only
+        )
+        return services.checks.take(where, producer, _leader_epoch(services, where))
+    await services.transactions.wait_for_markers(request.transactional_id)
+    transaction = AddPartitionsToTxnTransaction(
+        transactional_id=request.transactional_id, producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch, verify_only=verify_only,
+        topics=[AddPartitionsToTxnTopic(name=where.topic, partitions=[where.partition])],
+    )  # fmt: skip
+    checked: Any = await _finished(_add_one(services, transaction))
+    return int(checked.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code)
+
+
+def _leader_epoch(services: Services, name: TopicPartition) -> int:
+    partition = services.replicas.find(name.topic, name.partition)
+    return partition.leader_epoch if partition is not None else -1
 
 
 def write_txn_markers(services: Services, request: WriteTxnMarkersRequest, context: RequestContext) -> Answer:

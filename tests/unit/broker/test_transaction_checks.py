@@ -1,0 +1,230 @@
+"""Transactional batches for partitions of one broker whose transaction another broker coordinates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.broker.cluster_fixtures import make_view
+from tests.unit.broker.test_produce_opening import Connection, settle
+from tests.unit.log.txn_fixtures import txn_batch
+from tests.unit.replica.test_replica_manager import ManagerFixture
+
+from ottla.broker.apis.produce import ProduceApi
+from ottla.broker.transaction_checks import TransactionChecks
+from ottla.coordinator.outcome import Producer
+from ottla.model.errors import ErrorCode
+from ottla.model.types import TopicPartition
+from ottla.net.client import Unreachable
+from ottla.testing.raw import produce_request, read_answer, request_bytes
+from ottla.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+
+COORDINATOR = 2
+PRODUCER = Producer(1, 0)
+ORDERS = TopicPartition("orders", 0)
+
+
+class Coordinator:
+    """The other broker: it answers each question with the next code when the test lets it."""
+
+    def __init__(self) -> None:
+        self.requests: list[AddPartitionsToTxnRequest] = []
+        self.codes: list[int] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.is_up = True
+
+    def leader_of(self, name: TopicPartition) -> int | None:
+        return COORDINATOR
+
+    async def ask(self, broker_id: int, request: Any, version: int, *, timeout_s: float = 10.0) -> Any:
+        assert (broker_id, version) == (COORDINATOR, 5)
+        self.requests.append(request)
+        await self.answering.wait()
+        if not self.is_up:
+            raise Unreachable("down")
+        code = self.codes.pop(0) if self.codes else 0
+        return AddPartitionsToTxnResponse(results_by_transaction=[
+            AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=[
+                AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
+                    for number in topic.partitions
+                ])
+                for topic in each.topics
+            ])
+            for each in request.transactions
+        ])  # fmt: skip
+
+
+class ProducerFixture(ManagerFixture):
+    """A broker with one partition, and producers whose coordinator is elsewhere."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.orders = self.add()
+        self.coordinator = Coordinator()
+        self.checks = TransactionChecks(self.coordinator)
+        services: Any = SimpleNamespace(
+            replicas=self.manager, clock=self.clock, view=make_view(), checks=self.checks,
+            transactions=SimpleNamespace(partition_for=lambda name: 0),
+        )  # fmt: skip
+        self.api = ProduceApi(services)
+        self.connection: Any = Connection()
+
+    async def send(self, version: int, data: bytes | None = None) -> None:
+        request = produce_request(("orders", 0, data or txn_batch()), acks=1)
+        request.transactional_id = "x"
+        frame = bytearray(request_bytes(request, version, 7, "test"))
+        self.api.handle(self.connection, frame, memoryview(frame), 0, len(frame), version, 7)
+        await settle()
+
+    async def answer(self, version: int) -> ErrorCode:
+        """Return the error code of the latest reply."""
+        for _ in range(3):
+            self.manager.write_turn()
+            await settle()
+        reply = read_answer(self.connection.slots[-1].data[4:], 0, version, 7)
+        return ErrorCode(reply.responses[0].partition_responses[0].error_code)
+
+
+Script = Callable[[ProducerFixture], Coroutine[Any, Any, None]]
+
+
+def played(path: Path, script: Script) -> None:
+    async def play() -> None:
+        fixture = ProducerFixture(path)
+        await script(fixture)
+        assert fixture.connection.muted == 0
+        await fixture.api.stop()
+        await fixture.checks.stop()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("version", "verify_only"), [(9, True), (12, False)])
+def test_first_batch_asks_the_coordinator_and_the_next_does_not(
+    tmp_path: Path, version: int, verify_only: bool
+) -> None:
+    async def script(fixture: ProducerFixture) -> None:
+        await fixture.send(version)
+        assert await fixture.answer(version) == 0
+        await fixture.send(version, txn_batch(sequence=1))
+        assert await fixture.answer(version) == 0
+        ((transaction,),) = (request.transactions for request in fixture.coordinator.requests)
+        assert transaction.verify_only is verify_only
+        assert (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch) == ("x", 1, 0)
+        assert [(topic.name, topic.partitions) for topic in transaction.topics] == [("orders", [0])]
+        assert fixture.orders.log.log_end_offset == 2
+
+    played(tmp_path, script)
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "answered"),
+    [
+        (9, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE),
+        (11, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (9, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (12, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (9, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (12, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_ENOUGH_REPLICAS),
+    ],
+)
+def test_batch_that_the_coordinator_refuses_is_not_appended(
+    tmp_path: Path, version: int, code: ErrorCode, answered: ErrorCode
+) -> None:
+    async def script(fixture: ProducerFixture) -> None:
+        fixture.coordinator.codes = [code]
+        await fixture.send(version)
+        assert await fixture.answer(version) == answered
+        assert fixture.orders.log.log_end_offset == 0
+
+    played(tmp_path, script)
+
+
+def test_client_retries_while_the_coordinator_cannot_be_reached(tmp_path: Path) -> None:
+    async def script(fixture: ProducerFixture) -> None:
+        fixture.coordinator.is_up = False
+        await fixture.send(9)
+        assert await fixture.answer(9) == ErrorCode.NOT_ENOUGH_REPLICAS
+        fixture.coordinator.is_up = True
+        await fixture.send(9)
+        assert await fixture.answer(9) == 0
+
+    played(tmp_path, script)
+
+
+def test_question_is_repeated_while_the_previous_transaction_ends(tmp_path: Path) -> None:
+    async def script(fixture: ProducerFixture) -> None:
+        fixture.coordinator.codes = [ErrorCode.CONCURRENT_TRANSACTIONS] * 2
+        await fixture.send(12)
+        while len(fixture.coordinator.requests) < 3:
+            await asyncio.sleep(0.001)
+        await settle()
+        assert await fixture.answer(12) == 0
+
+    played(tmp_path, script)
+
+
+def test_marker_during_the_question_makes_the_answer_worthless(tmp_path: Path) -> None:
+    """Otherwise the batch would open a transaction that nothing ends."""
+
+    async def script(fixture: ProducerFixture) -> None:
+        fixture.coordinator.answering.clear()
+        await fixture.send(9)
+        fixture.checks.marker_written(ORDERS, PRODUCER.producer_id)
+        fixture.coordinator.answering.set()
+        await settle()
+        assert await fixture.answer(9) == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert fixture.orders.log.log_end_offset == 0
+
+    played(tmp_path, script)
+
+
+def test_verdict_holds_for_one_batch_in_one_leader_epoch_and_for_its_producer() -> None:
+    async def run() -> None:
+        checks = TransactionChecks(Coordinator())
+
+        async def check() -> None:
+            await checks.check(COORDINATOR, "x", PRODUCER, {ORDERS: 3}, verify_only=True)
+
+        await check()
+        assert checks.take(ORDERS, Producer(1, 1), 3) == ErrorCode.NOT_COORDINATOR
+        checks.marker_written(ORDERS, 2)
+        checks.marker_written(TopicPartition("orders", 1), 1)
+        assert checks.take(ORDERS, PRODUCER, 3) == ErrorCode.NONE
+        assert checks.take(ORDERS, PRODUCER, 3) == ErrorCode.NOT_COORDINATOR
+        await check()
+        assert checks.take(ORDERS, PRODUCER, 4) == ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(run())
+
+
+def test_questions_of_many_producers_share_a_request() -> None:
+    async def run() -> None:
+        coordinator = Coordinator()
+        coordinator.answering.clear()
+        checks = TransactionChecks(coordinator)
+        ids = ["first", "a", "b", "b"]
+        asked = [
+            asyncio.ensure_future(checks.ask(COORDINATOR, each, PRODUCER, [ORDERS], verify_only=True)) for each in ids
+        ]
+        await settle()
+        coordinator.answering.set()
+        answers = await asyncio.gather(*asked)
+        assert answers == [{ORDERS: ErrorCode.NONE}] * 4
+        sent = [[each.transactional_id for each in request.transactions] for request in coordinator.requests]
+        assert sent == [["first", "a", "b"], ["b"]], "a request names an id once"
+
+    asyncio.run(run())
