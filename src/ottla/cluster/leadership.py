@@ -289,8 +289,11 @@ def mark_unclean(topic: TopicView, broker: int, ends: Mapping[int, LogEnd]) -> T
     """Return the topic after an unclean stop of a broker; None if the broker is in no ISR and in no ELR.
 
     ``ends`` are the ends of the broker's logs by partition number, after they were synced. A partition that is missing
-    there has lost its log. A lost log counts as lost until the leader adds the replica to the ISR. The broker resigns
-    as leader: the controller decides who leads next.
+    there has lost its log. A lost log counts as lost until the leader adds the replica to the ISR.
+
+    The broker resigns as leader, or leaves the ISR of another leader and stays eligible with this end; the controller
+    decides what follows. The leader epoch rises, so that a leader that has not learned of this change cannot serve the
+    broker's next fetches: it would count them for the ISR and acknowledge records that are behind this end.
     """
     partitions = []
     for number, partition in enumerate(topic.partitions):
@@ -299,10 +302,15 @@ def mark_unclean(topic: TopicView, broker: int, ends: Mapping[int, LogEnd]) -> T
             if LogEnd(broker, -1, LOG_LOST) in partition.unclean:
                 end = LogEnd(broker, -1, LOG_LOST)  # what it has now was begun anew
             others = (each for each in partition.unclean if each.broker != broker)
-            marked = replace(partition, unclean=tuple(sorted((*others, end))))
+            marked = partition.changed(
+                unclean=tuple(sorted((*others, end))), leader_epoch=partition.leader_epoch + 1
+            )  # fmt: skip
             if partition.leader == broker:
-                marked = replace(marked, leader=NO_LEADER, leader_epoch=partition.leader_epoch + 1)
-            partition = marked.changed() if marked != partition else partition
+                marked = replace(marked, leader=NO_LEADER)
+            elif partition.leader != NO_LEADER and broker in partition.isr:
+                isr = tuple(each for each in partition.isr if each != broker)
+                marked = replace(marked, isr=isr, elr=(*partition.elr, broker))
+            partition = marked
         partitions.append(partition)
     return _with_partitions(topic, partitions)
 

@@ -48,6 +48,8 @@ class Broker:
     #: as leader: (end, synced end, start) of the followers that have fetched in this epoch
     fetched: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     epoch_start: int = 0
+    #: as leader: members of an ISR that was proposed, until the answer arrives
+    proposed: tuple[int, ...] = ()
     high_watermark: int = 0
 
 
@@ -161,6 +163,7 @@ class Model:
 
     def _learn(self, broker: Broker) -> None:
         before, broker.state = broker.state, self.stored
+        broker.proposed = ()
         if before is None or before.leader_epoch != self.stored.leader_epoch:
             broker.fetched.clear()
             broker.epoch_start = len(broker.log)
@@ -199,12 +202,12 @@ class Model:
     def _acknowledge(self, leader: Broker) -> None:
         assert leader.state is not None
         isr = leader.state.isr
-        ends = {each: leader.fetched.get(each, (-1, -1, 0)) for each in isr}
+        ends = {each: leader.fetched.get(each, (-1, -1, 0)) for each in (*isr, *leader.proposed)}
         ends[leader.broker_id] = len(leader.log), leader.synced, leader.starts
         if len(isr) < min(self.min_isr, len(self.stored.replicas)) or leader.state.elr:
             return
         leader.high_watermark = max(leader.high_watermark, min(end for end, _, _ in ends.values()))
-        durable = sorted((synced for _, synced, _ in ends.values()), reverse=True)[self.min_isr - 1]
+        durable = sorted((ends[each][1] for each in isr), reverse=True)[self.min_isr - 1]
         end = min(leader.high_watermark, durable)
         if end > len(self.acknowledged):
             require(leader.log[: len(self.acknowledged)] == self.acknowledged, "an old leader acknowledges")
@@ -227,12 +230,19 @@ class Model:
             return
         assert broker.state is not None
         for each, (end, synced, starts) in broker.fetched.items():
-            is_current = starts == self.brokers[each].starts
-            has_caught_up = end >= max(broker.epoch_start, broker.high_watermark, len(self.acknowledged))
-            is_synced = synced >= len(self.acknowledged)
-            if each not in broker.state.isr and is_current and has_caught_up and is_synced:
+            is_current = self.joins_after_restart or starts == self.brokers[each].starts
+            start = max(broker.epoch_start, broker.high_watermark)
+            if each not in broker.state.isr and is_current and self.joining_end(end, synced) >= start:
                 self._propose(broker, (*broker.state.isr, each))
                 return
+
+    #: planted bug: the leader adds a follower because of the fetches of its earlier process
+    joins_after_restart = False
+
+    @staticmethod
+    def joining_end(end: int, synced: int) -> int:
+        """Return the offset that decides whether a follower may join: it must have synced that much."""
+        return synced
 
     def _propose(self, broker: Broker, isr: tuple[int, ...]) -> None:
         assert broker.state is not None
@@ -244,7 +254,9 @@ class Model:
         except KafkaError:
             return
         self.store(new, f"broker {broker.broker_id} proposes")
-        self._learn(broker)
+        broker.proposed = isr
+        if self.random.random() < 0.7:  # else the answer of the store is late
+            self._learn(broker)
 
     # -- failures -------------------------------------------------------------------------------------------------
 

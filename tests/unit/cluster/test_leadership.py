@@ -297,9 +297,17 @@ def test_starting_broker_marks_only_partitions_of_which_it_is_a_member() -> None
     assert marked is not None
     assert [each.unclean for each in marked.partitions] == [(LogEnd(1, 5, 90),), (), (LogEnd(1, -1, LOG_LOST),)]
     assert [each.leader for each in marked.partitions] == [NO_LEADER, 2, 2]
-    assert [each.leader_epoch for each in marked.partitions] == [6, 5, 5]
-    assert mark_unclean(marked, 1, {0: LogEnd(1, 5, 90)}) is None, "nothing changes"
+    assert [each.leader_epoch for each in marked.partitions] == [6, 5, 6]
     assert mark_unclean(topic_with(part(isr=(2, 3), leader=2)), 1, {}) is None
+
+
+def test_starting_broker_leaves_the_isr_of_another_leader_and_stays_eligible() -> None:
+    marked = mark_unclean(topic_with(part()), 3, {0: LogEnd(3, 5, 90)})
+    assert marked is not None
+    (after,) = marked.partitions
+    assert (after.leader, after.isr, after.elr, after.unclean) == (1, (1, 2), (3,), (LogEnd(3, 5, 90),))
+    assert after.leader_epoch == 6, "the leader cannot serve its next fetches before it knows of this"
+    assert elect_partition(after, {1, 2, 3}, 2) == after.changed(elr=(), unclean=()), "the ISR is large enough"
 
 
 def test_second_unclean_start_replaces_the_end_of_the_log() -> None:
@@ -309,8 +317,9 @@ def test_second_unclean_start_replaces_the_end_of_the_log() -> None:
 
 def test_lost_log_stays_lost_when_the_broker_starts_again() -> None:
     lost = topic_with(part(leader=NO_LEADER, isr=(2,), unclean=(LogEnd(2, -1, LOG_LOST),)))
-    assert mark_unclean(lost, 2, {0: LogEnd(2, -1, 0)}) is None
-    assert elect(view_of(lost, alive=[1, 2, 3]), min_isr=two) == []
+    marked = mark_unclean(lost, 2, {0: LogEnd(2, -1, 0)})
+    assert marked is not None and marked.partitions[0].unclean == (LogEnd(2, -1, LOG_LOST),)
+    assert elect(view_of(marked, alive=[1, 2, 3]), min_isr=two) == []
 
 
 def test_stopping_broker_hands_over_leaders_and_leaves_isrs() -> None:
