@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.scenarios.leadership_machine import LeadershipMachine
 from tests.scenarios.script import Event
 from tests.unit.coordinator.classic_fixtures import ClassicFixture
 from tests.unit.coordinator.transaction_fixtures import TransactionFixture
@@ -310,6 +311,7 @@ class TransactionMachine:
 MACHINES = {
     "partition": PartitionMachine,
     "topics": TopicsMachine,
+    "leadership": LeadershipMachine,
     "group": GroupMachine,
     "transaction": TransactionMachine,
 }
