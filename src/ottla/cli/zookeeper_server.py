@@ -84,6 +84,7 @@ def write_config(server: Server) -> Path:
         "tickTime": str(server.tick_ms),
         "initLimit": "20",
         "syncLimit": str(server.sync_limit),
+        "maxSessionTimeout": "60000",
         "dataDir": str(server.data.resolve()),
         "clientPort": str(server.port),
         "clientPortAddress": server.host,

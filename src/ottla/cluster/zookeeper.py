@@ -15,7 +15,7 @@ watchers with the difference, and completes the calls that wait for it:
 
     multi           its answer has arrived, so the watchers have got its changes and all before them
     get, children, load, watch
-                    the answer of a ``sync`` has arrived, so the copy shows everything that was written before the call
+                    the answer of a barrier has arrived, so the copy shows everything that was written before the call
 
 A lost connection fails all calls: multis with OutcomeUnknown, because their answers are lost, others with NotConnected.
 With the next connection the store reads the whole tree again. The difference to its copy is what watchers have missed.
@@ -96,6 +96,7 @@ class ZooKeeperStore:
         address = parse_address(connect)
         self._connect = connect
         self._chroot = address.chroot
+        self._session_timeout_s = session_timeout_s
         self._loop = asyncio.get_running_loop()
         self._connection = Connection(address.servers, session_timeout_s, self._receive)
 
@@ -112,7 +113,7 @@ class ZooKeeperStore:
         # Calls
         #: requests without an answer, and what to do with the answer
         self._in_flight: dict[Call, _Pending] = {}
-        #: reads of this iteration of the event loop, which share one sync
+        #: reads of this iteration of the event loop, which share one barrier
         self._reads: list[_Waiter] = []
         #: calls that are answered when no node is stale
         self._waiting: list[_Waiter] = []
@@ -171,7 +172,7 @@ class ZooKeeperStore:
     async def heartbeat(self) -> None:
         self._check_established()
         future = self._new_future()
-        self._send(wire.sync_request(self._full(ROOT)), _Pending(partial(_complete, future), partial(_fail, future)))
+        self._send(wire.barrier_request(self._full(ROOT)), _Pending(partial(_complete, future), partial(_fail, future)))
         await future
 
     async def get(self, path: str) -> Node | None:
@@ -257,7 +258,7 @@ class ZooKeeperStore:
                 for waiter in reads:
                     waiter.fail()
 
-            self._send(wire.sync_request(self._full(ROOT)), _Pending(finish, fail))
+            self._send(wire.barrier_request(self._full(ROOT)), _Pending(finish, fail))
 
     def _send(self, request: wire.Request, pending: _Pending) -> None:
         call = Call(request, self._connection_number)
@@ -316,6 +317,13 @@ class ZooKeeperStore:
             self._read_stale_nodes()
 
     def _begin_connection(self, connected: Connected) -> None:
+        if connected.session_timeout_s < self._session_timeout_s:
+            # A broker with a lease longer than its session would still lead after others have replaced it.
+            self._refuse_server(
+                f"grants sessions of at most {connected.session_timeout_s * 1000:.0f} ms: set "
+                "zookeeper.session.timeout.ms to at most this, or maxSessionTimeout of ZooKeeper to more"
+            )
+            return
         self._connection_number = connected.number
         self._stale = {ROOT: 0}
         self._reloading = True
@@ -334,9 +342,12 @@ class ZooKeeperStore:
         if not answer.error:
             return
         if answer.error == wire.UNIMPLEMENTED:
-            reason = "does not know recursive watches: use version 3.6 or newer"
+            self._refuse_server("does not know recursive watches: use version 3.6 or newer")
         else:
-            reason = f"refused a watch with error {answer.error}"
+            self._refuse_server(f"refused a watch with error {answer.error}")
+
+    def _refuse_server(self, reason: str) -> None:
+        """Close the connection to a server that cannot be used, and report the reason."""
         log.error("ZooKeeper at %s %s", self._connect, reason)
         if not self._opened.done():
             self._opened.set_exception(UnusableStore(f"ZooKeeper at {self._connect} {reason}"))

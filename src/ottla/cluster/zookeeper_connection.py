@@ -29,7 +29,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import CLOSE_RESPONSE, PING_XID, WATCH_XID, ConnectionHandler
-from kazoo.protocol.serialization import Close, int_struct, read_string, reply_header_struct
+from kazoo.protocol.serialization import Close, Connect, int_struct, read_string, reply_header_struct
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
@@ -41,8 +41,9 @@ log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.CRITICAL)
 
-#: messages that are received in one iteration of the event loop
-_MESSAGES_PER_ITERATION = 500
+#: events that are received in one iteration of the event loop; an answer, which may hold many nodes, counts as several
+_EVENTS_PER_ITERATION = 500
+_EVENTS_PER_ANSWER = 50
 #: bytes that are sent in one write, if one request has not more
 _WRITE_BYTES_MAX = 1 << 20
 _READ_BYTES_MAX = 1 << 18
@@ -67,6 +68,8 @@ class Connected(NamedTuple):
     #: of this connection; higher than that of the one before
     number: int
     session_id: int
+    #: granted by the server, which may be another one than asked for
+    session_timeout_s: float
 
 
 class Lost(NamedTuple):
@@ -189,7 +192,12 @@ class Connection:
         # The flag first: a message that is appended from now on wakes the loop again.
         self._woken = False
         inbox = self._inbox
-        messages = [inbox.popleft() for _ in range(min(len(inbox), _MESSAGES_PER_ITERATION))]
+        messages: list[Message] = []
+        size = 0
+        while inbox and size < _EVENTS_PER_ITERATION:
+            message = inbox.popleft()
+            messages.append(message)
+            size += _EVENTS_PER_ANSWER if isinstance(message, Answer) else 1
         if inbox and not self._woken:
             self._woken = True
             self._loop.call_soon(self._empty_inbox)
@@ -226,6 +234,8 @@ class _Client(KazooClient):  # type: ignore[misc]
         self.deliver = deliver
         #: number of the last connection
         self.connection_number = 0
+        #: session timeout of the last connection
+        self.granted_timeout_ms = 0
         #: whether the thread will look into the queue of requests
         self.woken = False
         self._connection = _ConnectionHandler(self, self._conn_retry.copy(), logger=self.logger)
@@ -252,7 +262,7 @@ class _Client(KazooClient):  # type: ignore[misc]
         if state != self._state:
             if state in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
                 self.connection_number += 1
-                self.deliver(Connected(self.connection_number, self._session_id))
+                self.deliver(Connected(self.connection_number, self._session_id, self.granted_timeout_ms / 1000))
             else:
                 self.deliver(Expired() if state == KeeperState.EXPIRED_SESSION else Lost())
         super()._session_callback(state)
@@ -294,6 +304,12 @@ class _ConnectionHandler(ConnectionHandler):  # type: ignore[misc]
     def _connect(self, *args: Any) -> Any:
         self._received = bytearray()
         return super()._connect(*args)
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        answer = super()._invoke(timeout, request, xid)
+        if isinstance(request, Connect):
+            self.client.granted_timeout_ms = answer[0].time_out
+        return answer
 
     def _read_socket(self, read_timeout: float) -> Any:
         # Read many frames at once: kazoo would wait for each half of a frame with a selector of its own.

@@ -6,8 +6,7 @@ include the chroot.
 | request | opcode | answer |
 |---|---|---|
 | create_request | 1 | None |
-| sync_request | 9 | None |
-| multi_request | 14 | MultiAnswer |
+| multi_request, barrier_request | 14 | MultiAnswer |
 | read_request (multiRead) | 22 | list[ReadAnswer] |
 | watch_request (addWatch, persistent and recursive) | 106 | None |
 """
@@ -32,7 +31,7 @@ NODE_EXISTS = -110
 NOT_EMPTY = -111
 
 _CREATE, _DELETE, _GET_DATA, _SET_DATA, _GET_CHILDREN = 1, 2, 4, 5, 8
-_SYNC, _CHECK, _MULTI, _MULTI_READ, _ADD_WATCH = 9, 13, 14, 22, 106
+_CHECK, _MULTI, _MULTI_READ, _ADD_WATCH = 13, 14, 22, 106
 _ERROR = -1
 _PERSISTENT_RECURSIVE = 1
 _EPHEMERAL = 1
@@ -83,9 +82,16 @@ def create_request(path: str) -> Request:
     return Request(_CREATE, _create(path, b"", ephemeral=False), _decode_nothing)
 
 
-def sync_request(path: str) -> Request:
-    """Return a request after which this server shows all changes that the leader had applied."""
-    return Request(_SYNC, _string(path), _decode_nothing)
+def barrier_request(path: str) -> Request:
+    """Return a request that changes nothing, but is ordered by the majority of the servers like a change.
+
+    The server that answers it has applied all changes that were answered before this request was sent. ZooKeeper's
+    ``sync`` does not ensure this: the leader answers it before it has applied a change that a follower has answered,
+    and a leader that has lost the majority answers it, too.
+    """
+    return Request(
+        _MULTI, _OP_HEADER.pack(_CHECK, False, -1) + _string(path) + _version(None) + _LAST_OP, _decode_multi
+    )
 
 
 def watch_request(path: str) -> Request:

@@ -70,6 +70,14 @@ def test_open_names_the_servers_that_do_not_answer() -> None:
     asyncio.run(scenario())
 
 
+def test_session_timeout_that_the_server_shortens_is_rejected(zookeeper_address: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(UnusableStore, match=r"at most 60000 ms: set zookeeper\.session\.timeout\.ms"):
+            await ZooKeeperStore.open(zookeeper_address, session_timeout_s=61)
+
+    asyncio.run(scenario())
+
+
 def test_store_uses_another_server_if_one_does_not_listen(zookeeper: ZooKeeper) -> None:
     async def scenario() -> None:
         store = await ZooKeeperStore.open(f"127.0.0.1:1,{zookeeper.address}{zookeeper.chroot}")

@@ -44,7 +44,7 @@ def running_zookeeper(directory: Path) -> Iterator[str]:
         pytest.skip(f"no ZooKeeper: {failure}")
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
-    settings = {"maxSessionTimeout": "60000", "snapCount": "1000000"}
+    settings = {"snapCount": "1000000"}
     process = ServerProcess(
         Server(data=directory, port=port, tick_ms=100, settings=settings, java_options=["-Dzookeeper.forceSync=no"])
     )
