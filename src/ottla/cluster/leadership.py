@@ -2,8 +2,9 @@
 
 A replica is **electable** if its broker is alive, it is in the ISR or the ELR, and its log is not unclean.
 
-    every member of the ISR and of the ELR has every committed record, unless its log is unclean
-    the high watermark does not move while the ISR is smaller than min.insync.replicas, or the ELR is not empty
+    every member of the ISR has every committed record, unless its log is unclean
+    the high watermark does not move while the ISR is smaller than min.insync.replicas
+    so this holds for every member of the ELR too, which counts only as long as the ISR is that small
     so every electable replica has every committed record
 
 The ELR (eligible leader replicas, KIP-966) are the replicas that left the ISR when it became smaller than
@@ -101,10 +102,14 @@ def elect_partition(
     partition: PartitionView, alive: Collection[int], min_isr: int, *, unclean_allowed: bool = False
 ) -> PartitionView:
     """Return the partition as the controller must change it now; the same object if nothing changes."""
-    isr, elr = partition.isr, partition.elr
+    isr = partition.isr
+    if partition.elr and len(isr) >= effective_min_isr(partition, min_isr):
+        # The ISR is large enough, for example because the setting was lowered: the ISR alone may have newer records.
+        unclean_isr = tuple(end for end in partition.unclean if end.broker in isr)
+        emptied = replace(partition, elr=(), unclean=unclean_isr)
+        elected = elect_partition(emptied, alive, min_isr, unclean_allowed=unclean_allowed)
+        return emptied.changed() if elected is emptied else elected
     if not partition.unclean and partition.leader in alive and all(each in alive for each in isr):
-        if elr and len(isr) >= effective_min_isr(partition, min_isr):
-            return partition.changed(elr=())  # min.insync.replicas was lowered
         return partition
     unclean = {end.broker for end in partition.unclean}
     if partition.leader in alive and partition.leader in isr and partition.leader not in unclean:

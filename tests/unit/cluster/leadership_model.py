@@ -204,7 +204,7 @@ class Model:
         isr = leader.state.isr
         ends = {each: leader.fetched.get(each, (-1, -1, 0)) for each in (*isr, *leader.proposed)}
         ends[leader.broker_id] = len(leader.log), leader.synced, leader.starts
-        if len(isr) < min(self.min_isr, len(self.stored.replicas)) or leader.state.elr:
+        if len(isr) < min(self.min_isr, len(self.stored.replicas)):
             return
         leader.high_watermark = max(leader.high_watermark, min(end for end, _, _ in ends.values()))
         durable = sorted((ends[each][1] for each in isr), reverse=True)[self.min_isr - 1]

@@ -171,6 +171,11 @@ def test_elr_is_emptied_if_the_setting_is_lowered() -> None:
     assert (after.elr, after.leader_epoch, after.partition_epoch) == ((), 5, 10)
 
 
+def test_elr_does_not_count_if_the_setting_was_lowered_before_the_leader_died() -> None:
+    after = elect_partition(part(isr=(1,), elr=(2,)), {2, 3}, 1)
+    assert (after.leader, after.isr, after.elr, after.partition_epoch) == (NO_LEADER, (1,), (), 10)
+
+
 def test_setting_larger_than_the_number_of_replicas_means_all() -> None:
     after = elect_partition(part(replicas=(1, 2), isr=(1, 2)), {1}, 9)
     assert after.elr == (2,)
