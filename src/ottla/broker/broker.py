@@ -364,7 +364,10 @@ class Broker:
         settings = self._services.topic_settings(topic)
         for number, state in enumerate(topic.partitions):
             if self._settings.broker_id in state.replicas:
-                yield PartitionSpec(name=TopicPartition(topic.name, number), topic_id=topic.topic_id, settings=settings)
+                yield PartitionSpec(
+                    name=TopicPartition(topic.name, number), topic_id=topic.topic_id, settings=settings,
+                    replicated=len(state.replicas) > 1,
+                )  # fmt: skip
 
     def _has_partition(self, topic: bytes, number: int, by_id: bool) -> bool:
         """Return whether the cluster has this partition, on whichever broker."""

@@ -8,6 +8,9 @@ consumer that has already passed these offsets would skip them.
 A gap is therefore filled by one batch without records that covers its offsets, like the empty batches of Kafka's
 compaction. Consumers skip it, ``kafka-dump-log`` shows it with ``count: 0``, and the offsets stay consecutive, so that
 recovery needs no other knowledge of gaps.
+
+The log of a partition with several replicas is truncated at the gap instead, and the lost records are fetched from the
+leader again: a batch without records would look like the batches that other replicas have at these offsets.
 """
 
 from __future__ import annotations
@@ -57,16 +60,9 @@ def check_sealed(disk: Disk, segment: Segment, next_base_offset: int, epochs: Le
     With ``may_skip`` the segment may end before the next one begins, as after Kafka's compaction: then only an
     incomplete batch proves a loss. Reads only the end of the index and of the log.
     """
-    try:
-        end_offset, position = _end_of(disk, segment)
-    except OSError as error:
-        if error.errno in NO_DESCRIPTORS:
-            raise
-        log.error("the end of a segment cannot be checked path=%s error=%s", segment.path(".log"), error)
-        segment.release_file()
-        return
-    is_incomplete = position < segment.size_bytes
-    if end_offset < next_base_offset and (is_incomplete or not may_skip):
+    lost = _lost_end(disk, segment, next_base_offset, may_skip=may_skip)
+    if lost is not None:
+        end_offset, position = lost
         disk.truncate(segment.file.fd, position)
         segment.size_bytes = position
         segment.rebuild_indexes()
@@ -76,6 +72,26 @@ def check_sealed(disk: Disk, segment: Segment, next_base_offset: int, epochs: Le
             segment.synced_bytes = segment.size_bytes
             segment.write_indexes()
     segment.release_file()
+
+
+def is_complete(disk: Disk, segment: Segment, next_base_offset: int, *, may_skip: bool) -> bool:
+    """Return whether a sealed segment has all batches up to the next one, as far as ``check_sealed`` finds out."""
+    lost = _lost_end(disk, segment, next_base_offset, may_skip=may_skip)
+    segment.release_file()
+    return lost is None
+
+
+def _lost_end(disk: Disk, segment: Segment, next_base_offset: int, *, may_skip: bool) -> tuple[int, int] | None:
+    """Return offset and position after the last batch of a sealed segment if its end was lost, else None."""
+    try:
+        end_offset, position = _end_of(disk, segment)
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise
+        log.error("the end of a segment cannot be checked path=%s error=%s", segment.path(".log"), error)
+        return None
+    is_incomplete = position < segment.size_bytes
+    return (end_offset, position) if end_offset < next_base_offset and (is_incomplete or not may_skip) else None
 
 
 def _end_of(disk: Disk, segment: Segment) -> tuple[int, int]:

@@ -121,6 +121,7 @@ class Log:
         self.inline_budget = InlineBudget()
 
         # Contents
+        self.lost_synced = False  # whether recovery did not find all records that had been synced
         self.segments = segments
         self.active = segments[-1]
         self.epochs = epochs

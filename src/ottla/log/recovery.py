@@ -27,12 +27,13 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from ottla.env.disk import Disk, read_derived_file
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.gaps import check_sealed, fill_gap, report_gap
+from ottla.log.gaps import check_sealed, fill_gap, is_complete, report_gap
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.log import EPOCHS_FILE, Log
 from ottla.log.producers import Producers, load_snapshot, remove_snapshots, snapshot_offsets, snapshot_path
@@ -60,18 +61,19 @@ class CleanStop:
 def open_log(
     disk: Disk, directory: str, name: TopicPartition, settings: TopicSettings, *,
     clean: CleanStop | None, recovery_point: int, log_start_offset: int, cleaner_offset: int | None = 0,
-    high_watermark: int = 0,
+    high_watermark: int = 0, replicated: bool = False,
 ) -> Log:  # fmt: skip
     """Return the log in ``directory``, which may be empty. Raise WriteFailed if a write fails, OSError if a read does.
 
     The log was compacted below ``cleaner_offset``; pass None if the cleaner's checkpoint is unreadable. If the files
     end before the end offset of ``clean`` (without it: before ``recovery_point`` or ``high_watermark``), records were
-    lost: a batch without records fills their offsets.
+    lost: a batch without records fills their offsets. A ``replicated`` log ends at the first lost record instead.
     """
     _finish_swaps(disk, directory)
     segments = _list_segments(disk, directory)
     epochs = _load_epochs(disk, directory)
     was_clean = clean is not None and epochs is not None and _matches_clean_stop(segments, clean)
+    lost_synced = False
     if clean is not None and epochs is not None and was_clean:
         end_offset = clean.log_end_offset
         producers = None
@@ -87,8 +89,9 @@ def open_log(
         known_end = synced_end if clean is not None else max(synced_end, high_watermark)
         epochs, end_offset, producers = _recover(
             disk, directory, segments, epochs or LeaderEpochs(), recovery_point, dense_from, compacted, synced_end,
-            known_end,
+            known_end, replicated,
         )  # fmt: skip
+        lost_synced = end_offset < synced_end
     start_offset = max(log_start_offset, segments[0].base_offset if segments else end_offset)
     if end_offset < start_offset:
         # The log start is after all batches in the files (records deleted, files lost): start an empty log there.
@@ -109,6 +112,7 @@ def open_log(
         log_start_offset=start_offset, log_end_offset=end_offset, epochs=epochs, producers=producers,
         epochs_synced=was_clean,
     )  # fmt: skip
+    opened.lost_synced = lost_synced
     if cleaner_offset is not None and segments[0].base_offset <= cleaner_offset <= end_offset:
         # Otherwise these are not the files that were compacted, and the whole log is dirty.
         opened.first_dirty_offset = cleaner_offset
@@ -208,18 +212,25 @@ def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
 
 def _recover(
     disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, recovery_point: int,
-    dense_from: int | None, compacted: bool, synced_end: int, known_end: int,
+    dense_from: int | None, compacted: bool, synced_end: int, known_end: int, replicated: bool,
 ) -> tuple[LeaderEpochs, int, Producers | None]:  # fmt: skip
     """Check the segments from the recovery point on, truncate damage, rebuild the derived files.
 
     Return the leader epochs, the log end offset and the producer state, which is None if it must be loaded again.
     Offsets below ``known_end`` were assigned: batches without records fill those that are missing. Damage below
-    ``synced_end`` truncates only its segment, because the following segments were synced and are kept.
+    ``synced_end`` truncates only its segment, because the following segments were synced and are kept. A
+    ``replicated`` log is truncated at the first missing or damaged batch, because other replicas have the lost ones.
     """
+
+    def may_skip(segment: Segment) -> bool:
+        return compacted and (dense_from is None or segment.base_offset < dense_from)
+
     # Without leader epochs, read the whole log. Otherwise start at a segment whose producer snapshot can be loaded, or
     # at an older one. Read each segment from its start: a marker can only be matched to its transaction by the batches
     # that opened it.
     first = _segment_number(segments, recovery_point if epochs.epochs else 0)
+    if replicated:
+        first = _first_incomplete(disk, segments[: first + 1], may_skip)
     producers, replay_from = load_snapshot(disk, directory, segments[first].base_offset if segments else recovery_point)
     while segments and first != (older := _segment_number(segments, replay_from)):
         first = older
@@ -231,13 +242,14 @@ def _recover(
     for segment, following in pairwise(segments[: first + 1]):
         segment.synced_bytes = segment.indexed_bytes = segment.size_bytes
         segment.indexes_unverified = True
-        may_skip = compacted and (dense_from is None or segment.base_offset < dense_from)
-        check_sealed(disk, segment, following.base_offset, epochs, may_skip=may_skip)
+        if not replicated:
+            check_sealed(disk, segment, following.base_offset, epochs, may_skip=may_skip(segment))
     end_offset = segments[first].base_offset if segments else 0
     for number in range(first, len(segments)):
         segment = segments[number]
         gap = segment.base_offset - end_offset
-        if gap < 0 or (gap > 0 and dense_from is not None and end_offset >= dense_from):
+        is_lost = gap > 0 and number > first and replicated and not compacted
+        if gap < 0 or is_lost or (gap > 0 and dense_from is not None and end_offset >= dense_from):
             _drop(segments, number, f"it should start at offset {end_offset}")
             break
         if gap > 0 and not compacted and number > first:
@@ -252,7 +264,7 @@ def _recover(
                 segment.path(".log"), segment.size_bytes, scan.file_bytes, end_offset, scan.damage,
             )  # fmt: skip
             disk.truncate(segment.file.fd, segment.size_bytes)
-            if end_offset < synced_end and number + 1 < len(segments):
+            if end_offset < synced_end and number + 1 < len(segments) and not replicated:
                 continue
             _drop(segments, number + 1, "the segment before it was truncated")
             break
@@ -262,7 +274,7 @@ def _recover(
     # A snapshot after the log end is useless: the log then loads an older snapshot and replays the batches.
     known_producers = producers if replay_from <= end_offset else None
     epochs.truncate_from_end(end_offset)
-    if end_offset < known_end:
+    if end_offset < known_end and not replicated:
         end_offset = _fill_end(disk, directory, segments, end_offset, known_end, max(epochs.latest, 0))
     if len(segments) - first > 1:
         # Recovery will not read the sealed segments again, so sync the epochs that it found in them.
@@ -278,6 +290,14 @@ def _recover(
     if not any(segment.size_bytes for segment in segments[first:]):
         disk.fsync_dir(directory)
     return epochs, end_offset, known_producers
+
+
+def _first_incomplete(disk: Disk, segments: list[Segment], may_skip: Callable[[Segment], bool]) -> int:
+    """Return the number of the first segment whose end is missing; the last one if all others are complete."""
+    for number, (segment, following) in enumerate(pairwise(segments)):
+        if not is_complete(disk, segment, following.base_offset, may_skip=may_skip(segment)):
+            return number
+    return max(len(segments) - 1, 0)
 
 
 def _fill_end(

@@ -57,6 +57,8 @@ class PartitionSpec:
     name: TopicPartition
     topic_id: bytes
     settings: TopicSettings
+    #: whether other brokers have replicas, from which lost records can be fetched
+    replicated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +235,7 @@ class LogStore:
             opened = self._add(directory, open_log(
                 self._disk, path, spec.name, spec.settings, clean=clean, recovery_point=offsets.recovery_point or 0,
                 log_start_offset=offsets.start or 0, cleaner_offset=offsets.cleaner,
-                high_watermark=offsets.high_watermark or 0,
+                high_watermark=offsets.high_watermark or 0, replicated=spec.replicated,
             ))  # fmt: skip
         except OSError as error:
             if isinstance(error, WriteFailed) or error.errno in NO_DESCRIPTORS:

@@ -47,11 +47,13 @@ def new_disk() -> MemoryDisk:
 
 
 def open_at(
-    disk: Disk, settings: TopicSettings, *, clean: CleanStop | None = None, recovery_point: int = 0, log_start: int = 0
-) -> Log:
+    disk: Disk, settings: TopicSettings, *, clean: CleanStop | None = None, recovery_point: int = 0,
+    log_start: int = 0, high_watermark: int = 0, replicated: bool = False,
+) -> Log:  # fmt: skip
     return open_log(
-        disk, FOLDER, NAME, settings, clean=clean, recovery_point=recovery_point, log_start_offset=log_start
-    )
+        disk, FOLDER, NAME, settings, clean=clean, recovery_point=recovery_point, log_start_offset=log_start,
+        high_watermark=high_watermark, replicated=replicated,
+    )  # fmt: skip
 
 
 def new_log(disk: Disk | None = None, **overrides: object) -> Log:

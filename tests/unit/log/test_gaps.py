@@ -57,6 +57,35 @@ def assert_no_offset_is_used_twice(log: Log, before: list[bytes]) -> list[int]:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean-stop", "kill"])
+def test_log_of_several_replicas_ends_at_the_first_lost_record(clean: bool) -> None:
+    original = new_disk()
+    log, note = sealed_log(original)
+    before = contents(log)
+    for segment in log.segments:
+        path = segment.path(".log")
+        for end in range(0, original.file_size(path) or 0, 47):
+            disk = original.crash(Random(0), keep="process")
+            disk.damage(path, lambda data, end=end: data[:end])
+            opened = open_at(disk, SETTINGS, clean=note if clean else None, recovery_point=40, replicated=True)
+            left = contents(opened)
+            assert left == before[: len(left)]
+            assert opened.log_end_offset == 2 * len(left) < 40
+            assert opened.lost_synced
+            assert segment.base_offset <= opened.log_end_offset
+            again = open_at(disk, SETTINGS, clean=clean_stop(opened), replicated=True)
+            assert contents(again) == left
+            assert not again.lost_synced
+
+
+def test_log_of_several_replicas_that_lost_unsynced_records_ends_before_the_high_watermark() -> None:
+    disk = new_disk()
+    write(open_at(disk, SETTINGS), batch(2), batch(2))
+    opened = open_at(disk, SETTINGS, recovery_point=2, high_watermark=30, replicated=True)
+    assert opened.log_end_offset == 4
+    assert not opened.lost_synced
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean-stop", "kill"])
 def test_segment_that_was_cut_anywhere_loses_only_what_was_cut(clean: bool, caplog: pytest.LogCaptureFixture) -> None:
     original = new_disk()
     log, note = sealed_log(original)
