@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from ottla.cluster import leadership
+from ottla.cluster import leadership, reassignment
 from ottla.cluster.view import LOG_LOST, NO_LEADER, BrokerView, ClusterView, LogEnd, PartitionView, TopicView
 from ottla.model.errors import KafkaError
 from ottla.model.types import Endpoint
@@ -367,6 +367,55 @@ class Model:
             return
         require(set(self.stored.isr) == set(self.stored.replicas), "ISR is not full after all brokers returned")
         require(not self.stored.elr and not self.stored.unclean, "ELR is not empty although the ISR is full")
+
+
+class Moving(Model):
+    """The replicas move between five brokers while processes fail. A broker that is no replica deletes its log.
+
+    Nothing loses power: records that only the removed replicas have synced are a limit of decision 0015.
+    """
+
+    def __init__(self, seed: int, *, replicas: int = 3, min_isr: int = 2) -> None:
+        super().__init__(seed, replicas=5, min_isr=min_isr)
+        self.weights |= {"power": 0, "blackout": 0, "wipe": 0, "reassign": 6, "cancel": 2}
+        first = tuple(range(1, replicas + 1))
+        self.stored = PartitionView(leader=1, leader_epoch=0, replicas=first, isr=first)
+        self.completed = 0
+        for broker in self.brokers.values():
+            broker.state = None
+            self._learn(broker)
+
+    def do_reassign(self, _: Broker) -> None:
+        target = self.random.sample(list(self.brokers), self.random.randint(2, 3))
+        alive = self.view().brokers
+        try:
+            new = reassignment.start(self.topic(), 0, target, alive=alive, known=self.brokers, min_isr=self.min_isr)
+        except KafkaError:
+            return
+        self.store(new, f"reassign to {target}")
+
+    def do_cancel(self, _: Broker) -> None:
+        try:
+            new = reassignment.cancel(self.topic(), 0, alive=self.view().brokers, min_isr=self.min_isr)
+        except KafkaError:
+            return
+        self.store(new, "cancel")
+
+    def do_elect(self, broker: Broker) -> None:
+        super().do_elect(broker)
+        for topic in reassignment.progress_all(self.view(), min_isr=lambda _: self.min_isr):
+            self.store(topic.partitions[0], "progress")
+            self.completed += 1
+
+    def _learn(self, broker: Broker) -> None:
+        super()._learn(broker)
+        if broker.broker_id not in self.stored.replicas:
+            broker.log.clear()
+            broker.synced = 0
+
+    def do_fetch(self, broker: Broker, count: int | None = None) -> None:
+        if broker.state is not None and broker.broker_id in broker.state.replicas:
+            super().do_fetch(broker, count)
 
 
 def common(one: list[Record], other: list[Record]) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 import pytest
-from tests.unit.cluster.leadership_model import Broker, Model, Violation, run
+from tests.unit.cluster.leadership_model import Broker, Model, Moving, Violation, run
 
-from ottla.cluster import leadership
+from ottla.cluster import leadership, reassignment
 from ottla.cluster.view import LOG_LOST, NO_LEADER, LogEnd, PartitionView, TopicView
 
 #: runs within which each planted bug must be found
@@ -26,6 +26,35 @@ def test_every_leader_has_every_acknowledged_record(replicas: int, min_isr: int,
     models = [run(seed, replicas=replicas, min_isr=min_isr) for seed in range(seeds)]
     assert sum(len(each.acknowledged) for each in models) > 5 * seeds
     assert sum(each.elections for each in models) > seeds
+
+
+def test_every_leader_has_every_acknowledged_record_while_replicas_move() -> None:
+    models = [_moving(seed) for seed in range(80)]
+    assert sum(each.completed for each in models) > 20
+    assert sum(len(each.acknowledged) for each in models) > 400
+
+
+def _moving(seed: int) -> Moving:
+    moved = run(seed, 100, model=Moving)
+    assert isinstance(moved, Moving)
+    return moved
+
+
+def _completes_before_the_target_is_in_sync(
+    partition: PartitionView, alive: Collection[int], min_isr: int
+) -> PartitionView:
+    target = reassignment.target_of(partition)
+    if not partition.adding or target[0] not in alive or partition.leader == NO_LEADER:
+        return partition
+    return partition.changed(
+        replicas=target, isr=target, adding=(), removing=(), elr=(), unclean=(), leader=target[0],
+        leader_epoch=partition.leader_epoch + 1,
+    )  # fmt: skip
+
+
+def test_model_finds_reassignments_that_complete_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reassignment, "progress", _completes_before_the_target_is_in_sync)
+    assert _first_violation(Moving) < SEEDS
 
 
 def _elects_unclean_replicas(partition: PartitionView, alive: Collection[int], **options: int) -> int:
