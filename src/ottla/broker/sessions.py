@@ -197,6 +197,9 @@ class FetchSession:
                     continue
                 else:
                     known.request = wanted
+                    if self.replica_id >= 0:
+                        # The follower ignores replies to fetches before this one if its leader epoch has changed.
+                        known.high_watermark = _UNSENT
                 self.changed[known] = None
 
     def move_to_end(self, partition: SessionPartition) -> None:

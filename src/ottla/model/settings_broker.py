@@ -228,7 +228,6 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         1_048_576,
         at_least(0),
         "Bytes a follower asks for per partition.",
-        used=False,
     )
     replica_fetch_response_max_bytes = Setting(
         "replica.fetch.response.max.bytes",
@@ -236,13 +235,12 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         10_485_760,
         at_least(0),
         "Bytes a follower asks for at once.",
-        used=False,
     )
     replica_fetch_wait_max_ms = Setting(
-        "replica.fetch.wait.max.ms", INT, 500, at_least(0), "Time a follower's fetch may wait.", used=False
+        "replica.fetch.wait.max.ms", INT, 500, at_least(0), "Time a follower's fetch may wait."
     )
     replica_fetch_min_bytes = Setting(
-        "replica.fetch.min.bytes", INT, 1, at_least(0), "Bytes a follower's fetch waits for.", used=False
+        "replica.fetch.min.bytes", INT, 1, at_least(0), "Bytes a follower's fetch waits for."
     )
     replica_high_watermark_checkpoint_interval_ms = Setting(
         "replica.high.watermark.checkpoint.interval.ms",

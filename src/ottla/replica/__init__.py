@@ -1,4 +1,5 @@
-"""replica: the partitions that this broker leads, their high watermarks, parked fetches and produces.
+"""replica: the partitions of this broker, their high watermarks, parked fetches and produces, copies of other leaders.
 
-Knows: log, env, model. Never: wire messages, sockets, the metadata store.
+Knows: log, env, model. Never: the metadata store. Only `fetcher.py`, which copies logs from other brokers, uses net and
+wire.
 """

@@ -45,7 +45,7 @@ from ottla.replica.partition import Partition, PartitionState, Role, Until, Writ
 log = logging.getLogger(__name__)
 
 _LONG_MAX = (1 << 63) - 1
-_LEADER, _WRITTEN, _COMMITTED = Role.LEADER, Until.WRITTEN, Until.COMMITTED
+_LEADER, _FOLLOWER, _WRITTEN, _COMMITTED = Role.LEADER, Role.FOLLOWER, Until.WRITTEN, Until.COMMITTED
 _NOWHERE: dict[int, Partition] = {}
 #: free space is checked again after at least this many bytes
 _CHECK_SPACE_BYTES_MIN = 1 << 20
@@ -83,10 +83,14 @@ class ReplicaManager:
         self._pending: dict[Log, None] = {}
         self._waiting: dict[Partition, None] = {}
         #: free space is checked again when ``bytes_in`` exceeds this
-        self._bytes_in_at_check = 0
+        self._bytes_in_at_check = self._replication_bytes_in_at_check = 0
+        #: called when a sync of a follower's log is complete
+        self.on_follower_synced: Callable[[Partition], None] = _ignore
 
         # Counters
         self.bytes_in = 0
+        #: from the leaders that this broker follows
+        self.replication_bytes_in = 0
         self.syncs = 0
         self.acks_zero = 0
         self.read_errors = 0
@@ -207,6 +211,69 @@ class ReplicaManager:
         self._pending[partition.log] = None
         return offsets
 
+    # -- follower -------------------------------------------------------------------------------------------------
+
+    def append_fetched(self, partition: Partition, records: memoryview, now_ms: int) -> None:
+        """Append batches from the leader; ``write_fetched`` writes them. A failure leaves the log as it was.
+
+        Raise StorageError if the disk fails or is full, CorruptMessage or UnexpectedAppendOffset for invalid batches.
+        """
+        if not partition.has_room:
+            raise StorageError(f"the log directory of {partition.name} has no room")
+        try:
+            partition.log.append_as_follower(records, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+        except OSError as error:
+            self._failed(partition.log, error)
+            raise StorageError(f"batches of the leader could not be written: {error.strerror}") from None
+        self.replication_bytes_in += len(records)
+
+    def write_fetched(self, partition: Partition) -> None:
+        """Write what ``append_fetched`` has appended. Raise StorageError if that fails; the log is then without it."""
+        if self.replication_bytes_in > self._replication_bytes_in_at_check:
+            self.check_free_space()
+        try:
+            partition.log.write_pending()
+        except OSError as error:
+            self._failed(partition.log, error)
+            raise StorageError(f"batches of the leader could not be written: {error.strerror}") from None
+
+    def sync_fetched(self, partition: Partition) -> None:
+        """Sync a follower's log, because a writer waits for it at the leader. Report the end of the sync."""
+        partition.sync_wanted_offset = partition.log.written_end_offset
+        if not partition.sync_in_flight and not partition.offline:
+            self._start_sync(partition)
+
+    def follow_log_start(self, partition: Partition, offset: int) -> None:
+        """Move a follower's log start to the leader's, at most to the high watermark."""
+        offset = min(offset, partition.high_watermark)
+        if offset > partition.log.log_start_offset:
+            try:
+                self._advance_log_start(partition, offset)
+            except OSError as error:
+                self._failed(partition.log, error)
+
+    def truncate(self, partition: Partition, offset: int) -> None:
+        """Remove the records of a follower from ``offset`` on. Raise StorageError if the disk fails."""
+        self._truncate(partition, offset, partition.log.truncate_to)
+
+    def restart_log(self, partition: Partition, offset: int) -> None:
+        """Remove all records of a follower and start its log at ``offset``. Raise StorageError if the disk fails."""
+        self._truncate(partition, offset, partition.log.truncate_fully_and_start_at)
+
+    def _truncate(self, partition: Partition, offset: int, truncate: Callable[[int], None]) -> None:
+        end_offset, high_watermark = partition.log.log_end_offset, partition.high_watermark
+        try:
+            truncate(offset)
+        except OSError as error:
+            self._failed(partition.log, error)
+            raise StorageError(f"the log could not be truncated: {error.strerror}") from None
+        finally:
+            partition.note_truncated()
+        log.info(
+            "log is truncated partition=%s end_offset=%d from=%d high_watermark=%d",
+            partition.name, partition.log.log_end_offset, end_offset, high_watermark,
+        )  # fmt: skip
+
     def wait(self, partition: Partition, until: Until, end_offset: int, writer: Writer) -> None:
         """Call the writer when all records below ``end_offset`` are as safe as ``until`` says, or when that fails.
 
@@ -286,6 +353,10 @@ class ReplicaManager:
                 self._partition_failed(partition, str(error))
             return
         partition.log.note_synced(job)
+        if partition.role is _FOLLOWER:
+            if partition.log.synced_end_offset < partition.sync_wanted_offset and partition.log.unsynced():
+                self._start_sync(partition)
+            self.on_follower_synced(partition)
         partition.complete_writers()
         if partition.wants_sync and not partition.log.pending and partition.log.unsynced():
             self._start_sync(partition)
@@ -394,7 +465,9 @@ class ReplicaManager:
     def check_free_space(self) -> None:
         """Refuse produces to a directory before it is full, so that the broker can still restart and delete."""
         # A fast producer could fill the reserve between two periodic checks, so bytes count as well.
-        self._bytes_in_at_check = self.bytes_in + max(self._free_bytes_min // 4, _CHECK_SPACE_BYTES_MIN)
+        step = max(self._free_bytes_min // 4, _CHECK_SPACE_BYTES_MIN)
+        self._bytes_in_at_check = self.bytes_in + step
+        self._replication_bytes_in_at_check = self.replication_bytes_in + step
         for directory in self.store.dirs:
             if directory.offline:
                 continue
@@ -478,6 +551,10 @@ class ReplicaManager:
                 partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
         if all(each.offline for each in self.store.dirs):
             self._on_all_dirs_failed(f"every log directory failed, the last with: {error}")
+
+
+def _ignore(partition: Partition) -> None:
+    pass
 
 
 def _idle_producers(its_log: Log) -> int:

@@ -158,8 +158,8 @@ class Partition:
     __slots__ = (
         "appended_bytes", "broker_id", "epoch_start_offset", "followers", "has_room", "high_watermark", "isr",
         "leader_epoch", "leader_id", "log", "name", "partition_epoch", "proposed_isr", "readers", "replica_bytes",
-        "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers", "sync_in_flight", "topic_id",
-        "topic_name", "waiting", "writable", "written",
+        "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers", "sync_in_flight",
+        "sync_wanted_offset", "topic_id", "topic_name", "waiting", "writable", "written",
     )  # fmt: skip
 
     def __init__(
@@ -209,6 +209,8 @@ class Partition:
         #: other writers by what they wait for, each with the offset after its batch
         self.waiting: dict[Until, list[tuple[int, Writer]]] = {}
         self.sync_in_flight = False
+        #: a follower syncs its log up to here, because a writer waits for it at the leader
+        self.sync_wanted_offset = 0
 
     # -- role -----------------------------------------------------------------------------------------------------
 
@@ -433,6 +435,23 @@ class Partition:
             else:
                 reader.on_stable()
 
+    def follow_high_watermark(self, high_watermark: int) -> None:
+        """Move a follower's high watermark to the leader's, at most to the end of what is written here."""
+        end_offset = min(high_watermark, self.log.written_end_offset)
+        if end_offset > self.high_watermark:
+            self.advance_high_watermark(end_offset)
+
+    def note_truncated(self) -> None:
+        """Lower the high watermark if records below it were truncated, and complete the fetches that wait for more.
+
+        That happens after an unclean election, or if a replica lost records that it had acknowledged.
+        """
+        log = self.log
+        offset = max(min(self.high_watermark, log.written_end_offset), log.log_start_offset)
+        if offset != self.high_watermark:
+            self.high_watermark = offset
+            self.release_readers()
+
     def note_log_start(self) -> None:
         """Report to the readers that the start of the log moved."""
         for reader in [*self.readers, *self.stable_readers, *self.replica_readers]:
@@ -468,6 +487,11 @@ class Partition:
     def wants_sync(self) -> bool:
         """Return whether a writer waits for a sync on this broker."""
         return bool(self.waiting.get(_DURABLE) or self.waiting.get(_SYNCED))
+
+    @property
+    def waits_for_syncs(self) -> bool:
+        """Return whether a writer waits until followers have synced its batch."""
+        return bool(self.waiting.get(_DURABLE))
 
     @property
     def has_waiting(self) -> bool:

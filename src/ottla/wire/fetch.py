@@ -34,6 +34,8 @@ REPLICA_STATE_FROM = 15
 REPLICA_STATE_TAG = 1
 #: tag of the offset up to which a follower has synced its log; far above those that Kafka assigns
 SYNCED_END_OFFSET_TAG = 10_000
+#: tag in the reply to a follower: a writer waits until followers have synced its batch
+SYNC_WANTED_TAG = 10_000
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -315,6 +317,8 @@ class ReplyShape:
         return write_uvarint(count + 1) if self.flexible else _INT32.pack(count)
 
 
+#: the tagged fields behind the records, with only SYNC_WANTED_TAG, which has no value
+SYNC_WANTED = b"\1" + write_uvarint(SYNC_WANTED_TAG) + b"\0"
 _THROTTLE_ERROR_SESSION = Struct(">ihi")
 _ABORTED = Struct(">qq")
 _DIVERGING = Struct(">iq")

@@ -3,6 +3,8 @@
 The replica state is a tagged field of the request (tag 1): replica id and broker epoch. Each partition may carry the
 offset up to which the follower has synced its log (tag 10000, an int64). A partition with a maximum of 0 bytes only
 reports offsets: the leader keeps the fetch offset that it knows, and sends no records for this row.
+
+In the reply a partition has an empty tagged field (tag 10000) if a writer waits until followers have synced its batch.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from ottla.wire.codec import WireError
-from ottla.wire.fetch import REPLICA_STATE, REPLICA_STATE_TAG, SYNCED_END_OFFSET_TAG, find_tag
+from ottla.wire.fetch import REPLICA_STATE, REPLICA_STATE_TAG, SYNC_WANTED_TAG, SYNCED_END_OFFSET_TAG, find_tag
 from ottla.wire.frame import read_uvarint, skip_tags, write_uvarint
 
 VERSION = 17
@@ -60,6 +62,8 @@ class FetchedRow(NamedTuple):
     #: epoch and end offset where the follower's log leaves the leader's
     diverging: tuple[int, int] | None
     records: memoryview
+    #: a writer waits until followers have synced these records
+    wants_sync: bool
 
 
 class FetchedRows(NamedTuple):
@@ -136,6 +140,7 @@ def _read_row(reply: memoryview, position: int, end: int, topic_id: bytes) -> tu
         raise WireError("records do not end within the reply")
     records = reply[position:following]
     diverging: tuple[int, int] | None = None
+    wants_sync = False
     position = following + 1
     if reply[following]:
         position = skip_tags(reply, following, end)
@@ -143,4 +148,6 @@ def _read_row(reply: memoryview, position: int, end: int, topic_id: bytes) -> tu
         if found is not None:
             epoch, end_offset = _DIVERGING.unpack_from(reply, found[0])
             diverging = epoch, end_offset
-    return FetchedRow(topic_id, number, error_code, high_watermark, log_start, diverging, records), position
+        wants_sync = find_tag(reply, following, end, SYNC_WANTED_TAG) is not None
+    row = FetchedRow(topic_id, number, error_code, high_watermark, log_start, diverging, records, wants_sync)
+    return row, position

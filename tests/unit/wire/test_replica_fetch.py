@@ -94,9 +94,9 @@ def test_follower_reads_the_reply_without_a_copy_of_the_records() -> None:
     parsed = parse_reply(memoryview(data))
     assert (parsed.error_code, parsed.session_id) == (0, 77)
     assert parsed.rows == [
-        FetchedRow(T1, 0, 0, 100, 5, None, memoryview(b"batches")),
-        FetchedRow(T1, 7, 6, -1, -1, (4, 55), memoryview(b"")),
-        FetchedRow(T2, 1, 0, 0, -1, None, memoryview(b"")),
+        FetchedRow(T1, 0, 0, 100, 5, None, memoryview(b"batches"), False),
+        FetchedRow(T1, 7, 6, -1, -1, (4, 55), memoryview(b""), False),
+        FetchedRow(T2, 1, 0, 0, -1, None, memoryview(b""), False),
     ]
     assert parsed.rows[0].records.obj is data
 

@@ -41,6 +41,7 @@ from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Part, Slot
 from ottla.replica.partition import Partition
 from ottla.wire.fetch import (
+    SYNC_WANTED,
     TOPIC_IDS_FROM,
     FetchPartition,
     FetchRequest,
@@ -383,7 +384,9 @@ class _Fetch:
             return read
         end_offset = log.written_end_offset
         read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
-        if read.region is None and request.fetch_offset >= end_offset:
+        if read.region is not None:
+            read.wants_sync = partition.waits_for_syncs
+        elif request.fetch_offset >= end_offset:
             read.at_end_of = partition
         return read
 
@@ -432,7 +435,7 @@ class _Read:
 
     __slots__ = (
         "aborted", "at_end_of", "diverging", "error_code", "high_watermark", "last_stable_offset", "log_start_offset",
-        "region", "wanted",
+        "region", "wanted", "wants_sync",
     )  # fmt: skip
 
     def __init__(self, wanted: FetchedPartition, error_code: int = 0) -> None:
@@ -448,6 +451,8 @@ class _Read:
         self.at_end_of: Partition | None = None
         #: epoch and end offset of the common history, if the log of the reader diverges from ours
         self.diverging: tuple[int, int] | None = None
+        #: for a follower: a writer waits until these records are synced
+        self.wants_sync = False
 
 
 def _read_partition(
@@ -534,7 +539,7 @@ def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], sha
                     parts.append(region)
                     size += len(parts[-2]) + length  # type: ignore[arg-type]
                     out = []
-            out.append(shape.partition_end(read.diverging))
+            out.append(SYNC_WANTED if read.wants_sync else shape.partition_end(read.diverging))
         out.append(shape.partition_tail)
     out.append(shape.partition_tail)
     last = b"".join(out)
