@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "src" / "ottla" / "wire" / "messages"
 
 DELEGATION_TOKENS = range(38, 42)
-# The KRaft quorum, broker registration and voters: Ottla keeps its metadata in a store, not in a quorum log.
-KRAFT = {*range(52, 56), 59, *range(62, 65), 70, 73, *range(80, 83)}
+# KRaft: Ottla keeps its metadata in a store, not in a quorum log. DescribeQuorum and UnregisterBroker are for tools.
+KRAFT = {*range(52, 55), 59, 62, 63, 70, 73, *range(80, 83)}
 SHARE_AND_STREAMS_GROUPS = {*range(76, 80), *range(83, 93)}
 LEFT_OUT = {*DELEGATION_TOKENS, *KRAFT, *SHARE_AND_STREAMS_GROUPS}
 
@@ -52,6 +52,7 @@ PYTHON_TYPES = {
     "int8": "int",
     "records": "bytes",
     "string": "str",
+    "uint16": "int",
     "uuid": "bytes",
 }
 # Kafka's defaults where a schema names none; integers are 0.

@@ -21,7 +21,7 @@ from inspect import isawaitable
 from struct import error as StructError
 from typing import Any, NamedTuple
 
-from ottla.broker.apis import configs, groups, metadata, offsets, topics, transactions
+from ottla.broker.apis import cluster, configs, groups, metadata, offsets, topics, transactions
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.services import RequestContext, Services
@@ -109,10 +109,16 @@ def served_apis() -> dict[int, ServedApi]:
         35: ServedApi(1, 5, topics.describe_log_dirs, large_reply=True),
         37: ServedApi(0, 3, topics.create_partitions),
         42: ServedApi(0, 2, groups.delete_groups),
+        43: ServedApi(0, 2, cluster.elect_leaders),
         44: ServedApi(0, 1, configs.incremental_alter_configs),
+        45: ServedApi(0, 1, cluster.alter_partition_reassignments),
+        46: ServedApi(0, 0, cluster.list_partition_reassignments, large_reply=True),
         47: ServedApi(0, 0, groups.offset_delete),
+        55: ServedApi(0, 2, cluster.describe_quorum),
+        57: ServedApi(0, 2, cluster.update_features),
         60: ServedApi(0, 2, metadata.describe_cluster),
         61: ServedApi(0, 0, offsets.describe_producers, large_reply=True),
+        64: ServedApi(0, 0, cluster.unregister_broker),
         65: ServedApi(0, 0, transactions.describe_transactions, large_reply=True),
         66: ServedApi(0, 2, transactions.list_transactions, large_reply=True),
         68: ServedApi(0, 1, groups.consumer_group_heartbeat),

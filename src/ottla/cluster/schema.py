@@ -163,6 +163,18 @@ def registered_json(incarnation: bytes) -> bytes:
     return to_json({"version": 1, "incarnation": incarnation.hex()})
 
 
+def unregistered_json(value: bytes) -> bytes:
+    """Return the value of /brokers/registered/N of a broker that an administrator has unregistered.
+
+    It keeps the incarnation, by which the broker recognises its data if it is started again.
+    """
+    return to_json({**json.loads(value), "unregistered": True})
+
+
+def is_unregistered(value: bytes) -> bool:
+    return bool(json.loads(value).get("unregistered"))
+
+
 def incarnation_of(value: bytes) -> bytes:
     """Return the incarnation in the value of /brokers/ids/N or /brokers/registered/N. Raise one of MALFORMED."""
     return bytes.fromhex(json.loads(value)["incarnation"])

@@ -28,6 +28,7 @@ from ottla.cluster.schema import (
     config_of,
     group_of,
     incarnation_of,
+    is_unregistered,
     to_json,
     topic_path,
 )
@@ -339,7 +340,8 @@ class ClusterView:
             self.registered.pop(broker_id, None)
             self._incarnations.pop(broker_id, None)
             if node is not None:
-                self.registered[broker_id] = node.version
+                if not is_unregistered(node.value):
+                    self.registered[broker_id] = node.version
                 self._incarnations[broker_id] = incarnation_of(node.value)
         else:
             self._registrations.pop(broker_id, None)

@@ -18,7 +18,7 @@ from ottla.model.setting_types import LIST, PROBLEMS_MAX, STRING, InvalidSetting
 from ottla.model.settings_broker import BROKER_SETTINGS, BrokerSettings
 from ottla.model.settings_foreign import dynamic_refusal_of, is_secret
 from ottla.model.settings_group import GROUP_SETTINGS, GroupSettings, broker_name, check_group_overrides
-from ottla.model.settings_topic import TOPIC_SETTINGS, TopicSettings, validate_topic_overrides
+from ottla.model.settings_topic import TOPIC_SETTINGS, TopicSettings, min_insync_replicas, validate_topic_overrides
 
 __all__ = [
     "BROKER_SETTINGS",
@@ -39,6 +39,7 @@ __all__ = [
     "describe_broker_defaults",
     "describe_group",
     "describe_topic",
+    "min_insync_replicas",
     "parse_properties",
     "validate_topic_overrides",
 ]

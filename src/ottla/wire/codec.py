@@ -135,6 +135,7 @@ _FIXED_CODES: Final = {
     "bool": "?",
     "float64": "d",
     "int16": "h",
+    "uint16": "H",
     "int32": "i",
     "int64": "q",
     "int8": "b",

@@ -30,12 +30,13 @@ LISTENERS = {"PLAINTEXT": 9092, "EXTERNAL": 19092}
 
 
 def broker_changes(
-    broker_id: int, *, rack: str | None = None, listeners: Iterable[str] = LISTENERS, version: int = 0
-) -> list[Changed]:
+    broker_id: int, *, rack: str | None = None, listeners: Iterable[str] = LISTENERS, version: int = 0,
+    features: Mapping[str, tuple[int, int]] | None = None,
+) -> list[Changed]:  # fmt: skip
     """Return the changes of a broker that registers."""
     endpoints = [Endpoint(name, f"host-{broker_id}", LISTENERS[name] + broker_id) for name in listeners]
     incarnation = bytes([broker_id, version])
-    value = broker_json(endpoints, rack=rack, incarnation=incarnation, timestamp_ms=0)
+    value = broker_json(endpoints, rack=rack, incarnation=incarnation, timestamp_ms=0, features=features)
     return [
         Changed(registered_path(broker_id), Node(registered_json(incarnation), version, 1)),
         Changed(broker_path(broker_id), Node(value, 0, 100 + broker_id)),

@@ -319,7 +319,11 @@ def describe_log_dirs(
         for name, log in directory.logs.items():
             # A log that could not be opened has no known size. Kafka lists only replicas that are online, too.
             if log.failure is None and (asked is None or name in asked):
-                partition = DescribeLogDirsPartition(partition_index=name.partition, partition_size=log.size_bytes)
+                replica = services.replicas.find(name.topic, name.partition)
+                lag = max(replica.high_watermark - log.log_end_offset, 0) if replica is not None else 0
+                partition = DescribeLogDirsPartition(
+                    partition_index=name.partition, partition_size=log.size_bytes, offset_lag=lag
+                )
                 topics.setdefault(name.topic, []).append(partition)
         total, usable = services.replicas.disk_space(directory)
         results.append(

@@ -1,0 +1,347 @@
+"""Elections, reassignments and other requests about the brokers. Pure functions decide, the store keeps the decision.
+
+Every broker handles these requests, not only the controller: the versions in the store make that safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ottla.broker.apis.metadata import FEATURES
+from ottla.broker.nodes import Nodes
+from ottla.broker.services import RequestContext, Services
+from ottla.cluster import reassignment
+from ottla.cluster.decide import decide_and_write
+from ottla.cluster.leadership import elect_preferred, elect_unclean, ops_elect, partition_of, replace_partition
+from ottla.cluster.schema import registered_path, unregistered_json
+from ottla.cluster.store import Op, Put
+from ottla.cluster.view import ClusterView, PartitionView, TopicView
+from ottla.model.errors import (
+    ErrorCode,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    KafkaError,
+    Refused,
+    UnknownTopicOrPartition,
+)
+from ottla.model.settings import min_insync_replicas
+from ottla.model.types import TopicPartition
+from ottla.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from ottla.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
+    Listener,
+    Node,
+    ReplicaState,
+)
+from ottla.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from ottla.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from ottla.wire.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+_PREFERRED, _UNCLEAN = 0, 1
+#: topics whose states are written in one multi
+_TOPICS_PER_MULTI = 50
+_METADATA_TOPIC = "__cluster_metadata"
+_UPGRADE, _DOWNGRADES = 1, (2, 3)
+#: first version of UpdateFeatures that applies all changes or none
+_ALL_OR_NONE_FROM = 2
+
+#: the error of each partition, None if it was changed
+Results = dict[TopicPartition, KafkaError | None]
+Change = Callable[[ClusterView, TopicView, int], PartitionView]
+
+
+async def elect_leaders(
+    services: Services, request: ElectLeadersRequest, context: RequestContext
+) -> ElectLeadersResponse:
+    """ElectLeaders (43) v0-v2. v1 election type and top-level error. Null asks for all partitions."""
+    if request.election_type not in (_PREFERRED, _UNCLEAN):
+        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    is_unclean = request.election_type == _UNCLEAN
+
+    def elect(view: ClusterView, topic: TopicView, number: int) -> PartitionView:
+        if is_unclean:
+            return elect_unclean(topic, number, _alive(services, view), min_isr=_min_isr(services, topic))
+        return elect_preferred(topic, number, _alive(services, view))
+
+    asked: dict[str, list[int]] = {}
+    if request.topic_partitions is None:
+        asked = {name: list(range(len(topic.partitions))) for name, topic in services.view.topics.items()}
+    else:
+        for each in request.topic_partitions:
+            asked.setdefault(each.topic, []).extend(each.partitions)
+    results = await _change_partitions(services, asked, elect, ops_elect)
+    if request.topic_partitions is None:
+        results = {name: error for name, error in results.items() if not _is_not_needed(error)}
+    topics: dict[str, list[PartitionResult]] = {}
+    for name, error in results.items():
+        code, message = _code_and_message(error)
+        row = PartitionResult(partition_id=name.partition, error_code=code, error_message=message)
+        topics.setdefault(name.topic, []).append(row)
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(topic=topic, partition_result=rows) for topic, rows in topics.items()
+        ]
+    )
+
+
+def _is_not_needed(error: KafkaError | None) -> bool:
+    return error is not None and error.code == ErrorCode.ELECTION_NOT_NEEDED
+
+
+async def alter_partition_reassignments(
+    services: Services, request: AlterPartitionReassignmentsRequest, context: RequestContext
+) -> AlterPartitionReassignmentsResponse:
+    """AlterPartitionReassignments (45) v0-v1. Null replicas cancel. v1 may forbid another replication factor."""
+    wanted: dict[TopicPartition, Sequence[int] | None] = {
+        TopicPartition(topic.name, row.partition_index): row.replicas
+        for topic in request.topics
+        for row in topic.partitions
+    }
+
+    def reassign(view: ClusterView, topic: TopicView, number: int) -> PartitionView:
+        target = wanted[TopicPartition(topic.name, number)]
+        alive, min_isr = _alive(services, view), _min_isr(services, topic)
+        if target is None:
+            return reassignment.cancel(topic, number, alive=alive, min_isr=min_isr)
+        replicas = reassignment.target_of(partition_of(topic, number))
+        if not request.allow_replication_factor_change and len(target) != len(replicas):
+            raise InvalidReplicationFactor(
+                f"{topic.name}-{number} has {len(replicas)} replicas; {len(target)} would change that"
+            )
+        known = {*alive, *view.registered}
+        return reassignment.start(topic, number, target, alive=alive, known=known, min_isr=min_isr)
+
+    asked: dict[str, list[int]] = {}
+    for name in wanted:
+        asked.setdefault(name.topic, []).append(name.partition)
+    results = await _change_partitions(services, asked, reassign, reassignment.ops_reassign)
+    topics: dict[str, list[ReassignablePartitionResponse]] = {}
+    for name, error in results.items():
+        code, message = _code_and_message(error)
+        row = ReassignablePartitionResponse(partition_index=name.partition, error_code=code, error_message=message)
+        topics.setdefault(name.topic, []).append(row)
+    return AlterPartitionReassignmentsResponse(
+        error_message=None,
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        responses=[ReassignableTopicResponse(name=topic, partitions=rows) for topic, rows in topics.items()],
+    )
+
+
+def list_partition_reassignments(
+    services: Services, request: ListPartitionReassignmentsRequest, context: RequestContext
+) -> ListPartitionReassignmentsResponse:
+    """ListPartitionReassignments (46) v0. Null asks for all; partitions that are not reassigned are left out."""
+    asked: dict[str, set[int]] | None = None
+    if request.topics is not None:
+        asked = {topic.name: set(topic.partition_indexes) for topic in request.topics}
+    topics: dict[str, list[OngoingPartitionReassignment]] = {}
+    for each in reassignment.list_reassignments(services.view, asked):
+        if asked is None or each.partition in asked[each.topic]:
+            topics.setdefault(each.topic, []).append(
+                OngoingPartitionReassignment(
+                    partition_index=each.partition, replicas=each.replicas, adding_replicas=each.adding,
+                    removing_replicas=each.removing,
+                )
+            )  # fmt: skip
+    return ListPartitionReassignmentsResponse(
+        error_message=None,
+        topics=[OngoingTopicReassignment(name=name, partitions=rows) for name, rows in topics.items()],
+    )
+
+
+async def _change_partitions(
+    services: Services, asked: Mapping[str, Iterable[int]], change: Change,
+    operations: Callable[[ClusterView, Iterable[TopicView]], list[Op]],
+) -> Results:  # fmt: skip
+    """Change partitions in the store, _TOPICS_PER_MULTI topics at a time. Return the error of each, or None.
+
+    ``change`` returns a partition as it shall be, or raises the KafkaError for it.
+    """
+    results: Results = {}
+    names = list(asked)
+    for start in range(0, len(names), _TOPICS_PER_MULTI):
+        part = names[start : start + _TOPICS_PER_MULTI]
+
+        def decide(view: ClusterView, part: list[str] = part) -> tuple[list[Op], Results]:
+            found: Results = {}
+            changed = [
+                after for name in part if (after := _changed_topic(view, name, asked[name], change, found)) is not None
+            ]
+            return operations(view, changed), found
+
+        try:
+            results |= await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+        except KafkaError as error:
+            results |= {TopicPartition(name, number): error for name in part for number in asked[name]}
+    return results
+
+
+def _changed_topic(
+    view: ClusterView, name: str, numbers: Iterable[int], change: Change, results: Results
+) -> TopicView | None:
+    """Return the topic with its partitions changed, None if none is. Put the error of each into ``results``."""
+    topic = view.topics.get(name)
+    changed: TopicView | None = None
+    for number in dict.fromkeys(numbers):
+        key = TopicPartition(name, number)
+        results[key] = None
+        try:
+            if topic is None:
+                raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+            current = changed or topic
+            changed = replace_partition(current, number, change(view, current, number)) or changed
+        except KafkaError as error:
+            results[key] = error
+    return changed
+
+
+def _alive(services: Services, view: ClusterView) -> set[int]:
+    return set(view.brokers) or {services.broker_id}
+
+
+def _min_isr(services: Services, topic: TopicView) -> int:
+    return min_insync_replicas(topic.config, services.settings, topic.replication_factor)
+
+
+def _code_and_message(error: KafkaError | None) -> tuple[int, str | None]:
+    return (0, None) if error is None else (error.code, str(error))
+
+
+# -- brokers ----------------------------------------------------------------------------------------------------------
+
+
+async def unregister_broker(
+    services: Services, request: UnregisterBrokerRequest, context: RequestContext
+) -> UnregisterBrokerResponse:
+    """UnregisterBroker (64) v0. The broker must be stopped; it is registered again at its next start."""
+
+    path = registered_path(request.broker_id)
+
+    def decide(view: ClusterView) -> tuple[list[Op], None]:
+        if request.broker_id not in view.registered or node is None:
+            raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
+        if request.broker_id in view.brokers or view.versions[path] != node.version:
+            raise InvalidRequest(f"broker {request.broker_id} is running; stop it first")
+        # The node stays: its version tells the runs of the broker apart (KIP-903).
+        return [Put(path, unregistered_json(node.value), node.version)], None
+
+    try:
+        node = await services.store.get(path)
+        await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+    except KafkaError as error:
+        return UnregisterBrokerResponse(error_code=error.code, error_message=str(error))
+    return UnregisterBrokerResponse(error_message=None)
+
+
+def describe_quorum(
+    services: Services, request: DescribeQuorumRequest, context: RequestContext
+) -> DescribeQuorumResponse:
+    """DescribeQuorum (55) v0-v2. v1 times. v2 nodes and messages.
+
+    There is no quorum of controllers, because ZooKeeper keeps the metadata. So that tools work, the controller is the
+    leader, its epoch the leader epoch, and the other live brokers, one of which may become controller, are voters too.
+    """
+    topics = list(request.topics)
+    if [topic.topic_name for topic in topics] != [_METADATA_TOPIC] or len(topics[0].partitions) != 1:
+        return DescribeQuorumResponse(
+            topics=[
+                DescribeQuorumResponseTopicData(
+                    topic_name=topic.topic_name,
+                    partitions=[
+                        DescribeQuorumResponsePartitionData(
+                            partition_index=row.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                            error_message=None,
+                        )
+                        for row in topic.partitions
+                    ],
+                )
+                for topic in topics
+            ],
+            error_message=None,
+        )  # fmt: skip
+    nodes = Nodes(services, context)
+    controller = services.view.controller
+    partition = DescribeQuorumResponsePartitionData(
+        partition_index=topics[0].partitions[0].partition_index, error_message=None, leader_id=nodes.controller_id,
+        leader_epoch=controller.epoch if controller is not None else 0, high_watermark=services.view.version,
+        current_voters=[
+            ReplicaState(replica_id=node, log_end_offset=services.view.version) for node in nodes.by_id
+        ],
+    )  # fmt: skip
+    return DescribeQuorumResponse(
+        error_message=None,
+        topics=[DescribeQuorumResponseTopicData(topic_name=_METADATA_TOPIC, partitions=[partition])],
+        nodes=[
+            Node(node_id=node.broker_id, listeners=[Listener(name=context.listener, host=node.host, port=node.port)])
+            for node in nodes.by_id.values()
+        ],
+    )
+
+
+def update_features(
+    services: Services, request: UpdateFeaturesRequest, context: RequestContext
+) -> UpdateFeaturesResponse:
+    """UpdateFeatures (57) v0-v2. v1 upgrade type and validation only. v2 all changes or none.
+
+    The levels are fixed: a change to the current level succeeds, and any other one is refused.
+    """
+    errors = {each.feature: _feature_error(services.view, each, context.version) for each in request.feature_updates}
+    failed = next((error for error in errors.values() if error is not None), None)
+    if context.version >= _ALL_OR_NONE_FROM:
+        code, message = _code_and_message(failed)
+        return UpdateFeaturesResponse(error_code=code, error_message=message)
+    results = []
+    for name, error in errors.items():
+        code, message = _code_and_message(error)
+        results.append(UpdatableFeatureResult(feature=name, error_code=code, error_message=message))
+    return UpdateFeaturesResponse(error_message=None, results=results)
+
+
+def _feature_error(view: ClusterView, update: FeatureUpdateKey, version: int) -> KafkaError | None:
+    """Return why a feature cannot be changed to a level, None if it has this level."""
+    wanted, name = update.max_version_level, update.feature
+
+    def invalid(reason: str) -> KafkaError:
+        return Refused(ErrorCode.INVALID_UPDATE_VERSION, f"level {wanted} of feature {name!r}: {reason}")
+
+    if name not in FEATURES:
+        return invalid("the brokers do not support this feature")
+    low, current = FEATURES[name]
+    is_downgrade = update.allow_downgrade if version == 0 else update.upgrade_type in _DOWNGRADES
+    if version > 0 and update.upgrade_type != _UPGRADE and not is_downgrade:
+        return invalid(f"upgrade type {update.upgrade_type} does not exist")
+    for broker in view.brokers.values():
+        low, high = broker.features.get(name, (low, current))
+        if not (low <= wanted <= high or wanted == 0):
+            return invalid(f"broker {broker.broker_id} supports the levels {low} to {high}")
+    if wanted > current or (wanted < low and wanted != 0):
+        return invalid(f"the brokers support the levels {low} to {current}")
+    if wanted == current:
+        return None
+    if not is_downgrade:
+        return invalid("a lower level needs the upgrade type of a downgrade")
+    return invalid(f"a downgrade is not implemented; the level stays {current}")
