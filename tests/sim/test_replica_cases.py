@@ -1,0 +1,320 @@
+"""Single cases of replication, with three replicas in virtual time: truncation, syncs, log start, failing disks."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from sim_replicas import NAME, ReplicaHost, ReplicaWorld, batches
+
+from ottla.model.errors import ErrorCode
+from ottla.model.records import Record, build_batch
+from ottla.replica.fetcher import LeaderFetcher, _Followed
+from ottla.replica.partition import Partition, Role, Until
+from ottla.wire.replica_fetch import FetchedRow
+
+
+@pytest.fixture(autouse=True)
+def _no_log() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Case(ReplicaWorld):
+    """A world without faults; broker 1 leads."""
+
+    def run_case(self, case: Callable[[Case], Awaitable[None]]) -> None:
+        async def main() -> None:
+            for host in self.hosts.values():
+                host.start()
+            await self.until(self._is_identical)
+            await case(self)
+
+        self.loop.set_exception_handler(self._unexpected)
+        try:
+            self.loop.run_until_complete(main())
+        finally:
+            self.loop.close()
+        assert self.violations == {}
+
+    def partition(self, number: int) -> Partition:
+        partition = self.hosts[number].partition
+        assert partition is not None
+        return partition
+
+    def write(self, number: int, text: str, until: Until = Until.COMMITTED, *, size: int = 10) -> None:
+        data = build_batch([Record(timestamp=1, key=None, value=text.encode() + b"v" * size)])
+        self.hosts[number].produce(data, until)
+
+    async def until(self, condition: Callable[[], bool], step_s: float = 0.001) -> None:
+        deadline = self.loop.time() + 60
+        while not condition():
+            assert self.loop.time() < deadline, self._describe()
+            await asyncio.sleep(step_s)
+
+    async def settle(self) -> None:
+        await self.until(self._is_identical)
+
+    def end(self, number: int) -> int:
+        return self.partition(number).log.log_end_offset
+
+    def isolate(self, host: ReplicaHost) -> None:
+        for other in self.hosts.values():
+            if other is not host:
+                self.network.cut(host.name, other.name)
+                self.network.cut(other.name, host.name)
+
+
+# -- truncation -------------------------------------------------------------------------------------------------------
+
+
+async def leader_of_an_unknown_epoch_follows(case: Case) -> None:
+    """Broker 2 leads in an epoch that broker 1 never sees, with records that no other has; then broker 1 leads again.
+
+    Broker 2 must keep the ten records of the common history at any moment: it is in sync, and may be elected.
+    """
+    for n in range(10):
+        case.write(1, f"common-{n}")
+    await case.settle()
+    case.partition(2).high_watermark = 8  # the last reply with the high watermark was lost
+    case.isolate(case.hosts[2])
+    case.elect(2)
+    await case.until(lambda: case.partition(2).role is Role.LEADER)
+    for n in range(3):
+        case.write(2, f"lost-{n}")
+    await case.until(lambda: case.end(2) == 13)
+    assert case.partition(2).high_watermark == 8
+    case.elect(1)
+    await case.until(lambda: case.partition(1).leader_epoch == 2 and case.partition(2).leader_epoch == 2)
+    for n in range(5):
+        case.write(1, f"kept-{n}")
+    case.network.heal_all()
+    await case.until(lambda: case.end(2) != 13, 0.0001)
+    assert case.end(2) == 10
+    await case.settle()
+    assert case.end(2) == 15
+
+
+def test_follower_truncates_to_the_end_of_the_common_history() -> None:
+    Case(1).run_case(leader_of_an_unknown_epoch_follows)
+
+
+def test_truncation_to_the_high_watermark_for_an_unknown_epoch_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-279: the leader says that it does not know the epoch, and the follower truncates to its high watermark."""
+    epoch_end, handle_error = Partition.epoch_end, LeaderFetcher._handle_error
+
+    def only_known(self: Partition, epoch: int) -> tuple[int, int]:
+        known = epoch == self.leader_epoch or epoch in self.log.epochs.epochs
+        return epoch_end(self, epoch) if known else (-1, -1)
+
+    def to_high_watermark(self: LeaderFetcher, followed: _Followed, row: FetchedRow) -> None:
+        if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._replicas.truncate(followed.partition, followed.partition.high_watermark)
+            self._name(followed)
+        else:
+            handle_error(self, followed, row)
+
+    monkeypatch.setattr(Partition, "epoch_end", only_known)
+    monkeypatch.setattr(LeaderFetcher, "_handle_error", to_high_watermark)
+    with pytest.raises(AssertionError, match="8 == 10"):
+        Case(1).run_case(leader_of_an_unknown_epoch_follows)
+
+
+def test_truncation_goes_on_until_no_epoch_diverges() -> None:
+    """The follower has two epochs that the leader does not have, and lacks the one in between that the leader has."""
+
+    async def case(case: Case) -> None:
+        for n in range(4):
+            case.write(1, f"common-{n}")
+        await case.settle()
+        case.isolate(case.hosts[2])
+        for epoch, leader in enumerate([2, 3, 2, 3], 1):
+            case.isolate(case.hosts[3])
+            case.elect(leader)
+            await case.until(lambda leader=leader, epoch=epoch: case.partition(leader).leader_epoch == epoch)  # type: ignore[misc]
+            for n in range(2):
+                case.write(leader, f"of-{leader}-{epoch}-{n}")
+            end = case.end(leader)
+            await case.until(lambda leader=leader, end=end: case.partition(leader).log.written_end_offset == end)  # type: ignore[misc]
+        assert case.partition(2).log.epochs.epochs == [0, 1, 3]
+        assert case.partition(3).log.epochs.epochs == [0, 2, 4]
+        case.network.heal_all()
+        await case.settle()
+        assert case.partition(2).log.epochs.epochs == [0, 2, 4]
+        assert case.end(2) == 8
+
+    Case(1).run_case(case)
+
+
+def test_parked_reader_is_released_when_records_below_the_high_watermark_are_truncated() -> None:
+    class Reader:
+        released = 0
+
+        def on_high_watermark(self, size_bytes: int) -> None: ...
+        def on_stable(self) -> None: ...
+        def on_changed(self) -> None: ...
+        def on_partition_deleted(self) -> None:
+            self.released += 1
+
+    async def case(case: Case) -> None:
+        for n in range(5):
+            case.write(1, str(n))
+        await case.settle()
+        partition, reader = case.partition(2), Reader()
+        partition.park(reader, read_committed=False)
+        case.hosts[2].manager.truncate(partition, 5)
+        assert (reader.released, partition.high_watermark) == (0, 5)
+        case.hosts[2].manager.truncate(partition, 3)
+        assert (reader.released, partition.high_watermark) == (1, 3)
+        assert not partition.readers
+
+    Case(1).run_case(case)
+
+
+# -- syncs ------------------------------------------------------------------------------------------------------------
+
+
+def test_sync_of_a_follower_is_reported_without_waiting_for_the_parked_fetch() -> None:
+    async def case(case: Case) -> None:
+        for n in range(20):
+            began = case.loop.time()
+            case.write(1, str(n), Until.DURABLE)
+            await case.until(lambda n=n: len(case.acked) == n + 1)  # type: ignore[misc]
+            assert case.loop.time() - began < 0.4, "shorter than a fetch waits"
+        await case.settle()
+        assert case.partition(2).log.synced_end_offset == 20
+
+    Case(3).run_case(case)
+
+
+def test_followers_sync_only_if_a_writer_waits_for_it() -> None:
+    async def case(case: Case) -> None:
+        for n in range(10):
+            case.write(1, str(n), Until.COMMITTED)
+            await asyncio.sleep(0.01)
+        await case.settle()
+        assert [case.hosts[n].manager.syncs for n in (1, 2, 3)] == [0, 0, 0]
+        case.write(1, "last", Until.DURABLE)
+        await case.until(lambda: len(case.acked) == 11)
+        assert case.hosts[2].manager.syncs + case.hosts[3].manager.syncs >= 1
+
+    Case(1).run_case(case)
+
+
+def test_records_are_sent_once_to_each_follower() -> None:
+    async def case(case: Case) -> None:
+        for n in range(300):
+            case.write(1, str(n), Until.DURABLE, size=500)
+            await asyncio.sleep(0.002 * case.rng.random())
+        await case.settle()
+        size = sum(map(len, batches(case.partition(1).log, case.end(1)).values()))
+        assert case.hosts[1].fetch.bytes_out == 2 * size
+
+    Case(1).run_case(case)
+
+
+# -- log start --------------------------------------------------------------------------------------------------------
+
+
+def test_log_start_of_followers_is_that_of_the_leader() -> None:
+    async def case(case: Case) -> None:
+        for n in range(10):
+            case.write(1, str(n))
+        await case.settle()
+        case.hosts[1].manager.delete_records(case.partition(1), 7)
+        await case.until(lambda: all(case.partition(n).log.log_start_offset == 7 for n in (2, 3)))
+
+    Case(1).run_case(case)
+
+
+def test_follower_behind_the_log_start_restarts_there() -> None:
+    async def case(case: Case) -> None:
+        for n in range(5):
+            case.write(1, str(n))
+        await case.settle()
+        case.hosts[3].kill()
+        for n in range(5):
+            case.write(1, str(n), size=3000)  # segments
+        await case.until(lambda: case.partition(2).high_watermark == 10 or set(case.state.isr) == {1, 2}, 0.1)
+        await case.until(lambda: case.partition(1).high_watermark == 10)
+        case.hosts[1].manager.delete_records(case.partition(1), 9)
+        case.hosts[3].start()
+        await case.settle()
+        log = case.partition(3).log
+        assert (log.log_start_offset, log.log_end_offset) == (9, 10)
+
+    Case(1).run_case(case)
+
+
+# -- disks ------------------------------------------------------------------------------------------------------------
+
+
+def test_failing_disk_takes_the_follower_offline_and_nothing_else() -> None:
+    async def case(case: Case) -> None:
+        case.write(1, "first")
+        await case.settle()
+        case.hosts[2].disk.fail("pwrite", errno.EIO)
+        case.write(1, "second")
+        await case.until(lambda: case.partition(2).role is Role.OFFLINE)
+        await case.until(lambda: case.partition(3).high_watermark == 2)
+        assert set(case.state.isr) == {1, 3}
+        assert list(case.violations) == ["disk"]
+        case.violations.clear()
+
+    Case(1).run_case(case)
+
+
+def test_follower_goes_on_when_its_full_disk_has_room_again() -> None:
+    async def case(case: Case) -> None:
+        case.write(1, "first")
+        await case.settle()
+        case.hosts[2].disk.fail("pwrite", errno.ENOSPC)
+        case.write(1, "second")
+        await case.until(lambda: not case.partition(2).has_room)
+        await case.until(lambda: case.partition(3).high_watermark == 2)
+        assert case.end(2) == 1
+        case.hosts[2].disk.heal()
+        case.hosts[2].manager.check_free_space()
+        await case.settle()
+
+    Case(1).run_case(case)
+
+
+# -- leader changes ---------------------------------------------------------------------------------------------------
+
+
+def test_reply_to_a_fetch_before_the_new_epoch_is_ignored() -> None:
+    """KAFKA-7164: the same leader may have truncated its log before its new epoch."""
+
+    async def case(case: Case) -> None:
+        case.write(1, "first")
+        await case.settle()
+        partition, fetchers = case.partition(2), case.hosts[2].fetchers
+        case.write(1, "second")
+        case.hosts[2].manager.apply_state(partition, case.state.changed(leader_epoch=case.state.leader_epoch + 1))
+        await asyncio.sleep(0.3)
+        assert case.end(2) == 1, "the reply came from the earlier epoch"
+        fetchers.follow(partition, case.hosts[1].endpoint)
+        assert case.end(2) == 1
+        case.elect(1)
+        await case.settle()
+
+    Case(1).run_case(case)
+
+
+def test_partition_is_copied_again_after_it_was_unfollowed() -> None:
+    async def case(case: Case) -> None:
+        case.hosts[2].fetchers.unfollow(case.partition(2))
+        case.write(1, "first")
+        await case.until(lambda: case.end(3) == 1)
+        await asyncio.sleep(0.5)
+        assert case.end(2) == 0
+        case.hosts[2].fetchers.follow(case.partition(2), case.hosts[1].endpoint)
+        await case.settle()
+        assert str(case.partition(2).name) == str(NAME)
+
+    Case(1).run_case(case)
