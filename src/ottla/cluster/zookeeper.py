@@ -61,16 +61,7 @@ from ottla.cluster.store import (
     is_below,
     parent_of,
 )
-from ottla.cluster.zookeeper_connection import (
-    Answer,
-    Call,
-    Connected,
-    Connection,
-    Event,
-    Expired,
-    Message,
-    parse_address,
-)
+from ottla.cluster.zookeeper_messages import Answer, Call, Connected, Event, Expired, Message, parse_address
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +84,8 @@ class ZooKeeperStore:
     watches_are_immediate = False
 
     def __init__(self, connect: str, session_timeout_s: float) -> None:
+        from ottla.cluster.zookeeper_connection import Connection
+
         address = parse_address(connect)
         self._connect = connect
         self._chroot = address.chroot

@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped
@@ -33,8 +32,8 @@ from kazoo.protocol.serialization import Close, Connect, int_struct, read_string
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
-from ottla.cluster.store import UnusableStore, check_path
-from ottla.cluster.zookeeper_wire import MALFORMED_ANSWER, Request
+from ottla.cluster.zookeeper_messages import Answer, Call, Connected, Event, Expired, Lost, Message
+from ottla.cluster.zookeeper_wire import MALFORMED_ANSWER
 
 log = logging.getLogger(__name__)
 #: kazoo's own lines; the brokers log the changes of a session themselves
@@ -60,86 +59,6 @@ _CONNECT_S_MIN = 0.5
 _CLOSE_PART = 1 / 3
 _CLOSE_AGAIN_S = 0.2
 _SHUTDOWN_BOTH = 2  # socket.SHUT_RDWR
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::([0-9]{1,5}))?")
-_DEFAULT_PORT = 2181
-
-
-class Connected(NamedTuple):
-    #: of this connection; higher than that of the one before
-    number: int
-    session_id: int
-    #: granted by the server, which may be another one than asked for
-    session_timeout_s: float
-
-
-class Lost(NamedTuple):
-    pass
-
-
-class Expired(NamedTuple):
-    pass
-
-
-class Event(NamedTuple):
-    #: of the change; -1 from servers before 3.9
-    zxid: int
-    #: the full path of the node
-    path: str
-
-
-class Answer(NamedTuple):
-    call: Call
-    #: of the last change that the answer shows, or of the change that a multi made
-    zxid: int
-    error: int
-    #: None if there is an error
-    result: Any
-
-
-Message = Connected | Lost | Expired | Event | Answer
-
-
-class Call:
-    """A request and the connection on which it may be sent."""
-
-    __slots__ = ("connection", "request")
-
-    def __init__(self, request: Request, connection: int) -> None:
-        self.request = request
-        self.connection = connection
-
-    def set_exception(self, error: Exception) -> None:
-        """Called by kazoo for requests without an answer when a connection is lost. ``Lost`` reports this."""
-
-
-class Address(NamedTuple):
-    """A parsed ``zookeeper.connect``: servers, and the path below which all nodes are."""
-
-    servers: tuple[str, ...]
-    #: empty or a path
-    chroot: str
-
-
-def parse_address(text: str) -> Address:
-    """Return the servers and the chroot of ``host:port,host:port/chroot``. Raise UnusableStore if it is malformed."""
-    servers, slash, rest = text.strip().partition("/")
-    chroot = (slash + rest).rstrip("/")
-    try:
-        parsed = tuple(_parse_server(server.strip()) for server in servers.split(","))
-        if chroot:
-            check_path(chroot)
-    except ValueError as problem:
-        raise UnusableStore(
-            f"zookeeper.connect={text!r}: {problem}. It has the form host:port,host:port/chroot"
-        ) from None
-    return Address(parsed, chroot)
-
-
-def _parse_server(text: str) -> str:
-    match = _HOST.fullmatch(text)
-    if match is None or not 0 < int(match[2] or _DEFAULT_PORT) < 1 << 16:
-        raise ValueError(f"{text!r} is not the address of a server")
-    return f"{match[1]}:{match[2] or _DEFAULT_PORT}"
 
 
 class Connection:

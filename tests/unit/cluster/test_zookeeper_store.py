@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from random import Random
 
@@ -30,7 +32,7 @@ from ottla.cluster.store import (
     in_multis,
 )
 from ottla.cluster.zookeeper import ZooKeeperStore
-from ottla.cluster.zookeeper_connection import parse_address
+from ottla.cluster.zookeeper_messages import parse_address
 from ottla.cluster.zookeeper_wire import MALFORMED_ANSWER, multi_request, read_request
 
 pytestmark = pytest.mark.foreign
@@ -127,6 +129,12 @@ def test_multi_that_a_long_chroot_makes_too_large_is_not_sent(zookeeper: ZooKeep
         await store.close()
 
     zookeeper.run(scenario())
+
+
+def test_kazoo_is_imported_with_the_first_connection() -> None:
+    """A broker without ZooKeeper imports the store, and saves the time and the memory of kazoo."""
+    code = "import sys, ottla.cluster.zookeeper; sys.exit('kazoo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 # Operations
