@@ -25,7 +25,7 @@ from ottla.env.tasks import Tasks
 from ottla.model.errors import KafkaError
 from ottla.model.records import Record, build_batch
 from ottla.net.client import BrokerClients
-from ottla.replica.partition import Partition, Role
+from ottla.replica.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,8 @@ class ViewTopics:
 
     def end_offset(self, topic: str, partition: int) -> int | None:
         found = self._services.replicas.find(topic, partition)
-        return found.high_watermark if found is not None and found.role is Role.LEADER else None
+        # The high watermark of a follower is at most a fetch behind that of its leader.
+        return found.high_watermark if found is not None and not found.offline else None
 
 
 class Coordination:

@@ -54,6 +54,8 @@ RETRIABLE = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
 }
+#: errors after which the log has the records nevertheless, and they may still become durable
+IN_LOG = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 #: bytes of a log that are replayed before the load yields to the event loop
 _LOAD_STEP_BYTES = 128 << 10
 #: records in one batch of ``perform_everywhere``
@@ -247,8 +249,8 @@ class _DurableWaiter:
     def on_write_complete(self, error_code: int) -> None:
         """Send the replies, or refuse the requests if the wait failed.
 
-        After a timeout the records may still become durable, so the shard keeps its state. After any other error the
-        log has lost the records, so the shard is loaded again.
+        After the errors IN_LOG the records may still become durable, so the shard keeps its state. After any other
+        error the log has lost the records, so the shard is loaded again.
         """
         if not error_code:
             for ticket, message in self._outcome.replies:
@@ -256,7 +258,7 @@ class _DurableWaiter:
             self._runtime.on_durable(self._outcome)
             return
         self._runtime.refuse(self._outcome.replies, RETRIABLE.get(ErrorCode(error_code), ErrorCode.NOT_COORDINATOR))
-        if error_code != ErrorCode.REQUEST_TIMED_OUT:
+        if error_code not in IN_LOG:
             self._runtime.reload(self._hosted)
         elif self._runtime.requires_on_durable(self._outcome):
             self._runtime.wait_without_deadline(self._hosted, self._outcome)
@@ -595,9 +597,12 @@ class ShardRuntime(ABC, Generic[S]):
             self._unload(self._shards.pop(number))
 
     def reload(self, hosted: HostedShard[S]) -> None:
-        """Replace the shard by a new one and load it, because the log lost records that the old one has replayed."""
+        """Replace the shard by a new one and load it, because the log lost records that the old one has replayed.
+
+        If another broker leads the partition now, ``serve`` unloads the shard.
+        """
         number = hosted.partition.name.partition
-        if self._shards.get(number) is not hosted:
+        if self._shards.get(number) is not hosted or hosted.partition.role is Role.FOLLOWER:
             return
         log.error("a shard is loaded again after a failed write partition=%s", hosted.partition.name)
         self._unload(hosted)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.remote_markers import OBSOLETE, Progress, QueuedMarker, RemoteMarkers
-from ottla.coordinator.runtime import AnyOutcome, HostedShard, ShardRuntime
+from ottla.coordinator.runtime import IN_LOG, AnyOutcome, HostedShard, ShardRuntime
 from ottla.coordinator.transaction import TransactionShard
 from ottla.coordinator.transaction_records import (
     Delivery,
@@ -28,7 +28,7 @@ from ottla.coordinator.transaction_records import (
 )
 from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
-from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
+from ottla.model.errors import KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
@@ -253,8 +253,8 @@ class MarkerWriter:
         return end
 
     def note_failure(self, partition: Partition, error_code: int) -> None:
-        """Report a marker that its log has lost. After a timeout the log still has it."""
-        if error_code and error_code != ErrorCode.REQUEST_TIMED_OUT:
+        """Report a marker that its log has lost. After the errors IN_LOG the log still has it."""
+        if error_code and error_code not in IN_LOG:
             self._on_lost(partition)
 
     def retry_later(self, progress: Progress, name: TopicPartition) -> None:

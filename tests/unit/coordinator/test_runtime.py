@@ -373,6 +373,17 @@ async def test_coordinator_answers_only_after_it_has_loaded_in_the_new_epoch(fix
 
 
 @in_loop
+async def test_shard_keeps_its_state_if_replicas_left_after_the_append(fixture: RuntimeFixture) -> None:
+    """The log has the records, so there is nothing to load again."""
+    waiting = fixture.commit(7)
+    before = fixture.runtime.shard("g")
+    fixture.partition.fail_writers(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    assert code_of(waiting) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert fixture.runtime.shard("g") is before
+    assert fixture.committed == 7
+
+
+@in_loop
 async def test_coordinator_of_an_older_epoch_appends_nothing(fixture: RuntimeFixture) -> None:
     """The partition has a new leadership, and the runtime has not served it yet."""
     end = fixture.partition.log.log_end_offset

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from ottla.broker.apis.topics import live_brokers
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import check_topic_name, check_topics
 from ottla.cluster.decide import decide_and_write
@@ -284,7 +285,8 @@ def list_config_resources(
         resources += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in services.view.topics]
     for kind in (BROKER, BROKER_LOGGER):
         if kind in kinds:
-            resources.append(ConfigResource(resource_name=str(services.broker_id), resource_type=kind))
+            brokers = live_brokers(services, services.view)
+            resources += [ConfigResource(resource_name=str(each), resource_type=kind) for each in brokers]
     if GROUP in kinds:
         resources += [ConfigResource(resource_name=name, resource_type=GROUP) for name in services.view.group_configs]
     return ListConfigResourcesResponse(config_resources=resources)
