@@ -109,7 +109,7 @@ class Invariants:
                 if partition is not None and not partition.offline:
                     found = list(batches_of(partition.log))
                     self._check_batches(f"{host.name} {place}", found)
-                    may_repeat = "clean stop" in host.ends or host.was_full
+                    may_repeat = "clean stop" in host.ends or host.was_full or self._world.is_cluster
                     self._check_markers(f"{host.name} {place}", found, may_repeat=may_repeat)
 
     def _check_markers(self, where: str, found: list[tuple[Any, bytes]], *, may_repeat: bool) -> None:
@@ -117,7 +117,8 @@ class Invariants:
 
         A coordinator that is loaded again writes the markers that it does not know to be durable once more, with the
         same result. It is loaded after a restart, and after a write that failed because the disk was full. An unclean
-        restart increases the leader epoch. The other cases cannot be told apart: ``may_repeat``.
+        restart increases the leader epoch. The other cases cannot be told apart: ``may_repeat``. In a cluster it also
+        repeats the request to another broker if it got no reply.
         """
         #: by producer: the epoch, the leader epoch and the result of the last marker, if no records follow it
         last: dict[int, tuple[int, int, bool]] = {}

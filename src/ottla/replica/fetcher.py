@@ -4,7 +4,8 @@ There is one connection per leader broker, with one fetch session for all partit
 leader until records are written there. Its reply is handled in these steps:
 
 1 append the batches of all partitions, byte for byte  2 write them  3 take over high watermark and log start
-4 send the next fetch, which tells the leader the new end offsets  5 sync, if a writer waits for it at the leader.
+4 send the next fetch, which tells the leader the new end offsets  5 sync, if a writer waits for it at the leader, or
+if this broker is not in the ISR. Other records are synced when no further ones arrive for a while.
 
 When a sync completes, another fetch reports it at once, although one may already wait at the leader; the leader answers
 that one then. So at most two fetches are in flight. Only the one with a new fetch offset asks for records.
@@ -62,6 +63,10 @@ _SESSION_ERRORS = {
 Key = tuple[bytes, int]
 
 
+#: after this time without records a follower syncs what it has fetched
+_SYNC_WHEN_IDLE_S = 0.2
+
+
 class ReplicaFetchers:
     """The fetchers of this broker, one per leader broker."""
 
@@ -82,6 +87,9 @@ class ReplicaFetchers:
         self._by_partition: dict[Partition, LeaderFetcher] = {}
         replicas.on_follower_synced = self._on_synced
 
+        #: partitions with records that the leader has not asked to sync, and when the last ones were appended
+        self._unsynced: dict[Partition, float] = {}
+        self._idle_timer: asyncio.TimerHandle | None = None
         # Counters
         self.requests = 0
         self.truncations = 0
@@ -118,6 +126,27 @@ class ReplicaFetchers:
             fetcher.close()
         self._fetchers.clear()
         self._by_partition.clear()
+
+    def sync_when_idle(self, partition: Partition) -> None:
+        """Sync a log that the leader has not asked to sync when no records have arrived for a while.
+
+        A producer that repeats a batch waits for a sync of records that this broker has fetched already, and a replica
+        joins the ISR only when its records are synced.
+        """
+        self._unsynced[partition] = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(_SYNC_WHEN_IDLE_S, self._sync_idle)
+
+    def _sync_idle(self) -> None:
+        due = self.loop.time() - _SYNC_WHEN_IDLE_S
+        self._idle_timer = None
+        for partition, appended_at in list(self._unsynced.items()):
+            if appended_at <= due:
+                del self._unsynced[partition]
+                if partition in self._by_partition:
+                    self.replicas.sync_fetched(partition)
+        if self._unsynced:
+            self._idle_timer = self.loop.call_later(_SYNC_WHEN_IDLE_S, self._sync_idle)
 
     def _on_synced(self, partition: Partition) -> None:
         fetcher = self._by_partition.get(partition)
@@ -214,6 +243,7 @@ class LeaderFetcher:
         try:
             # Batches that were appended as the leader, in this turn.
             self._replicas.write_fetched(partition)
+            self._owner.sync_when_idle(partition)
         except StorageError:
             self._back_off(followed, _RETRY_LATE_S)
             return
@@ -496,8 +526,10 @@ class LeaderFetcher:
                 self._fail(followed, error, _RETRY_LATE_S)
                 return
             self._changed[followed] = None
-            if row.wants_sync:
+            if row.wants_sync or partition.broker_id not in partition.isr:
                 replicas.sync_fetched(partition)
+            else:
+                self._owner.sync_when_idle(partition)
         partition.follow_high_watermark(row.high_watermark)
         replicas.follow_log_start(partition, row.log_start_offset)
 

@@ -240,7 +240,7 @@ class ReplicaManager:
     def sync_fetched(self, partition: Partition) -> None:
         """Sync a follower's log, because a writer waits for it at the leader. Report the end of the sync."""
         partition.sync_wanted_offset = partition.log.written_end_offset
-        if not partition.sync_in_flight and not partition.offline:
+        if not partition.sync_in_flight and not partition.offline and partition.log.unsynced():
             self._start_sync(partition)
 
     def follow_log_start(self, partition: Partition, offset: int) -> None:

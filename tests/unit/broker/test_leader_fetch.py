@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +12,12 @@ from tests.unit.broker.test_fetch_transactions import Connection, FetchFixture
 from tests.unit.log.log_fixtures import batch
 from tests.unit.replica.test_replica_manager import Waiter
 
+from ottla.broker.apis.offsets import LATEST, list_offsets
 from ottla.cluster.view import PartitionView
 from ottla.model.batch import read_header
 from ottla.model.errors import ErrorCode
 from ottla.replica.partition import Partition, Until
+from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.replica_fetch import VERSION, FetchedRow, FetchedRows, FollowerRow, follower_fetch, parse_reply
 
 EPOCH = 5
@@ -273,3 +277,27 @@ def test_leader_that_is_replaced_answers_its_followers(leader: LeaderFixture) ->
     leader.manager.apply_state(leader.partition, state)
     (read,) = leader.reply(parked).rows
     assert read.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_new_leader_serves_consumers_when_it_has_committed_what_it_had(leader: LeaderFixture) -> None:
+    """An earlier leader may have reported a higher high watermark (KIP-207)."""
+    partition = leader.partition
+    leader.write(partition, 3)
+    leader.lead(partition, EPOCH + 1)
+
+    def ask(offset: int) -> int:
+        return int(leader.ask(offset, isolation=0, max_wait=0).row.error_code)
+
+    def end(version: int) -> tuple[int, int]:
+        rows = [ListOffsetsPartition(partition_index=0, timestamp=LATEST)]
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=rows)])
+        context: Any = SimpleNamespace(version=version)
+        (found,) = asyncio.run(list_offsets(leader.services, request, context)).topics[0].partitions
+        return found.error_code, found.offset
+
+    assert ask(0) == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert end(5) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    assert end(4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    leader.fetch({partition: row(3, epoch=EPOCH + 1, last_epoch=EPOCH)}, full=True)
+    assert ask(0) == 0
+    assert end(5) == (0, 3)

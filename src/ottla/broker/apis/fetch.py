@@ -461,6 +461,8 @@ def _read_partition(
     request = wanted.request
     log = partition.log
     read = _Read(wanted)
+    if partition.high_watermark < partition.epoch_start_offset:
+        raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
     read.high_watermark = partition.high_watermark
     read.last_stable_offset = partition.last_stable_offset
     read.log_start_offset = log.log_start_offset

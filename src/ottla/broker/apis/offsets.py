@@ -72,6 +72,9 @@ async def _list_offset(
     end_offset = partition.last_stable_offset if isolation == 1 else partition.high_watermark
     if timestamp < 0 and version < _SINCE.get(timestamp, 1 << 15):
         raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp not in (EARLIEST, EARLIEST_LOCAL) and not partition.has_committed_in_epoch:
+        # An earlier leader may have reported a higher end. Clients of old versions do not know the first error.
+        raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
     if timestamp == LATEST:
         row.offset, row.leader_epoch = end_offset, partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):

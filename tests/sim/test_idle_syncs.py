@@ -1,0 +1,41 @@
+"""A follower syncs what it has fetched when no further records arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from sim_loop import START_S, VirtualLoop
+
+from ottla.replica.fetcher import ReplicaFetchers
+
+
+def test_follower_syncs_when_no_records_arrive_for_a_while() -> None:
+    loop = VirtualLoop()
+    syncs: list[tuple[float, str]] = []
+    replicas: Any = SimpleNamespace(
+        sync_fetched=lambda partition: syncs.append((round(loop.time() - START_S, 3), partition))
+    )
+    clock: Any = SimpleNamespace(wall_ms=lambda: 0)
+    fetchers = ReplicaFetchers(
+        loop=loop, clients=None, replicas=replicas, clock=clock, broker_id=2,  # type: ignore[arg-type]
+        broker_epoch=lambda: 1, settings=lambda: None,  # type: ignore[arg-type,return-value]
+    )  # fmt: skip
+    busy, idle, moved = "busy", "idle", "moved"
+    fetchers._by_partition = {busy: None, idle: None}  # type: ignore[assignment,dict-item]
+
+    async def run() -> None:
+        for number in range(11):  # records of one partition arrive every 100 ms
+            fetchers.sync_when_idle(busy)  # type: ignore[arg-type]
+            if not number:
+                fetchers.sync_when_idle(idle)  # type: ignore[arg-type]
+                fetchers.sync_when_idle(moved)  # type: ignore[arg-type]
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(run())
+    loop.close()
+    assert [partition for _, partition in syncs] == [idle, busy]
+    (idle_at, _), (busy_at, _) = syncs
+    assert idle_at < 0.5 and 1.2 <= busy_at < 1.5
