@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 from ottla.cluster.decide import decide_and_write
-from ottla.cluster.leadership import BelowMin, MinIsr, elect, ops_elect
+from ottla.cluster.leadership import IMBALANCE_PERCENTAGE, BelowMin, MinIsr, balance_leaders, elect, ops_elect
+from ottla.cluster.reassignment import ops_reassign, progress_all
 from ottla.cluster.schema import (
     CONTROLLER,
     CONTROLLER_EPOCH,
@@ -43,8 +45,13 @@ class Controller:
     def __init__(
         self, store: MetadataStore, broker_id: int, *, view: Callable[[], ClusterView], may_lead: Callable[[], bool],
         min_isr: MinIsr, unclean_allowed: Callable[[TopicView], bool], clock: Clock,
+        balance_s: float = math.inf, imbalance_percentage: float = IMBALANCE_PERCENTAGE,
     ) -> None:  # fmt: skip
-        """``may_lead``: whether this broker is registered and its lease is valid."""
+        """``may_lead``: whether this broker is registered and its lease is valid.
+
+        ``balance_s`` is how often leaders move back to the first replicas if more than ``imbalance_percentage`` of
+        those of a broker are led elsewhere; infinity for never.
+        """
         self._store = store
         self._id = broker_id
         self._view = view
@@ -55,6 +62,9 @@ class Controller:
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
         self._below_min = BelowMin()
+        self._balance_s = balance_s
+        self._balance_due = clock.monotonic() + balance_s
+        self._imbalance_percentage = imbalance_percentage
         #: the epoch in which this broker is the controller; -1 if it is not
         self.epoch = -1
         self.elections = 0
@@ -117,8 +127,10 @@ class Controller:
         while True:
             changed = await decide_and_write(self._store, self._view(), self._next_changes, turn=self._turn)
             self.elections += changed
-            if changed < _TOPICS_PER_MULTI:
-                return
+            if not changed:
+                break
+        if self._clock.monotonic() >= self._balance_due:
+            self._balance_due = self._clock.monotonic() + self._balance_s
 
     def _next_changes(self, view: ClusterView) -> tuple[Sequence[Op], int]:
         if view.controller != ControllerView(self._id, self.epoch):
@@ -128,14 +140,31 @@ class Controller:
         topics = elect(
             view, min_isr=self._min_isr, now=now, below_min=self._below_min, unclean_allowed=self._unclean_allowed
         )[:_TOPICS_PER_MULTI]
-        return ops_elect(view, topics, controller_epoch=self.epoch), len(topics)
+        if topics:
+            return ops_elect(view, topics, self.epoch), len(topics)
+        moved = progress_all(view, min_isr=self._min_isr)[: _TOPICS_PER_MULTI // 2]
+        if moved:
+            return ops_reassign(view, moved, self.epoch), len(moved)
+        if now >= self._balance_due:
+            balanced = balance_leaders(view, percentage=self._imbalance_percentage)[:_TOPICS_PER_MULTI]
+            if balanced:
+                return ops_elect(view, balanced, self.epoch), len(balanced)
+        return [], 0
 
     async def declare_dead(self, broker_id: int, run_version: int) -> None:
-        """Delete the registration of a broker whose process has ended, unless a new run of it has begun."""
+        """Delete the registration of a broker whose process has ended, unless a new run of it has begun.
+
+        The controller does this for the others, and every broker for the controller, which then loses its office too.
+        """
+        view = self._view()
+        controller = view.controller
+        if not self._may_lead() or controller is None or (controller.broker_id != broker_id and not self.is_active):
+            return
         ops: list[Op] = [
-            Check(CONTROLLER_EPOCH, self.epoch),
+            Check(CONTROLLER_EPOCH, controller.epoch),
             Check(registered_path(broker_id), run_version),
-            Delete(broker_path(broker_id)),
+            *([Delete(CONTROLLER)] if controller.broker_id == broker_id else []),
+            *([Delete(broker_path(broker_id))] if broker_id in view.brokers else []),
         ]
         try:
             await self._store.multi(ops)

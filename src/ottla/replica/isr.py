@@ -1,10 +1,11 @@
 """The leader's decisions about its in-sync replicas, as pure functions. The metadata store applies them by version.
 
-A follower leaves if it has not had all of the leader's records for ``replica.lag.time.max.ms``. A replica joins when it
-has everything below the high watermark and everything that the log had when the leader's epoch began. The second
-condition is needed: the high watermark of a new leader can be older than that of the last one. The process that fetched
-must be the one that is registered now, because an earlier one may have had records that were lost in its crash
-(KIP-903).
+A follower leaves if it has not had all of the leader's records for ``replica.lag.time.max.ms``. A replica joins when
+
+- it has synced everything below the high watermark, because it may have to lead after a power failure of all others,
+- it has everything that the log had when the leader's epoch began, because the high watermark of a new leader can be
+  older than that of the last one,
+- and the process that fetched is the one that is registered now, because what an earlier one had may be lost (KIP-903).
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ def _lags(partition: Partition, follower: Follower, lag_s: float, now: float) ->
 def may_join(partition: Partition, broker_id: int, broker_epochs: Mapping[int, int]) -> bool:
     """Return whether a replica that is not in sync may become so."""
     follower = partition.followers[broker_id]
+    safe = follower.synced_end_offset if partition.log.flush_acks_all else follower.end_offset
     return (
         follower.broker_epoch == broker_epochs.get(broker_id, -2)
-        and follower.end_offset >= partition.high_watermark
+        and safe >= partition.high_watermark
         and follower.end_offset >= partition.epoch_start_offset
     )
 

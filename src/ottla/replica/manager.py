@@ -78,6 +78,8 @@ class ReplicaManager:
         self.topics: dict[bytes, dict[int, Partition]] = {}
         self.topics_by_id: dict[bytes, dict[int, Partition]] = {}
         self._by_log: dict[Log, Partition] = {}
+        #: the partitions with more than one replica
+        self._replicated: dict[Partition, None] = {}
         #: increases with every change that invalidates the caches of connections
         self.generation = 0
         self._pending: dict[Log, None] = {}
@@ -116,6 +118,7 @@ class ReplicaManager:
         self.topics.setdefault(partition.topic_name, {})[name.partition] = partition
         self.topics_by_id.setdefault(spec.topic_id, {})[name.partition] = partition
         self._by_log[its_log] = partition
+        self._note_replicas(partition)
         self.generation += 1
         return partition
 
@@ -123,23 +126,59 @@ class ReplicaManager:
         """Apply a change of leader, epoch or in-sync replicas to a partition."""
         if partition.apply_state(state, self.monotonic()):
             self.generation += 1
+        self._note_replicas(partition)
         if not partition.has_waiting:
             self._waiting.pop(partition, None)
 
+    def _note_replicas(self, partition: Partition) -> None:
+        if len(partition.replicas) > 1:
+            self._replicated[partition] = None
+        else:
+            self._replicated.pop(partition, None)
+
+    def replicated(self) -> list[Partition]:
+        """Return the partitions with more than one replica."""
+        return list(self._replicated)
+
+    def of_topic(self, topic: str) -> list[Partition]:
+        """Return the replicas of a topic's partitions on this broker."""
+        return list(self.topics.get(topic.encode(), _NOWHERE).values())
+
+    def set_lease(self, *, is_over: bool) -> None:
+        """Let acks=1 wait for the in-sync replicas while this broker may have been replaced as the leader."""
+        for partition in self._replicated:
+            partition.set_lease(is_over=is_over)
+            if partition.has_waiting:
+                self._waiting[partition] = None
+
+    def suspend(self, partition: Partition) -> None:
+        """Stop leading a partition, because others may lead it by now. The next ``apply_state`` ends this."""
+        partition.suspend()
+        self.generation += 1
+        self._waiting.pop(partition, None)
+
     def remove_topic(self, name: bytes, unique: Callable[[], str]) -> None:
         """Stop serving a topic and delete its logs; a thread deletes the files."""
-        partitions = self.topics.pop(name, {})
+        for partition in list(self.topics.get(name, _NOWHERE).values()):
+            self.remove(partition, unique())
+
+    def remove(self, partition: Partition, unique: str) -> None:
+        """Stop serving a partition and delete its log: its topic was deleted, or it was moved to other brokers."""
+        for topics, key in ((self.topics, partition.topic_name), (self.topics_by_id, partition.topic_id)):
+            of_topic = topics.get(key, _NOWHERE)
+            of_topic.pop(partition.name.partition, None)
+            if not of_topic:
+                topics.pop(key, None)
         self.generation += 1
-        for partition in partitions.values():
-            self.topics_by_id.pop(partition.topic_id, None)
-            self._by_log.pop(partition.log, None)
-            self._pending.pop(partition.log, None)
-            self._waiting.pop(partition, None)
-            partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            try:
-                self.store.delete(partition.name, unique())
-            except OSError as error:
-                self._dir_failed(self.store.dir_of(partition.log), error)
+        self._by_log.pop(partition.log, None)
+        self._pending.pop(partition.log, None)
+        self._waiting.pop(partition, None)
+        self._replicated.pop(partition, None)
+        partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        try:
+            self.store.delete(partition.name, unique)
+        except OSError as error:
+            self._dir_failed(self.store.dir_of(partition.log), error)
 
     def configure(self, topic: bytes, settings: TopicSettings) -> None:
         for partition in self.topics.get(topic, {}).values():

@@ -156,10 +156,10 @@ class Partition:
     """One partition of which this broker has a replica."""
 
     __slots__ = (
-        "appended_bytes", "broker_id", "epoch_start_offset", "followers", "has_room", "high_watermark", "isr",
-        "leader_epoch", "leader_id", "log", "name", "partition_epoch", "proposed_isr", "readers", "replica_bytes",
-        "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers", "sync_in_flight",
-        "sync_wanted_offset", "topic_id", "topic_name", "waiting", "writable", "written",
+        "appended_bytes", "broker_id", "epoch_start_offset", "followers", "has_room", "high_watermark",
+        "is_lease_over", "isr", "leader_epoch", "leader_id", "log", "name", "partition_epoch", "proposed_isr",
+        "readers", "replica_bytes", "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers",
+        "sync_in_flight", "sync_wanted_offset", "topic_id", "topic_name", "waiting", "writable", "written",
     )  # fmt: skip
 
     def __init__(
@@ -192,6 +192,8 @@ class Partition:
         self.followers: dict[int, Follower] = {}
         #: the in-sync replicas that this leader has asked the metadata store for; None if no change is in flight
         self.proposed_isr: tuple[int, ...] | None = None
+        #: whether this broker cannot reach the metadata store: then acks=1 waits for the in-sync replicas
+        self.is_lease_over = False
         #: the log end offset when this broker became the leader in this epoch
         self.epoch_start_offset = 0
         #: ``log.appended_bytes`` when the high watermark was last moved
@@ -252,6 +254,19 @@ class Partition:
         self.followers = {}
         self._set_writable()
         self.leave(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def suspend(self) -> None:
+        """Stop leading until the state is applied again: another broker may have been elected meanwhile."""
+        self.role, self.leader_id = Role.FOLLOWER, -1
+        self._become_follower()
+
+    def set_lease(self, *, is_over: bool) -> None:
+        """Let acks=1 wait for the in-sync replicas while this broker may have been replaced as the leader."""
+        self.is_lease_over = is_over
+        if is_over and self.written and len(self.isr) > 1:
+            written, self.written = self.written, []
+            for writer in written:
+                self.wait(_COMMITTED, self.log.log_end_offset, writer)
 
     def go_offline(self, error_code: ErrorCode) -> None:
         """The log can be neither read nor written any more: answer all requests that wait."""
@@ -473,7 +488,7 @@ class Partition:
             return _DURABLE
         if log.log_end_offset - log.synced_end_offset >= log.flush_messages:
             return _DURABLE if acks == -1 else _SYNCED
-        return _COMMITTED if acks == -1 else _WRITTEN
+        return _COMMITTED if acks == -1 or self.is_lease_over else _WRITTEN
 
     def reached(self, until: Until) -> int:
         """Return the offset below which all records are as safe as ``until`` says."""

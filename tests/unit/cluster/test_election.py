@@ -126,6 +126,33 @@ def test_declaring_a_broker_dead_does_not_wait_for_the_end_of_its_session() -> N
     run(scenario)
 
 
+def test_controller_whose_process_has_ended_is_replaced_at_once() -> None:
+    async def scenario(place: Simulated, members: list[Member]) -> None:
+        (first,) = active(members)
+        dead, (other, another) = members[first - 1], [each for each in members if each.number != first]
+        await dead.store.multi([Create(registered_path(first), registered_json(b"1"))])
+        dead.task.cancel()
+        place.crash(f"broker-{first}")
+        before = place.loop.time()
+        await other.controller.declare_dead(first, 0)
+        await until(lambda: bool(active([other, another])))
+        assert place.loop.time() - before < 1.0
+        assert await other.store.get(broker_path(first)) is None
+
+    run(scenario)
+
+
+def test_only_the_controller_declares_others_dead() -> None:
+    async def scenario(place: Simulated, members: list[Member]) -> None:
+        (first,) = active(members)
+        one, two = (each for each in members if each.number != first)
+        await one.store.multi([Create(registered_path(one.number), registered_json(b"1"))])
+        await two.controller.declare_dead(one.number, 0)
+        assert await two.store.get(broker_path(one.number)) is not None
+
+    run(scenario)
+
+
 def test_later_run_of_a_broker_is_not_declared_dead() -> None:
     async def scenario(place: Simulated, members: list[Member]) -> None:
         (first,) = active(members)

@@ -52,8 +52,10 @@ def test_replica_joins_when_it_has_everything() -> None:
     partition = led(isr=1)
     partition.note_follower(2, 4, 4, broker_epoch=22, now=1.0)
     assert wanted(partition, 1.0) == (1,)
-    partition.note_follower(2, 5, 0, broker_epoch=22, now=2.0)
-    assert wanted(partition, 2.0) == (1, 2)
+    partition.note_follower(2, 5, 4, broker_epoch=22, now=2.0)
+    assert wanted(partition, 2.0) == (1,), "it has not synced everything"
+    partition.note_follower(2, 5, 5, broker_epoch=22, now=3.0)
+    assert wanted(partition, 3.0) == (1, 2)
 
 
 def test_replica_needs_what_the_log_had_when_the_epoch_began() -> None:
