@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
-from ottla.cluster.schema import state_path, topic_path
-from ottla.cluster.store import Changed, Put
+from ottla.cluster.schema import broker_json, broker_path, state_path, topic_path
+from ottla.cluster.store import Changed, Create, Put
 from ottla.cluster.view import ClusterView
 from ottla.model.errors import ErrorCode
+from ottla.model.types import Endpoint
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient, batch_of, fetch_from, fetch_request, produce_request
 from ottla.wire import Message
@@ -41,6 +42,8 @@ async def move_leaders(data: Path, broker_id: int) -> None:
     store = EmbeddedStore.open(data / FILE_NAME)
     view = ClusterView()
     view.apply([Changed(path, node) for path, node in (await store.load("/")).items()])
+    alive = broker_json([Endpoint("PLAINTEXT", "127.0.0.1", 1)], rack=None, incarnation=b"1", timestamp_ms=0)
+    await store.multi([Create(broker_path(OTHER), alive)])
     for name in ("t", OFFSETS):
         topic = view.topics[name]
         moved = {0: (broker_id, OTHER), 1: (OTHER,)} if name == "t" else dict.fromkeys(range(50), (broker_id, OTHER))
@@ -144,6 +147,6 @@ def test_metadata_names_the_leaders_and_the_start_raised_only_our_epochs(client:
     assert rows[2].leader_epoch == 1
 
 
-def test_group_is_not_coordinated_here(client: RawClient) -> None:
+def test_group_is_coordinated_by_the_leader_of_its_partition(client: RawClient) -> None:
     answer = client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
-    assert answer.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (answer.coordinators[0].error_code, answer.coordinators[0].node_id) == (ErrorCode.NONE, OTHER)

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ottla.broker.apis.fetch import FetchApi
@@ -21,6 +22,7 @@ from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.coordination import Coordination
 from ottla.broker.dispatch import Dispatcher, served_apis
 from ottla.broker.group_metrics import GroupMetrics
+from ottla.broker.membership import Membership
 from ottla.broker.metrics import BrokerMetrics
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
@@ -38,7 +40,8 @@ from ottla.cluster.schema import (
     topic_of,
 )
 from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Node, Op, StoreError, in_multis
-from ottla.cluster.view import ClusterView, TopicView
+from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.cluster.zookeeper import ZooKeeperStore
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
 from ottla.env.collector import freeze_objects
@@ -65,6 +68,7 @@ _TICK_S = 1.0
 _PRODUCER_EXPIRY_S = 600.0
 #: new partitions after which all objects are frozen: the garbage collector does not look at them again
 _FREEZE_PARTITIONS = 1_000
+_ANY_HOST = ("", "0.0.0.0", "::")
 
 
 class Broker:
@@ -74,7 +78,7 @@ class Broker:
         self, settings: BrokerSettings, *, loop: asyncio.AbstractEventLoop, clock: Clock | None = None,
         disk: Disk | None = None, random_bytes: Callable[[int], bytes] = os.urandom,
         network: Network | None = None, threads: Threads | None = None,
-        open_store: Callable[[str], MetadataStore] = EmbeddedStore.open, freeze: Callable[[], None] = freeze_objects,
+        open_store: Callable[[str], MetadataStore] | None = None, freeze: Callable[[], None] = freeze_objects,
     ) -> None:  # fmt: skip
         # Environment
         self._settings = settings
@@ -111,6 +115,7 @@ class Broker:
         self._store: MetadataStore | None = None
         self._services: Services | None = None
         self._coordination: Coordination | None = None
+        self._membership: Membership | None = None
         self._produce: ProduceApi | None = None
         self._fetch: FetchApi | None = None
         self._dispatchers: list[Dispatcher] = []
@@ -144,7 +149,9 @@ class Broker:
                 await http.start()
                 self.metrics_port = http.port
             cluster_id = await self._open_data()
-            await self._open_logs(cluster_id)
+            await self._open_logs(cluster_id, self._advertised([
+                endpoint._replace(port=listener.port) for endpoint, listener in listeners
+            ]))  # fmt: skip
         except BaseException as error:
             for _, listener in listeners:
                 listener.close()
@@ -157,6 +164,8 @@ class Broker:
                 raise StartError(text) from None
             raise
         await self._accept(listeners)
+        assert self._membership is not None
+        await self._membership.join()
         self._tasks.start(self._keep_house(), "housekeeping")
         # Objects loaded so far live until the stop: the garbage collector need not look at them again.
         self._freeze()
@@ -175,7 +184,7 @@ class Broker:
             where = _data_dir_of(error.filename, settings.data_dirs)
             advice = directory_advice(error, option="--data")
             raise StartError(f"data directory {where} cannot be used: {advice}") from None
-        self._store = self._open_store(store_path)
+        self._store = await self._open_metadata(store_path)
         cluster_id = await read_and_write(
             self._store, partial(self._store.load, "/"), partial(self._complete_tree, store_path, known)
         )
@@ -185,6 +194,17 @@ class Broker:
         except OSError as error:
             raise StartError(f"data directory {first} cannot be signed: {error}; check the disk") from None
         return cluster_id
+
+    async def _open_metadata(self, path: str) -> MetadataStore:
+        """Open the metadata store: that of the cluster, or the file of a broker that is alone."""
+        if self._open_store is not None:
+            return self._open_store(path)
+        if self._is_alone:
+            return EmbeddedStore.open(path)
+        settings = self._settings
+        return await ZooKeeperStore.open(
+            settings.zookeeper_connect, session_timeout_s=settings.zookeeper_session_timeout_ms / 1000
+        )
 
     def _complete_tree(
         self, store_path: str, known: str | None, nodes: Mapping[str, Node]
@@ -198,6 +218,12 @@ class Broker:
             stored = None if node is None else str(json.loads(node.value)["id"])
         except MALFORMED as error:
             raise MalformedNode(CLUSTER_ID, error) from None
+        if known is not None and stored != known and not self._is_alone:
+            raise StartError(
+                f"ZooKeeper at {self._settings.zookeeper_connect} has "
+                f"{f'cluster {stored}' if stored else 'no cluster'}, but {os.path.dirname(store_path)} belongs to "
+                f"cluster {known}; check zookeeper.connect and its chroot, or choose another --data directory"
+            )
         if stored is None and known is not None:
             raise StartError(
                 f"{store_path} names no cluster, but {os.path.dirname(store_path)} belongs to cluster {known}: a part "
@@ -218,7 +244,7 @@ class Broker:
         """Return the id of the cluster that the first data directory belongs to; None if the directory is new."""
         first = os.path.dirname(store_path)
         cluster_id = read_meta(self._disk, first).get("cluster.id")
-        if cluster_id is not None and not self._disk.file_size(store_path):
+        if cluster_id is not None and self._is_alone and not self._disk.file_size(store_path):
             raise StartError(
                 f"data directory {first} belongs to cluster {cluster_id}, whose metadata ({FILE_NAME}) is missing or "
                 "empty; it is another system's, or a part of it was lost: choose another --data directory or restore "
@@ -233,8 +259,24 @@ class Broker:
             if not text.startswith("-"):
                 return text
 
-    async def _open_logs(self, cluster_id: str) -> None:
-        """Step 5: open the logs of the partitions that the store lists."""
+    def _advertised(self, bound: list[Endpoint]) -> tuple[Endpoint, ...]:
+        """Return the addresses under which other brokers and their clients find this broker."""
+        advertised = {endpoint.name: endpoint for endpoint in self._settings.advertised_endpoints}
+        found = tuple(advertised.get(endpoint.name, endpoint) for endpoint in bound)
+        if not self._is_alone and any(endpoint.host in _ANY_HOST for endpoint in found):
+            raise StartError(
+                "a broker of a cluster that listens on all addresses must say how others reach it; "
+                "set advertised.listeners"
+            )
+        return found
+
+    @property
+    def _is_alone(self) -> bool:
+        """Return whether the metadata store is a file of this broker."""
+        return not self._settings.zookeeper_connect
+
+    async def _open_logs(self, cluster_id: str, endpoints: tuple[Endpoint, ...]) -> None:
+        """Step 5: open the logs of the partitions that the store lists, and begin a run of this broker."""
         assert self._store is not None
         settings = self._settings
         self._services = services = Services(
@@ -261,12 +303,36 @@ class Broker:
             self._log_store.load(specs)
         except OSError as error:
             raise StartError(f"the logs cannot be opened: {error}; check the disk") from None
-        if not self._log_store.was_clean:
+        self._check_epochs()
+        if not self._log_store.was_clean and self._is_alone:
             log.warning("the last stop was not clean: logs were checked and leader epochs go up")
             await self._bump_leader_epochs()
+        self._membership = Membership(
+            services, disk=self._disk, log_store=self._log_store, endpoints=endpoints,
+            clients=BrokerClients(self._loop, self._network, client_id=f"broker-{settings.broker_id}"),
+            incarnation=self._random_bytes(16),
+            session_s=None if self._is_alone else settings.zookeeper_session_timeout_ms / 1000,
+        )  # fmt: skip
+        await self._membership.begin_run()
         self._view = services.view = ClusterView()
         self._coordination.settings_changed()
         await self._store.watch("/", self._changed)
+
+    def _check_epochs(self) -> None:
+        """Raise StartError if a log has a later leader epoch than the store of the cluster.
+
+        The store then lost changes. New leaders would use epochs again, and nobody could see which records differ.
+        """
+        if self._is_alone:
+            return
+        for name, its_log in self._log_store.logs.items():
+            stored = self._view.topics[name.topic].partitions[name.partition].leader_epoch
+            if its_log.epochs.latest > stored:
+                raise StartError(
+                    f"partition {name} has leader epoch {its_log.epochs.latest} on disk, but {stored} in ZooKeeper at "
+                    f"{self._settings.zookeeper_connect}: ZooKeeper lost changes, or this data directory is another "
+                    "cluster's; restore ZooKeeper from a newer backup"
+                )
 
     async def _bump_leader_epochs(self) -> None:
         """Increase the leader epochs of the partitions that this broker leads, 100 topics at a time."""
@@ -329,15 +395,19 @@ class Broker:
         if changed.broker_settings:
             for topic in self._view.topics.values():
                 self._configure(topic)
-        assert self._coordination is not None
+        assert self._coordination is not None and self._membership is not None
+        self._membership.changed(changed)
         self._coordination.topics_changed(topics)
 
     def _serve(self, topic: TopicView, before: TopicView | None) -> None:
+        for moved in self.replicas.of_topic(topic.name):
+            if self._settings.broker_id not in topic.partitions[moved.name.partition].replicas:
+                self.replicas.remove(moved, self._random_bytes(16).hex())
         served = self.replicas.topics.get(topic.name.encode(), {})
         self._partitions_unfrozen += len(topic.partitions) - len(served)
         for spec in self._specs(topic):
             number = spec.name.partition
-            state = topic.partitions[number]
+            state = self._role_of(topic.partitions[number])
             if (partition := served.get(number)) is not None:
                 self.replicas.apply_state(partition, state)
                 continue
@@ -353,6 +423,16 @@ class Broker:
             # A full collection blocks the event loop for 7 us per partition.
             self._partitions_unfrozen = 0
             gc.freeze()
+
+    def _role_of(self, state: PartitionView) -> PartitionView:
+        """Return the state without its leader if that is this broker and its log may lack records.
+
+        Others are elected then, or this broker in a new epoch.
+        """
+        own = self._settings.broker_id
+        if state.leader == own and any(end.broker == own for end in state.unclean):
+            return replace(state, leader=NO_LEADER)
+        return state
 
     def _configure(self, topic: TopicView) -> None:
         assert self._services is not None
@@ -438,6 +518,8 @@ class Broker:
     def _write_turn(self) -> bool:
         """Write the batches of this turn. Return False if that failed unexpectedly and the broker must stop."""
         try:
+            if self._membership is not None:
+                self._membership.check_lease(self._clock.monotonic())
             self.replicas.write_turn()
         except Exception:  # after a bug here, a reply could acknowledge a batch that was not written
             log.critical("writing failed in an unforeseen way", exc_info=True)
@@ -457,12 +539,16 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop all parts in order. The clean shutdown is not recorded if every log directory has failed."""
+        if self._membership is not None:
+            await self._membership.leave()
         await self._tasks.stop()
         self.server.refuse_new()
         if self._coordination is not None:
             await self._coordination.stop()
         if self._fetch is not None:
             self._fetch.answer_all()
+        if self._membership is not None:
+            await self._membership.stop()
         await self.server.stop(_DRAIN_S)
         for dispatcher in self._dispatchers:
             await dispatcher.stop()
@@ -478,6 +564,8 @@ class Broker:
             log.error("the stop is not clean: logs could not be written error=%s", error)
             self._log_store.unlock()
         self._threads.close()
+        if self._membership is not None:
+            await self._membership.end_run()
         if self._store is not None:
             await self._store.close()
         if self._metrics.http is not None:

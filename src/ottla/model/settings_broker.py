@@ -60,6 +60,21 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         "broker.id", INT, 0, at_least(0), "This broker's id. `node.id` means the same.", aliases=("node.id",)
     )
     broker_rack = Setting("broker.rack", STRING, None, ANY, "Rack of this broker, shown to clients in Metadata.")
+    zookeeper_connect = Setting(
+        "zookeeper.connect",
+        STRING,
+        "",
+        ANY,
+        "Servers of the cluster's ZooKeeper, HOST:PORT joined by commas, and an optional /chroot at the end. Without "
+        "it the broker is alone and keeps its metadata in a file.",
+    )
+    zookeeper_session_timeout_ms = Setting(
+        "zookeeper.session.timeout.ms",
+        INT,
+        6_000,
+        at_least(1),
+        "Time without contact after which ZooKeeper declares this broker dead. Kafka's default was 18000.",
+    )
     log_dirs = Setting("log.dirs", LIST, None, ANY, "Directories that hold the partitions. Wins over `log.dir`.")
     log_dir = Setting(
         "log.dir", STRING, "ottla-data", ANY, "Directory of the partitions, used when `log.dirs` is not set."
@@ -209,18 +224,33 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         ANY,
         "Allow a replica that is not in sync to become leader if no other is left; records are lost.",
         dynamic=True,
-        used=False,
     )
 
-    # Replication: a single node has no follower, so these describe it without effect
+    # Replication
 
+    auto_leader_rebalance_enable = Setting(
+        "auto.leader.rebalance.enable",
+        BOOL,
+        True,
+        ANY,
+        "Move leaders back to the first replicas of their partitions when a broker leads too few of those.",
+    )
+    leader_imbalance_check_interval_seconds = Setting(
+        "leader.imbalance.check.interval.seconds", LONG, 300, at_least(1), "Time between two checks of the balance."
+    )
+    leader_imbalance_per_broker_percentage = Setting(
+        "leader.imbalance.per.broker.percentage",
+        INT,
+        10,
+        at_least(0),
+        "Percentage of a broker's first replicas that others may lead before leaders are moved back.",
+    )
     replica_lag_time_max_ms = Setting(
         "replica.lag.time.max.ms",
         LONG,
         30_000,
         at_least(1),
         "Time without a fetch after which a follower is out of sync.",
-        used=False,
     )
     replica_fetch_max_bytes = Setting(
         "replica.fetch.max.bytes",

@@ -1,0 +1,125 @@
+"""Writes the leader's ISR changes to the metadata store: many partitions in one multi, one change of each at a time.
+
+A replica that has caught up joins within CHECK_S. A replica that lags leaves when ``replica.lag.time.max.ms`` is over.
+The decision is `replica/isr.py`; versions in the store make sure that it is applied to the state it was made from.
+After a conflict it is not repeated with the new version: the watch brings the new state, and the next check decides
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ottla.broker.services import Services
+from ottla.cluster.decide import decide_and_write
+from ottla.cluster.leadership import change_isr, ops_change_isr, replace_partition
+from ottla.cluster.store import Op, StoreError
+from ottla.cluster.view import ClusterView, TopicView
+from ottla.model.errors import KafkaError
+from ottla.replica.isr import wanted_isr
+from ottla.replica.partition import Partition, Role
+
+log = logging.getLogger(__name__)
+
+#: how often leaders look at the replicas that are not in sync
+CHECK_S = 0.1
+#: topics whose states are written in one multi
+_TOPICS_PER_MULTI = 100
+
+
+class IsrChanges:
+    """The ISR changes of the partitions that this broker leads."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._is_writing = False
+        self._full_check_due = 0.0
+        # Counters
+        self.shrinks = 0
+        self.expands = 0
+
+    def check(self, now: float) -> None:
+        """Propose the changes that are due. Called every CHECK_S."""
+        if self._is_writing:
+            return
+        settings, replicas = self._services.settings, self._services.replicas
+        lag_s = settings.replica_lag_time_max_ms / 1000
+        is_full = now >= self._full_check_due
+        if is_full:
+            self._full_check_due = now + lag_s / 2
+        epochs = {broker.broker_id: broker.epoch for broker in self._services.view.brokers.values()}
+        wanted: dict[Partition, tuple[int, ...]] = {}
+        for partition in replicas.replicated():
+            is_settled = partition.proposed_isr is None
+            if partition.role is not Role.LEADER or (
+                is_settled and not is_full and len(partition.isr) == len(partition.replicas)
+            ):
+                continue
+            isr = wanted_isr(partition, epochs, lag_s, now)
+            if not is_settled or set(isr) != set(partition.isr):
+                wanted[partition] = isr
+        if wanted:
+            self._is_writing = True
+            self._services.tasks.start(self._propose(wanted), "change in-sync replicas")
+
+    async def _propose(self, wanted: dict[Partition, tuple[int, ...]]) -> None:
+        try:
+            by_topic: dict[str, list[Partition]] = {}
+            for partition in wanted:
+                by_topic.setdefault(partition.name.topic, []).append(partition)
+            names = list(by_topic)
+            for start in range(0, len(names), _TOPICS_PER_MULTI):
+                batch = [each for name in names[start : start + _TOPICS_PER_MULTI] for each in by_topic[name]]
+                await self._write({partition: wanted[partition] for partition in batch})
+        finally:
+            self._is_writing = False
+
+    async def _write(self, wanted: dict[Partition, tuple[int, ...]]) -> None:
+        services = self._services
+        epochs = {partition: partition.leader_epoch for partition in wanted}
+        unsettled = {partition for partition in wanted if partition.proposed_isr is not None}
+        for partition, isr in wanted.items():
+            # Until the outcome of all proposals is known, each of them may be the one that is stored.
+            partition.proposed_isr = tuple(sorted({*(partition.proposed_isr or ()), *isr}))
+        # What is known of the followers belongs to the processes that were registered then (KIP-903).
+        registered = dict(services.view.registered)
+        not_written: list[Partition] = []
+
+        def decide(view: ClusterView) -> tuple[Sequence[Op], None]:
+            not_written.clear()
+            topics: dict[str, TopicView] = {}
+            for partition, isr in wanted.items():
+                name, number = partition.name
+                topic = topics.get(name) or view.topics.get(name)
+                if topic is None or topic.topic_id != partition.topic_id:
+                    continue
+                stored = topic.partitions[number]
+                same_run = [n for n in isr if n in stored.isr or view.registered.get(n) == registered.get(n)]
+                try:
+                    state = change_isr(
+                        topic, number, leader=services.broker_id, leader_epoch=epochs[partition], isr=same_run,
+                        alive=view.brokers, min_isr=services.topic_settings(topic).min_insync_replicas,
+                    )  # fmt: skip
+                except KafkaError as error:
+                    log.info("an ISR change is refused partition=%s error=%s", partition.name, error)
+                    state = stored
+                if state is stored and partition in unsettled and stored.leader == services.broker_id:
+                    state = stored.changed()  # a new version settles whether the earlier proposal was applied
+                if (changed := replace_partition(topic, number, state)) is not None:
+                    topics[name] = changed
+                elif partition not in unsettled:
+                    not_written.append(partition)
+            return ops_change_isr(view, topics.values(), registered), None
+
+        try:
+            await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+        except (KafkaError, StoreError) as error:
+            log.warning("in-sync replicas cannot be changed now error=%s", error)
+            return
+        for partition in not_written:
+            partition.proposed_isr = None
+            partition.update_high_watermark()
+        for partition, isr in wanted.items():
+            self.shrinks += len(isr) < len(partition.isr)
+            self.expands += len(isr) > len(partition.isr)

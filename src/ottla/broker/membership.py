@@ -1,0 +1,300 @@
+"""This broker as a member of the cluster: registration, controller, replication, and what happens without the store.
+
+    start      begin_run ─► mark unclean logs ─► register ─► (controller elects) ─► roles change by watching
+    running    heartbeats renew the lease; leaders change their ISR; followers fetch; one broker is the controller
+    lease over acks=1 waits for the in-sync replicas; a leader whose in-sync replicas are silent stops leading
+    stop       hand over leaderships ─► delete the registration
+
+A single broker on the embedded store does the same with a lease that never ends and no one to replicate to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from ottla.broker.incarnation import is_of_last_run, read_incarnations, write_incarnations
+from ottla.broker.isr_changes import CHECK_S, IsrChanges
+from ottla.broker.services import Services
+from ottla.cluster.decide import decide_and_write, load_view
+from ottla.cluster.election import Controller
+from ottla.cluster.leadership import leave, mark_unclean, ops_elect, ops_mark_unclean
+from ottla.cluster.registration import Registration
+from ottla.cluster.schema import broker_json
+from ottla.cluster.store import Op, StoreError
+from ottla.cluster.view import LOG_LOST, BrokerView, ClusterView, LogEnd, TopicView, ViewChanges
+from ottla.env.disk import Disk
+from ottla.env.tasks import Tasks
+from ottla.log.log import Log
+from ottla.log.store import LogStore
+from ottla.model.errors import KafkaError
+from ottla.model.types import Endpoint
+from ottla.net.client import BrokerClients, Unreachable
+from ottla.replica.fetcher import ReplicaFetchers
+from ottla.replica.isr import may_lead_without_store
+from ottla.replica.partition import Partition, Role
+
+log = logging.getLogger(__name__)
+
+#: without the store a leader goes on if its in-sync replicas have fetched within this time
+_SILENCE_S = 1.5
+#: topics whose states are written in one multi
+_TOPICS_PER_MULTI = 100
+#: how often a replica that is not in the ISR syncs what it has fetched
+_SYNC_S = 0.5
+#: between two attempts to reach a broker whose connection was lost
+_PROBE_S = 0.1
+
+
+class Membership:
+    """The parts of a broker that concern other brokers."""
+
+    def __init__(
+        self, services: Services, *, disk: Disk, log_store: LogStore, clients: BrokerClients, incarnation: bytes,
+        endpoints: tuple[Endpoint, ...], session_s: float | None,
+    ) -> None:  # fmt: skip
+        self._services = services
+        self._disk = disk
+        self._log_store = log_store
+        self._incarnation = incarnation
+        self._session_s = session_s
+        self._tasks = Tasks()
+        self.endpoints = endpoints
+        self.registration = Registration(
+            services.store, services.broker_id, incarnation=incarnation, session_s=session_s, clock=services.clock,
+            value=self._registration_json, endpoints=lambda: self.endpoints,
+        )  # fmt: skip
+        settings = services.settings
+        is_balanced = settings.auto_leader_rebalance_enable
+        self.controller = Controller(
+            services.store, services.broker_id, view=lambda: services.view, may_lead=self._may_control,
+            min_isr=self._min_isr, clock=services.clock,
+            balance_s=settings.leader_imbalance_check_interval_seconds if is_balanced else math.inf,
+            imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
+            unclean_allowed=lambda topic: services.topic_settings(topic).unclean_leader_election_enable,
+        )  # fmt: skip
+        self.isr_changes = IsrChanges(services)
+        self._clients = clients
+        self.fetchers = ReplicaFetchers(
+            loop=services.loop, clients=clients, replicas=services.replicas, clock=services.clock,
+            broker_id=services.broker_id, broker_epoch=lambda: self.registration.epoch,
+            settings=lambda: services.settings,
+        )  # fmt: skip
+        self.registration.on_change = self._registration_changed
+        self._probes: dict[int, asyncio.Task[None]] = {}
+        self._is_lease_over = False
+        self._silence_check_due = self._sync_due = 0.0
+
+    # -- start ----------------------------------------------------------------------------------------------------
+
+    async def begin_run(self) -> None:
+        """Begin a run of this broker: from now on nothing of an earlier run counts. Mark logs that may lack records."""
+        if self._session_s is None:
+            await self.registration.begin_run()
+            return
+        directories = [each.path for each in self._log_store.dirs]
+        known = {path: read_incarnations(self._disk, path) for path in directories}
+        for path in directories:
+            write_incarnations(self._disk, [path], known[path][0] if known[path] else "", self._incarnation.hex())
+        last = await self.registration.begin_run()
+        lost = [path for path in directories if not is_of_last_run(known[path], last)]
+        if lost or not self._log_store.was_clean:
+            await self._mark_unclean(frozenset(lost))
+        write_incarnations(self._disk, directories, self._incarnation.hex())
+
+    async def _mark_unclean(self, lost: frozenset[str]) -> None:
+        """Write the ends of the logs into the partitions whose committed records this broker was known to have."""
+        services, own = self._services, self._services.broker_id
+        ends: dict[str, dict[int, LogEnd]] = {}
+        for name, its_log in self._log_store.logs.items():
+            is_lost = self._log_store.dir_of(its_log).path in lost
+            ends.setdefault(name.topic, {})[name.partition] = _log_end(own, its_log, is_lost=is_lost)
+        log.warning("the last stop was not clean: logs were checked partitions=%d", len(self._log_store.logs))
+        current = await load_view(services.store)
+        names = [name for name in current.topics if name in ends]
+        for start in range(0, len(names), _TOPICS_PER_MULTI):
+            batch = names[start : start + _TOPICS_PER_MULTI]
+
+            def decide(view: ClusterView, batch: list[str] = batch) -> tuple[Sequence[Op], None]:
+                topics = [view.topics[name] for name in batch if name in view.topics]
+                marked = [mark_unclean(topic, own, ends[topic.name]) for topic in topics]
+                return ops_mark_unclean(view, [topic for topic in marked if topic is not None], own), None
+
+            await decide_and_write(services.store, current, decide, turn=services.metadata_turn, watched=False)
+
+    async def join(self) -> None:
+        """Register, and start the tasks. The view is watched by now."""
+        await self.registration.register()
+        self._tasks.start(self.registration.keep(), "stay registered")
+        self._tasks.start(self.controller.run(), "controller")
+        self._tasks.start(self._check_isr(), "in-sync replicas")
+
+    def _min_isr(self, topic: TopicView) -> int:
+        return self._services.topic_settings(topic).min_insync_replicas
+
+    def _registration_json(self) -> bytes:
+        settings = self._services.settings
+        return broker_json(
+            self.endpoints, rack=settings.broker_rack, incarnation=self._incarnation,
+            timestamp_ms=self._services.clock.wall_ms(),
+        )  # fmt: skip
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def changed(self, changes: ViewChanges) -> None:
+        """The view has changed; the partitions have their new roles."""
+        view = self._services.view
+        if changes.brokers:
+            self._follow(self._services.replicas.replicated())
+        else:
+            names = [new.name for _, new in changes.topics if new is not None]
+            self._follow(each for name in names for each in self._services.replicas.of_topic(name))
+        if changes.brokers or changes.controller:
+            self._probe_others(view)
+        self.controller.wake()
+
+    def _registration_changed(self) -> None:
+        """Fetch with the new broker epoch, or not at all without one: a leader knows followers by their epochs."""
+        partitions = self._services.replicas.replicated()
+        for partition in partitions:
+            self.fetchers.unfollow(partition)
+        self._follow(partitions)
+        self.controller.wake()
+
+    def _follow(self, partitions: Iterable[Partition]) -> None:
+        """Fetch from the leaders of these partitions, or stop to."""
+        brokers = self._services.view.brokers if self.registration.epoch >= 0 else {}
+        for partition in partitions:
+            leader = brokers.get(partition.leader_id)
+            if partition.role is Role.FOLLOWER and leader is not None and leader.broker_id != partition.broker_id:
+                self.fetchers.follow(partition, self._endpoint_of(leader))
+            else:
+                self.fetchers.unfollow(partition)
+
+    def _endpoint_of(self, broker: BrokerView) -> Endpoint:
+        """Return the address of another broker for brokers: that of this broker's first listener, if it has it."""
+        name = self.endpoints[0].name if self.endpoints else ""
+        return broker.endpoint(name) or broker.endpoints[0]
+
+    async def _check_isr(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            now = self._services.clock.monotonic()
+            self.check_lease(now)
+            if not self._is_lease_over:
+                self.isr_changes.check(now)
+            if now >= self._sync_due:
+                self._sync_due = now + _SYNC_S
+                self._sync_outsiders()
+
+    def _sync_outsiders(self) -> None:
+        """Sync the logs of replicas that are not in sync here: they join the ISR only with synced records."""
+        replicas, own = self._services.replicas, self._services.broker_id
+        for partition in replicas.replicated():
+            if partition.role is Role.FOLLOWER and own not in partition.isr:
+                replicas.sync_in_background(partition)
+
+    # -- without the store ------------------------------------------------------------------------------------------
+
+    def _may_control(self) -> bool:
+        return self.registration.epoch >= 0 and self._services.clock.monotonic() < self.registration.lease.until
+
+    def check_lease(self, now: float) -> None:
+        """Called at the end of each turn, before anything is acknowledged, and once in a while."""
+        is_over = now >= self.registration.lease.until
+        if is_over != self._is_lease_over:
+            self._is_lease_over = is_over
+            log.warning("the lease of this broker %s", "is over" if is_over else "is valid again")
+            self._services.replicas.set_lease(is_over=is_over)
+            if not is_over:
+                self._lead_again()
+        if is_over and now >= self._silence_check_due:
+            self._silence_check_due = now + _SILENCE_S / 5
+            for partition in self._services.replicas.replicated():
+                if partition.role is Role.LEADER and not may_lead_without_store(partition, _SILENCE_S, now):
+                    self._services.replicas.suspend(partition)
+
+    def _lead_again(self) -> None:
+        """Give the partitions that were suspended the roles that the view says."""
+        services = self._services
+        for partition in services.replicas.replicated():
+            topic = services.view.topics.get(partition.name.topic)
+            if topic is not None and topic.topic_id == partition.topic_id:
+                services.replicas.apply_state(partition, topic.partitions[partition.name.partition])
+        self._follow(services.replicas.replicated())
+
+    # -- the processes of other brokers -------------------------------------------------------------------------------
+
+    def _probe_others(self, view: ClusterView) -> None:
+        """Keep a connection to the controller, or to every other broker if this one is the controller."""
+        wanted: Mapping[int, BrokerView] = view.brokers
+        if not self.controller.is_active:
+            leader = view.controller.broker_id if view.controller is not None else None
+            wanted = {number: broker for number, broker in wanted.items() if number == leader}
+        for number in [each for each in self._probes if each not in wanted or self._probes[each].done()]:
+            self._probes.pop(number).cancel()
+        for number, broker in wanted.items():
+            if number != self._services.broker_id and number not in self._probes:
+                self._probes[number] = self._services.loop.create_task(
+                    self._probe(broker), name=f"probe broker {number}"
+                )
+
+    async def _probe(self, broker: BrokerView) -> None:
+        """Delete the registration of a broker when its connection is lost and a new one is refused.
+
+        Then nobody listens at its address, so its process has ended. Its session would end only seconds later.
+        """
+        while True:
+            try:
+                connection = await self._clients.open(self._endpoint_of(broker))
+                await connection.lost
+            except Unreachable as error:
+                view = self._services.view
+                current, run = view.brokers.get(broker.broker_id), view.registered.get(broker.broker_id)
+                if error.refused and current is not None and current.epoch == broker.epoch and run is not None:
+                    try:
+                        await self.controller.declare_dead(broker.broker_id, run)
+                    except StoreError as failure:
+                        log.warning("a broker that has ended stays registered for now error=%s", failure)
+            await asyncio.sleep(_PROBE_S)
+
+    # -- stop -----------------------------------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """Hand over the leaderships of this broker and leave the in-sync replicas, as far as others can take over."""
+        services, own = self._services, self._services.broker_id
+        if self._session_s is None or not self._may_control():
+            return
+        # A leader would add a broker that still fetches to the ISR again.
+        self.fetchers.stop()
+
+        def decide(view: ClusterView) -> tuple[Sequence[Op], int]:
+            topics = leave(view, own, min_isr=self._min_isr)[:_TOPICS_PER_MULTI]
+            return ops_elect(view, topics), len(topics)
+
+        try:
+            while await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn):
+                pass
+        except (KafkaError, StoreError) as error:
+            log.warning("leaderships could not be handed over error=%s", error)
+
+    async def stop(self) -> None:
+        """Stop all work that concerns other brokers. The broker stays registered until its logs are closed."""
+        await self._tasks.stop()
+        for probe in self._probes.values():
+            probe.cancel()
+        self.fetchers.stop()
+        self._clients.close()
+
+    async def end_run(self) -> None:
+        """Delete the nodes of this broker, so that others need not wait for the end of its session."""
+        await self.controller.resign()
+        await self.registration.end()
+
+
+def _log_end(broker_id: int, of: Log, *, is_lost: bool) -> LogEnd:
+    if is_lost:
+        return LogEnd(broker_id, -1, LOG_LOST)
+    return LogEnd(broker_id, of.epochs.epoch_at(of.log_end_offset - 1), of.log_end_offset)
