@@ -35,7 +35,7 @@ class BrokerProcess:
         self._owns_data = owns_data
         self._process: subprocess.Popen[str] | None = None
         self._stderr = tempfile.TemporaryFile("w+", prefix="ottla-broker-")  # noqa: SIM115 - closed with the broker
-        self._reserved = _reserve_port()
+        self._reserved = reserve_port()
         self._port: int = self._reserved.getsockname()[1]
         self.ready_line = ""
 
@@ -95,6 +95,15 @@ class BrokerProcess:
     def kill(self) -> int:
         """kill -9: no chance to say goodbye."""
         return self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: the process does nothing until ``resume``, and its connections stay open."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT, also if the process is not paused or does not run."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
         self.stop()
@@ -166,7 +175,7 @@ class BrokerProcess:
         return self._stderr.read()
 
 
-def _reserve_port() -> socket.socket:
+def reserve_port() -> socket.socket:
     """Return a socket that is bound to a free port and does not listen.
 
     While it is open the operating system gives the port to nobody who asks for any port, also while the broker is down.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from ottla.testing.cluster import ClusterProcess
     from ottla.testing.process import BrokerProcess
 
 StartBroker = Callable[..., "BrokerProcess"]
@@ -30,6 +31,20 @@ def fresh_ottla_broker() -> Iterator[BrokerProcess]:
 
     with BrokerProcess.start() as broker:
         yield broker
+
+
+@pytest.fixture(scope="module")
+def ottla_cluster() -> Iterator[ClusterProcess]:
+    """Three running brokers and ZooKeeper, shared by the tests of a module. Skips without Java or pyspark."""
+    from ottla.cli.zookeeper_server import ZooKeeperFailed
+    from ottla.testing.cluster import ClusterProcess
+
+    try:
+        cluster = ClusterProcess.start()
+    except ZooKeeperFailed as missing:
+        pytest.skip(str(missing))
+    with cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -1,0 +1,171 @@
+"""Three brokers and ZooKeeper as processes: what clients see when brokers end, pause and come back."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ottla.testing import ClusterProcess
+
+pytestmark = pytest.mark.broker
+
+PARTITIONS = 3
+_DEADLINE_S = 60.0
+
+
+class Load:
+    """A producer with acks=all and idempotence that remembers what was acknowledged."""
+
+    def __init__(self, cluster: ClusterProcess, topic: str) -> None:
+        self.topic, self._cluster = topic, cluster
+        self._producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "log_level": 0,
+            }
+        )
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        self.errors: list[str] = []
+        self.sent = 0
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+            return
+        place = message.partition(), message.offset()
+        assert None not in place
+        self.acknowledged[place] = message.value() or b""  # type: ignore[index]
+
+    def send(self, count: int) -> None:
+        """Send records to all partitions without waiting."""
+        for _ in range(count):
+            self._producer.produce(
+                self.topic, value=b"%d" % self.sent, partition=self.sent % PARTITIONS, on_delivery=self._delivered
+            )
+            self.sent += 1
+            self._producer.poll(0)
+
+    def send_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, "the condition was not reached"
+            self.send(PARTITIONS)
+            self._producer.poll(0.01)
+
+    def complete(self) -> None:
+        assert self._producer.flush(_DEADLINE_S) == 0, "records were neither acknowledged nor refused"
+        assert not self.errors
+        assert len(self.acknowledged) == self.sent
+
+    def check_all_readable(self) -> None:
+        """Read the topic from the start: each acknowledged record is at its offset, and none is there twice."""
+        consumer = Consumer({"bootstrap.servers": self._cluster.bootstrap, "group.id": "check", "log_level": 0})
+        consumer.assign([TopicPartition(self.topic, number, 0) for number in range(PARTITIONS)])
+        found: dict[tuple[int, int], bytes] = {}
+        deadline = time.monotonic() + _DEADLINE_S
+        while not self.acknowledged.keys() <= found.keys():
+            assert time.monotonic() < deadline, f"{len(self.acknowledged.keys() - found.keys())} records are missing"
+            for message in consumer.consume(10_000, 0.2):
+                if message.error() is None:
+                    found[message.partition(), message.offset()] = message.value()  # type: ignore[index, assignment]
+        consumer.close()
+        assert {place: found[place] for place in self.acknowledged} == self.acknowledged
+        assert len(set(found.values())) == len(found), "a record is there twice"
+
+
+@pytest.fixture
+def admin(ottla_cluster: ClusterProcess) -> AdminClient:
+    return AdminClient({"bootstrap.servers": ottla_cluster.bootstrap, "log_level": 0})
+
+
+@pytest.fixture
+def load(ottla_cluster: ClusterProcess, admin: AdminClient, request: pytest.FixtureRequest) -> Load:
+    """A load on a topic with three replicas, and all brokers running and in sync."""
+    for broker in ottla_cluster.brokers.values():
+        if not broker.running:
+            broker.launch()
+    topic = request.node.name.replace("[", "-").replace("]", "")
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(_DEADLINE_S)
+    wait_in_sync(admin, topic, 3)
+    return Load(ottla_cluster, topic)
+
+
+def isrs(admin: AdminClient, topic: str) -> list[int]:
+    found = admin.list_topics(topic, timeout=_DEADLINE_S).topics[topic].partitions
+    return [len(partition.isrs) for partition in found.values()]
+
+
+def leader(admin: AdminClient, topic: str, number: int = 0) -> int:
+    return int(admin.list_topics(topic, timeout=_DEADLINE_S).topics[topic].partitions[number].leader)
+
+
+def wait_in_sync(admin: AdminClient, topic: str, count: int) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while set(isrs(admin, topic)) != {count}:
+        assert time.monotonic() < deadline, f"in-sync replicas: {isrs(admin, topic)}"
+        time.sleep(0.1)
+
+
+def test_nothing_is_lost_when_the_leader_is_killed(
+    ottla_cluster: ClusterProcess, admin: AdminClient, load: Load
+) -> None:
+    load.send_until(lambda: len(load.acknowledged) > 300)
+    killed = leader(admin, load.topic)
+    ottla_cluster.brokers[killed].kill()
+    count = len(load.acknowledged)
+    load.send_until(lambda: len(load.acknowledged) > count + 300 and leader(admin, load.topic) != killed)
+    ottla_cluster.brokers[killed].launch()
+    load.complete()
+    wait_in_sync(admin, load.topic, 3)
+    load.check_all_readable()
+
+
+def test_nothing_is_lost_when_all_brokers_are_killed(
+    ottla_cluster: ClusterProcess, admin: AdminClient, load: Load
+) -> None:
+    load.send_until(lambda: len(load.acknowledged) > 300)
+    for broker in ottla_cluster.brokers.values():
+        broker.kill()
+    for broker in ottla_cluster.brokers.values():
+        broker.launch()
+    count = len(load.acknowledged)
+    load.send_until(lambda: len(load.acknowledged) > count + 30)
+    load.complete()
+    wait_in_sync(admin, load.topic, 3)
+    load.check_all_readable()
+
+
+def test_stop_of_a_broker_hands_its_leaderships_over(
+    ottla_cluster: ClusterProcess, admin: AdminClient, load: Load
+) -> None:
+    load.send_until(lambda: len(load.acknowledged) > 30)
+    stopped = leader(admin, load.topic)
+    assert ottla_cluster.brokers[stopped].stop() == 0
+    assert leader(admin, load.topic) != stopped
+    count = len(load.acknowledged)
+    load.send_until(lambda: len(load.acknowledged) > count + 30)
+    ottla_cluster.brokers[stopped].launch()
+    load.complete()
+    wait_in_sync(admin, load.topic, 3)
+    load.check_all_readable()
+
+
+def test_broker_with_an_empty_disk_is_filled_again(
+    ottla_cluster: ClusterProcess, admin: AdminClient, load: Load
+) -> None:
+    load.send_until(lambda: len(load.acknowledged) > 300)
+    load.complete()
+    wiped = leader(admin, load.topic)
+    ottla_cluster.brokers[wiped].kill()
+    shutil.rmtree(ottla_cluster.brokers[wiped].data)
+    ottla_cluster.brokers[wiped].launch()
+    wait_in_sync(admin, load.topic, 3)
+    load.check_all_readable()
