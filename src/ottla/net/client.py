@@ -32,6 +32,7 @@ REPLY_BYTES_MAX = 128 << 20
 _RECEIVE_BYTES = 256 << 10
 #: memory of up to this size is kept for the next reply that does not fit into the receive buffer
 _KEPT_BYTES_MAX = 2 << 20
+_SMALL_BYTES = 64 << 10
 
 _SIZE = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")
@@ -149,7 +150,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         elif self._kept is not None and len(self._kept) >= total and _is_free(self._kept):
             frame = self._kept
         else:
-            frame = self._kept = bytearray(max(total, min(4 * total, _RECEIVE_BYTES)))
+            # Replies differ a little in size: a power of two fits the next one, too.
+            frame = self._kept = bytearray(1 << max(total - 1, _SMALL_BYTES - 1).bit_length())
         self._frame = frame
         self._frame_view = memoryview(frame)[:total]
         self._filled = end - position
