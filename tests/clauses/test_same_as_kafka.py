@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from benchmarks import kafka_server
 from benchmarks.kafka_server import ApacheKafka
+from tests.clauses import cluster_requests
 from tests.clauses.consumer_scripts import CONSUMER_SCRIPTS
 from tests.clauses.group_requests import fetch
 from tests.clauses.group_scripts import SCRIPTS, Script, Wire
@@ -63,7 +64,7 @@ COMPARED = {
     "error_code", "index", "partition_index", "partition", "name", "topic", "topic_name", "offset", "timestamp",
     "leader_epoch", "end_offset", "epoch", "high_watermark", "last_stable_offset", "low_watermark",
     "preferred_read_replica", "num_partitions", "replication_factor", "resource_type", "batch_index",
-    "topic_authorized_operations", "cluster_authorized_operations",
+    "topic_authorized_operations", "cluster_authorized_operations", "partition_id", "feature",
 }  # fmt: skip
 
 
@@ -451,7 +452,12 @@ def replace(config: Any, resource: Any) -> Message:
     return alter_configs.AlterConfigsRequest(resources=[row], validate_only=True)
 
 
-@pytest.mark.parametrize("cases", [produces, large_produces, fetches, offsets, metadata, admin, configs])
+def cluster() -> Iterator[Case]:
+    for name, request, versions in cluster_requests.requests():
+        yield name, lambda _, r=request: r, versions
+
+
+@pytest.mark.parametrize("cases", [produces, large_produces, fetches, offsets, metadata, admin, configs, cluster])
 def test_odd_requests_are_answered_like_kafka_answers_them(
     sides: tuple[Side, Side], cases: Callable[[], Iterator[Case]]
 ) -> None:

@@ -66,8 +66,8 @@ _PREFERRED, _UNCLEAN = 0, 1
 _TOPICS_PER_MULTI = 50
 _METADATA_TOPIC = "__cluster_metadata"
 _UPGRADE, _DOWNGRADES = 1, (2, 3)
-#: first version of UpdateFeatures that applies all changes or none
-_ALL_OR_NONE_FROM = 2
+#: first version of UpdateFeatures without a result for each feature
+_NO_RESULTS_FROM = 2
 
 #: the error of each partition, None if it was changed
 Results = dict[TopicPartition, KafkaError | None]
@@ -78,12 +78,10 @@ async def elect_leaders(
     services: Services, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
     """ElectLeaders (43) v0-v2. v1 election type and top-level error. Null asks for all partitions."""
-    if request.election_type not in (_PREFERRED, _UNCLEAN):
-        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-    is_unclean = request.election_type == _UNCLEAN
+    kind = request.election_type
 
     def elect(view: ClusterView, topic: TopicView, number: int) -> PartitionView:
-        if is_unclean:
+        if kind == _UNCLEAN:
             return elect_unclean(topic, number, _alive(services, view), min_isr=_min_isr(services, topic))
         return elect_preferred(topic, number, _alive(services, view))
 
@@ -93,18 +91,23 @@ async def elect_leaders(
     else:
         for each in request.topic_partitions:
             asked.setdefault(each.topic, []).extend(each.partitions)
-    results = await _change_partitions(services, asked, elect, ops_elect)
+    if kind in (_PREFERRED, _UNCLEAN):
+        results = await _change_partitions(services, asked, elect, ops_elect)
+    else:
+        unknown = InvalidRequest(f"election type {kind} does not exist")
+        results = {TopicPartition(name, number): unknown for name in asked for number in asked[name]}
     if request.topic_partitions is None:
         results = {name: error for name, error in results.items() if not _is_not_needed(error)}
-    topics: dict[str, list[PartitionResult]] = {}
+    topics: dict[str, list[PartitionResult]] = {name: [] for name in asked}
     for name, error in results.items():
         code, message = _code_and_message(error)
         row = PartitionResult(partition_id=name.partition, error_code=code, error_message=message)
-        topics.setdefault(name.topic, []).append(row)
+        topics[name.topic].append(row)
     return ElectLeadersResponse(
+        error_code=ErrorCode.INVALID_REQUEST if asked and kind not in (_PREFERRED, _UNCLEAN) else 0,
         replica_election_results=[
             ReplicaElectionResult(topic=topic, partition_result=rows) for topic, rows in topics.items()
-        ]
+        ],
     )
 
 
@@ -127,13 +130,14 @@ async def alter_partition_reassignments(
         alive, min_isr = _alive(services, view), _min_isr(services, topic)
         if target is None:
             return reassignment.cancel(topic, number, alive=alive, min_isr=min_isr)
+        known = {*alive, *view.registered}
+        reassigned = reassignment.start(topic, number, target, alive=alive, known=known, min_isr=min_isr)
         replicas = reassignment.target_of(partition_of(topic, number))
         if not request.allow_replication_factor_change and len(target) != len(replicas):
             raise InvalidReplicationFactor(
                 f"{topic.name}-{number} has {len(replicas)} replicas; {len(target)} would change that"
             )
-        known = {*alive, *view.registered}
-        return reassignment.start(topic, number, target, alive=alive, known=known, min_isr=min_isr)
+        return reassigned
 
     asked: dict[str, list[int]] = {}
     for name in wanted:
@@ -305,20 +309,17 @@ def describe_quorum(
 def update_features(
     services: Services, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """UpdateFeatures (57) v0-v2. v1 upgrade type and validation only. v2 all changes or none.
+    """UpdateFeatures (57) v0-v2. v1 upgrade type and validation only. v2 no results.
 
     The levels are fixed: a change to the current level succeeds, and any other one is refused.
     """
     errors = {each.feature: _feature_error(services.view, each, context.version) for each in request.feature_updates}
     failed = next((error for error in errors.values() if error is not None), None)
-    if context.version >= _ALL_OR_NONE_FROM:
-        code, message = _code_and_message(failed)
-        return UpdateFeaturesResponse(error_code=code, error_message=message)
-    results = []
-    for name, error in errors.items():
-        code, message = _code_and_message(error)
-        results.append(UpdatableFeatureResult(feature=name, error_code=code, error_message=message))
-    return UpdateFeaturesResponse(error_message=None, results=results)
+    code, message = _code_and_message(failed)
+    # All changes are made, or none: from v2 on there is no field for each of them.
+    has_results = failed is None and context.version < _NO_RESULTS_FROM
+    results = [UpdatableFeatureResult(feature=name, error_message=None) for name in errors] if has_results else []
+    return UpdateFeaturesResponse(error_code=code, error_message=message, results=results)
 
 
 def _feature_error(view: ClusterView, update: FeatureUpdateKey, version: int) -> KafkaError | None:
