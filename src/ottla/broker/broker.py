@@ -116,6 +116,8 @@ class Broker:
         self._services: Services | None = None
         self._coordination: Coordination | None = None
         self._membership: Membership | None = None
+        #: the same in a cluster; None for a broker that is alone, whose lease never ends
+        self._leased: Membership | None = None
         self._produce: ProduceApi | None = None
         self._fetch: FetchApi | None = None
         self._dispatchers: list[Dispatcher] = []
@@ -314,6 +316,7 @@ class Broker:
             session_s=None if self._is_alone else settings.zookeeper_session_timeout_ms / 1000,
         )  # fmt: skip
         await self._membership.begin_run()
+        self._leased = None if self._is_alone else self._membership
         self._view = services.view = ClusterView()
         self._coordination.settings_changed()
         await self._store.watch("/", self._changed)
@@ -518,8 +521,8 @@ class Broker:
     def _write_turn(self) -> bool:
         """Write the batches of this turn. Return False if that failed unexpectedly and the broker must stop."""
         try:
-            if self._membership is not None:
-                self._membership.check_lease(self._clock.monotonic())
+            if self._leased is not None:
+                self._leased.check_lease(self._clock.monotonic())
             self.replicas.write_turn()
         except Exception:  # after a bug here, a reply could acknowledge a batch that was not written
             log.critical("writing failed in an unforeseen way", exc_info=True)
