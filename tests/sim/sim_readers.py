@@ -66,6 +66,8 @@ class Reader(Client):
             await self._validate()
         is_complete = True
         for broker, places in (await self._by_leader(list(self._positions))).items():
+            if not self._leader_epochs:
+                return False  # a fetch without the leader epoch would not notice that the log was truncated
             is_complete &= await self._read_from(broker, places, max_wait_ms)
         return is_complete
 
@@ -83,7 +85,7 @@ class Reader(Client):
                 fetch_from(
                     place.partition, self._positions[place],
                     partition_max_bytes=self.rng.choice((200, 2000, 1 << 20)),
-                    current_leader_epoch=self._leader_epochs.get(place, -1),
+                    current_leader_epoch=self._leader_epochs[place],
                 )
             )  # fmt: skip
         request = fetch_request(topics, max_wait=max_wait_ms, isolation_level=READ_COMMITTED)
@@ -102,7 +104,7 @@ class Reader(Client):
                 if row.error_code:
                     is_complete = False
                     continue
-                if replication is not None and place in epochs:
+                if replication is not None:
                     replication.told(place, epochs[place], row.high_watermark, told[place])
                 self._take(place, row)
                 is_complete &= self._positions[place] >= row.last_stable_offset
