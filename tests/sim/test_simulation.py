@@ -20,6 +20,8 @@ from ottla.replica.partition import Partition
 HERE = Path(__file__).parent
 #: seeds in `make test`; `make sim SEEDS=1000` runs more
 SEEDS = range(1, 31)
+#: seeds with three brokers; `make sim BROKERS=3 SEEDS=1000` runs more
+CLUSTER_SEEDS = range(1, 9)
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +35,11 @@ def _no_log() -> Iterator[None]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_run_keeps_every_promise(seed: int) -> None:
     assert run_seed(seed).violations == {}
+
+
+@pytest.mark.parametrize("seed", CLUSTER_SEEDS)
+def test_run_of_a_cluster_keeps_every_promise(seed: int) -> None:
+    assert run_seed(seed, brokers=3).violations == {}
 
 
 def test_log_that_is_truncated_keeps_what_it_counted_as_synced() -> None:
@@ -58,6 +65,15 @@ def test_same_seed_gives_the_same_trace_in_another_process(hash_seed: str) -> No
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert printed.stdout.strip() == World(7).run().trace_hash
+
+
+def test_same_seed_of_a_cluster_gives_the_same_trace_in_another_process() -> None:
+    code = (
+        "import logging; logging.disable(50); from sim_world import World; print(World(2, brokers=3).run().trace_hash)"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == World(2, brokers=3).run().trace_hash
 
 
 def test_different_seeds_give_different_runs() -> None:

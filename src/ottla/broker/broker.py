@@ -314,6 +314,7 @@ class Broker:
             clients=BrokerClients(self._loop, self._network, client_id=f"broker-{settings.broker_id}"),
             incarnation=self._random_bytes(16),
             session_s=None if self._is_alone else settings.zookeeper_session_timeout_ms / 1000,
+            role_of=self._role_of, roles_changed=self._coordination.roles_changed,
         )  # fmt: skip
         await self._membership.begin_run()
         self._leased = None if self._is_alone else self._membership

@@ -130,6 +130,14 @@ class Coordination:
         if deleted:
             self.runtime.topics_deleted(deleted)
 
+    def roles_changed(self) -> None:
+        """Load and unload shards: this broker stopped to lead partitions, or leads them again, in the same epoch.
+
+        While it did not lead, markers and replies were given up, so its shards must be loaded again.
+        """
+        for topic, runtime in ((OFFSETS_TOPIC, self.runtime), (TRANSACTION_TOPIC, self.transactions)):
+            runtime.serve(self._services.replicas.topics.get(topic.encode(), {}))
+
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:

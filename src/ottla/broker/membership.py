@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ottla.broker.incarnation import is_of_last_run, read_incarnations, write_incarnations
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
@@ -24,7 +24,7 @@ from ottla.cluster.leadership import leave, mark_unclean, ops_elect, ops_mark_un
 from ottla.cluster.registration import Registration
 from ottla.cluster.schema import broker_json
 from ottla.cluster.store import Op, StoreError
-from ottla.cluster.view import LOG_LOST, BrokerView, ClusterView, LogEnd, TopicView, ViewChanges
+from ottla.cluster.view import LOG_LOST, BrokerView, ClusterView, LogEnd, PartitionView, TopicView, ViewChanges
 from ottla.env.disk import Disk
 from ottla.env.tasks import Tasks
 from ottla.log.log import Log
@@ -54,8 +54,15 @@ class Membership:
     def __init__(
         self, services: Services, *, disk: Disk, log_store: LogStore, clients: BrokerClients, incarnation: bytes,
         endpoints: tuple[Endpoint, ...], session_s: float | None,
+        role_of: Callable[[PartitionView], PartitionView], roles_changed: Callable[[], None],
     ) -> None:  # fmt: skip
+        """``role_of`` returns the state of a partition as this broker applies it.
+
+        ``roles_changed`` is called when partitions stop to be led, or are led again, without a change of the view.
+        """
         self._services = services
+        self._role_of = role_of
+        self._roles_changed = roles_changed
         self._disk = disk
         self._log_store = log_store
         self._incarnation = incarnation
@@ -100,7 +107,8 @@ class Membership:
             write_incarnations(self._disk, [path], known[path][0] if known[path] else "", self._incarnation.hex())
         last = await self.registration.begin_run()
         lost = [path for path in directories if not is_of_last_run(known[path], last)]
-        if lost or not self._log_store.was_clean:
+        is_damaged = any(its_log.lost_synced for its_log in self._log_store.logs.values())
+        if lost or is_damaged or not self._log_store.was_clean:
             await self._mark_unclean(frozenset(lost))
         write_incarnations(self._disk, directories, self._incarnation.hex())
 
@@ -109,7 +117,7 @@ class Membership:
         services, own = self._services, self._services.broker_id
         ends: dict[str, dict[int, LogEnd]] = {}
         for name, its_log in self._log_store.logs.items():
-            is_lost = self._log_store.dir_of(its_log).path in lost
+            is_lost = its_log.lost_synced or self._log_store.dir_of(its_log).path in lost
             ends.setdefault(name.topic, {})[name.partition] = _log_end(own, its_log, is_lost=is_lost)
         log.warning("the last stop was not clean: logs were checked partitions=%d", len(self._log_store.logs))
         current = await load_view(services.store)
@@ -212,9 +220,14 @@ class Membership:
                 self._lead_again()
         if is_over and now >= self._silence_check_due:
             self._silence_check_due = now + _SILENCE_S / 5
-            for partition in self._services.replicas.replicated():
-                if partition.role is Role.LEADER and not may_lead_without_store(partition, _SILENCE_S, now):
-                    self._services.replicas.suspend(partition)
+            suspended = [
+                partition for partition in self._services.replicas.replicated()
+                if partition.role is Role.LEADER and not may_lead_without_store(partition, _SILENCE_S, now)
+            ]  # fmt: skip
+            for partition in suspended:
+                self._services.replicas.suspend(partition)
+            if suspended:
+                self._roles_changed()
 
     def _lead_again(self) -> None:
         """Give the partitions that were suspended the roles that the view says."""
@@ -222,8 +235,9 @@ class Membership:
         for partition in services.replicas.replicated():
             topic = services.view.topics.get(partition.name.topic)
             if topic is not None and topic.topic_id == partition.topic_id:
-                services.replicas.apply_state(partition, topic.partitions[partition.name.partition])
+                services.replicas.apply_state(partition, self._role_of(topic.partitions[partition.name.partition]))
         self._follow(services.replicas.replicated())
+        self._roles_changed()
 
     # -- the processes of other brokers -------------------------------------------------------------------------------
 

@@ -1,0 +1,71 @@
+"""What a broker does with the partitions that it leads while it cannot reach the metadata store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ottla.broker.membership import Membership
+from ottla.cluster.view import NO_LEADER, PartitionView
+from ottla.replica.partition import Role
+
+STATE = PartitionView(leader=1, leader_epoch=3, replicas=(1, 2), isr=(1, 2))
+
+
+class MembershipFixture(Membership):
+    """A broker that leads one partition; ``calls`` has what it did."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        name = SimpleNamespace(topic="t", partition=0)
+        self.partition = SimpleNamespace(
+            role=Role.LEADER, isr=(1, 2), name=name, topic_id=b"id", broker_id=1, leader_id=1,
+            followers={2: SimpleNamespace(fetched_at=0.0)},
+        )  # fmt: skip
+        replicas = SimpleNamespace(
+            replicated=lambda: [self.partition], suspend=self._suspend, apply_state=self._apply,
+            set_lease=lambda is_over: None,
+        )  # fmt: skip
+        topic = SimpleNamespace(topic_id=b"id", partitions=(STATE,))
+        view = SimpleNamespace(topics={"t": topic}, brokers={})
+        self._services: Any = SimpleNamespace(replicas=replicas, view=view)
+        self.registration: Any = SimpleNamespace(lease=SimpleNamespace(until=10.0), epoch=1)
+        self.fetchers: Any = SimpleNamespace(unfollow=lambda partition: None)
+        self._is_lease_over = False
+        self._silence_check_due = 0.0
+        self.state = STATE
+        self._role_of = lambda state: self.state
+        self._roles_changed = lambda: self.calls.append(f"coordinators see {self.partition.role.value}")
+
+    def _suspend(self, partition: Any) -> None:
+        partition.role = Role.FOLLOWER
+
+    def _apply(self, partition: Any, state: PartitionView) -> None:
+        partition.role = Role.LEADER if state.leader == 1 else Role.FOLLOWER
+
+
+@pytest.fixture
+def membership() -> MembershipFixture:
+    return MembershipFixture()
+
+
+def test_coordinators_are_unloaded_and_loaded_again_with_the_lease(membership: MembershipFixture) -> None:
+    membership.check_lease(9.0)
+    assert membership.calls == []
+    membership.check_lease(11.0)
+    membership.check_lease(11.1)
+    assert membership.calls == ["coordinators see follower"]
+    membership.registration.lease.until = 20.0
+    membership.check_lease(12.0)
+    assert membership.calls == ["coordinators see follower", "coordinators see leader"]
+
+
+def test_broker_with_an_unclean_log_does_not_lead_again(membership: MembershipFixture) -> None:
+    membership.check_lease(11.0)
+    membership.state = replace(STATE, leader=NO_LEADER)
+    membership.registration.lease.until = 20.0
+    membership.check_lease(12.0)
+    assert membership.partition.role is Role.FOLLOWER
