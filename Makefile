@@ -11,7 +11,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench properties sim sim-planted crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench properties sim sim-planted cluster-kills crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -86,6 +86,10 @@ sim: $(VENV)/.dev
 sim-planted: $(VENV)/.dev
 	$(BIN)/python tests/sim/sim_planted.py --seeds $(or $(SEEDS),2000)
 
+# kill -9 of the brokers of a cluster under load: KILLS=100 SEED=1 ROLE=leader|controller|group|any, all of them optional.
+cluster-kills: $(VENV)/.dev
+	$(BIN)/python tests/cluster/cluster_kills.py --kills $(or $(KILLS),20) --seed $(or $(SEED),1) --role $(or $(ROLE),any)
+
 # Crash campaigns with many more kills than in `make test`.
 crash: $(VENV)/.dev
 	$(BIN)/pytest tests/crash -m crash --kills $(or $(KILLS),50) -s
@@ -108,7 +112,7 @@ hostile: $(VENV)/.dev
 # Exactly once through Spark, into a topic and a table, while drivers, executors and the broker are killed: KILLS=100
 # ROWS=1000000 SEED=1, all of them optional.
 spark-kills: $(VENV)/.dev
-	$(BIN)/python tests/spark/kill_campaign.py --kills $(or $(KILLS),100) --rows $(or $(ROWS),1000000) \
+	$(BIN)/python tests/spark/cluster_kills.py --kills $(or $(KILLS),100) --rows $(or $(ROWS),1000000) \
 	  $(if $(SEED),--seed $(SEED))
 
 # Exactly once through `ottla pipeline run` with the settings that ship, while drivers, executors, workers and the broker
