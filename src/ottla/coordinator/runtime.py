@@ -193,7 +193,7 @@ class Unstored(Message):
 class HostedShard(Generic[S]):
     """One partition with its shard, the end offset of the replay and the timers.
 
-    It is valid in one leader epoch: what another leader wrote in between is not in the shard.
+    It is valid while this broker leads without interruption: what another leader writes is not in the shard.
     """
 
     __slots__ = ("accepted", "end_offset", "leader_epoch", "loaded", "partition", "shard", "timers")
@@ -578,12 +578,16 @@ class ShardRuntime(ABC, Generic[S]):
     def serve(self, partitions: dict[int, Partition]) -> None:
         """Load the shards of the partitions that this broker leads, and unload those of all others.
 
-        A shard is loaded again in a new leader epoch. The shard of an empty log counts as loaded immediately.
+        A shard is loaded again in a new leader epoch, unless it is the one after that of the shard: then no other
+        broker can have led the partition in between. The epoch rises in this way when another replica fails. The shard
+        of an empty log counts as loaded immediately.
         """
         partitions = {number: each for number, each in partitions.items() if each.role is not Role.FOLLOWER}
         for number, partition in partitions.items():
             known = self._shards.get(number)
-            if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
+            is_same = known is not None and known.partition is partition
+            if known is not None and is_same and partition.leader_epoch - known.leader_epoch in (0, 1):
+                known.leader_epoch = partition.leader_epoch
                 continue
             if known is not None:
                 self._unload(known)
@@ -595,6 +599,10 @@ class ShardRuntime(ABC, Generic[S]):
                 self._load_later(hosted)
         for number in [number for number in self._shards if number not in partitions]:
             self._unload(self._shards.pop(number))
+
+    def refresh(self) -> None:
+        """Load and unload shards after a change of the roles of partitions that the metadata store did not cause."""
+        self.serve(self._replicas.topics.get(self.topic.encode(), {}))
 
     def reload(self, hosted: HostedShard[S]) -> None:
         """Replace the shard by a new one and load it, because the log lost records that the old one has replayed.

@@ -34,6 +34,8 @@ class TwoCoordinators:
         #: connections that broker A has accepted
         self.accepted = 3
         self.a.runtime.context.accepted = lambda: self.accepted
+        self.b.manager.apply_state(self.b.state, replace(ONLY_REPLICA, leader=2, partition_epoch=1))
+        self.b.runtime.refresh()
 
     async def lead(self, leader: TransactionRuntimeFixture) -> None:
         """Move the leadership: the new leader has every record of the old one."""
@@ -41,7 +43,7 @@ class TwoCoordinators:
         former = self.a if leader is self.b else self.b
         for each, leader_id in ((former, 2), (leader, 1)):
             each.manager.apply_state(each.state, replace(ONLY_REPLICA, leader=leader_id, leader_epoch=self.epoch))
-            each.runtime.serve({0: each.state})
+            each.runtime.refresh()
             if each is former:
                 self._copy(former, leader)
         for _ in range(5):
@@ -49,9 +51,6 @@ class TwoCoordinators:
             await self.b.turn_disk()
 
     def _copy(self, source: TransactionRuntimeFixture, target: TransactionRuntimeFixture) -> None:
-        if target.state.leader_epoch == 0:  # it leads its own empty log at first
-            follower = replace(ONLY_REPLICA, leader=2, leader_epoch=self.epoch)
-            target.manager.apply_state(target.state, replace(follower, partition_epoch=-1))
         source.manager.write_turn()
         offset = target.state.log.log_end_offset
         while offset < source.state.log.log_end_offset:

@@ -373,6 +373,40 @@ async def test_coordinator_answers_only_after_it_has_loaded_in_the_new_epoch(fix
 
 
 @in_loop
+async def test_coordinator_is_not_loaded_again_if_the_same_leader_goes_on_in_the_next_epoch(
+    fixture: RuntimeFixture,
+) -> None:
+    """The epoch rises when another replica fails. Clients of the coordinator do not notice."""
+    lead(fixture, leader=1, epoch=4)
+    waiting = fixture.commit(7)
+    before = fixture.runtime.shard("g")
+    lead(fixture, leader=1, epoch=5)
+    assert fixture.runtime.shard("g") is before
+    assert is_waiting(waiting)
+    assert is_waiting(fixture.commit(8))
+    lead(fixture, leader=1, epoch=7)
+    assert code_of(fixture.commit(9)) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (
+        "another broker may have led in epoch 6"
+    )
+
+
+@in_loop
+async def test_coordinator_is_loaded_again_after_its_partition_was_suspended(fixture: RuntimeFixture) -> None:
+    """Without the store a leader stops in the same epoch, and its coordinator gives up what waits."""
+    waiting = fixture.commit(7)
+    fixture.manager.suspend(fixture.partition)
+    fixture.runtime.refresh()
+    assert code_of(waiting) == ErrorCode.NOT_COORDINATOR
+    assert code_of(fixture.commit(8)) == ErrorCode.NOT_COORDINATOR
+    lead(fixture, leader=1, epoch=0)
+    fixture.turn()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert fixture.committed == 7
+    assert is_waiting(fixture.commit(9))
+
+
+@in_loop
 async def test_shard_keeps_its_state_if_replicas_left_after_the_append(fixture: RuntimeFixture) -> None:
     """The log has the records, so there is nothing to load again."""
     waiting = fixture.commit(7)
