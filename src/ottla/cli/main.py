@@ -31,6 +31,7 @@ _NOUNS = (
     "spark",
     "topic",
     "txn",
+    "up",
     "zookeeper",
 )
 

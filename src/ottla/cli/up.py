@@ -1,0 +1,162 @@
+"""`ottla up`: run a cluster on this machine. Scripts rely on the line that starts with `ready`."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.cli.connection import parse_pairs
+from ottla.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from ottla.cli.local_cluster import Plan
+
+PORT_DEFAULT = 9092
+DATA_DEFAULT = "./data"
+BROKERS_MAX = 16
+_PORT_MAX = (1 << 16) - 1
+#: names the owner of a broker's data directory
+_META = "meta.properties"
+_LOCK = ".up.lock"
+#: how long processes of an earlier command that was killed may need to end
+_LOCK_S_MAX = 15.0
+_LOCK_POLL_S = 0.1
+#: settings that each broker gets from this command
+_OWN_SETTINGS = {
+    "broker.id", "node.id", "listeners", "advertised.listeners", "log.dir", "log.dirs", "zookeeper.connect",
+    "metrics.listener",
+}  # fmt: skip
+
+
+@click.command("up")
+@click.option(
+    "--brokers", metavar="N", type=click.IntRange(1, BROKERS_MAX), default=1, show_default=True,
+    help="Number of brokers; their ids are 1 to N.",
+)  # fmt: skip
+@click.option(
+    "--data", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), default=DATA_DEFAULT, show_default=True,
+    help="Data directory.",
+)  # fmt: skip
+@click.option(
+    "--port", metavar="PORT", type=click.IntRange(0, _PORT_MAX), default=PORT_DEFAULT, show_default=True,
+    help="Port of the first broker, the others have the next ones; 0 chooses free ports.",
+)  # fmt: skip
+@click.option(
+    "-X", "properties", metavar="KEY=VALUE", multiple=True, callback=parse_pairs,
+    help="Set a setting of all brokers, such as num.partitions. Repeatable.",
+)  # fmt: skip
+def command(brokers: int, data: Path, port: int, properties: dict[str, str]) -> None:
+    """Run a cluster on this machine until SIGTERM or Ctrl-C.
+
+    Starts ZooKeeper and the brokers, each as a process of its own, on 127.0.0.1. Prints a line that starts with
+    `ready`, with the addresses for clients, when all brokers know each other. A process that ends is started again; the
+    wait before that doubles while its starts fail. DIR/broker-N.pid has the process id of broker N, and DIR/broker-N
+    its data. Brokers stop before ZooKeeper; a second Ctrl-C kills all processes.
+
+    One broker needs no ZooKeeper, and DIR is its data directory, as with `ottla broker`. More brokers need
+    `ottla[spark]`, which contains ZooKeeper, and Java 17 or newer.
+    """
+    from ottla.cli.local_cluster import Plan
+
+    _check_settings(properties)
+    if port and port + brokers - 1 > _PORT_MAX:
+        raise click.UsageError(f"--port {port} leaves no ports for {brokers} brokers; the last port is {_PORT_MAX}")
+    _check_data(data, brokers)
+    with ExitStack() as stack:
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            lock = _lock(data)
+        except OSError as error:
+            raise Failure(
+                f"{data} cannot be written ({error.strerror}); choose another directory with --data"
+            ) from None
+        stack.callback(os.close, lock)
+        numbers = range(1, brokers + 1)
+        ports = {number: _reserve(stack, port and port + number - 1) for number in numbers}
+        zookeeper_port = _reserve(stack, 0) if brokers > 1 else 0
+        _run(Plan(data=data, ports=ports, zookeeper_port=zookeeper_port, settings=properties, inherited=[lock]))
+
+
+def _run(plan: Plan) -> None:
+    """Run the cluster until a signal. Raise Failure if a process does not start."""
+    from ottla.cli.local_cluster import LocalCluster, LocalClusterFailed
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        cluster = LocalCluster(plan, click.echo)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, cluster.request_stop)
+        await cluster.run()
+
+    try:
+        asyncio.run(serve())
+    except LocalClusterFailed as failure:
+        raise Failure(str(failure)) from failure
+
+
+def _check_settings(properties: dict[str, str]) -> None:
+    """Raise UsageError for a setting that is different for each broker."""
+    for name in properties:
+        if name in _OWN_SETTINGS:
+            raise click.UsageError(f"-X {name} cannot be the same for all brokers: 'ottla up' sets it for each broker")
+
+
+def _check_data(data: Path, brokers: int) -> None:
+    """Raise Failure if the directory has the data of another kind of cluster, or of more brokers."""
+    if brokers > 1 and (data / _META).exists():
+        raise Failure(
+            f"{data} has the data of a single broker, which cannot become a cluster; choose another directory with "
+            "--data, or start it with --brokers 1"
+        )
+    last = max(
+        (int(path.name.removeprefix("broker-")) for path in data.glob("broker-*") if _is_broker(path)), default=0
+    )
+    if last > brokers:
+        raise Failure(f"{data} has the data of {last} brokers; start them with --brokers {last}")
+
+
+def _is_broker(path: Path) -> bool:
+    return path.is_dir() and path.name.removeprefix("broker-").isdigit()
+
+
+def _lock(data: Path) -> int:
+    """Return a file descriptor with a lock on the directory. Raise Failure if another command uses it.
+
+    The processes inherit it: after this command was killed, the lock lasts until they have ended.
+    """
+    lock = os.open(data / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline = time.monotonic() + _LOCK_S_MAX
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(lock)
+                raise Failure(
+                    f"another 'ottla up' uses {data}; stop it, or choose another directory with --data"
+                ) from None
+        time.sleep(_LOCK_POLL_S)
+
+
+def _reserve(stack: ExitStack, port: int) -> int:
+    """Return this port, or a free one for 0. It stays reserved until the stack is closed. Raise Failure if in use."""
+    from ottla.cli.local_cluster import HOST, reserve_port
+
+    try:
+        reserved = stack.enter_context(reserve_port(port))
+    except OSError as error:
+        raise Failure(
+            f"cannot listen on {HOST}:{port} ({error.strerror}); stop the program that uses the port, or choose others "
+            "with --port"
+        ) from None
+    found: int = reserved.getsockname()[1]
+    return found

@@ -1,0 +1,184 @@
+"""`ottla up` as people run it: brokers that are started again, a stop in order, and the tour of README.md."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from test_documented_examples import ROOT, snippets
+
+from ottla.cli.zookeeper_server import ZooKeeperFailed, java_command
+
+pytestmark = pytest.mark.broker
+
+DEADLINE_S = 90
+
+
+class Command:
+    """A running `ottla up`."""
+
+    def __init__(self, data: Path, *words: str) -> None:
+        self.data = data
+        self._errors = data.with_suffix(".log").open("a+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ottla", "up", "--data", str(data), *words],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+        )  # fmt: skip
+
+    def wait_for(self, start: str) -> str:
+        """Return the next line that starts with this text."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(start):
+                return line.strip()
+        raise AssertionError(f"no line starts with {start!r}: {self.errors()}")
+
+    def wait_until_ready(self) -> str:
+        """Return the bootstrap servers."""
+        return self.wait_for("ready ").split()[1]
+
+    def pid(self, name: str) -> int:
+        return int((self.data / f"{name}.pid").read_text())
+
+    def wait_until_all_ended(self) -> None:
+        """Return when no process of the cluster is left: each has inherited the lock."""
+        with (self.data / ".up.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode
+
+    def errors(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.end(signal.SIGKILL)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._errors.close()
+
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Command] = []
+
+    def start_one(*words: str) -> Command:
+        started.append(Command(tmp_path / "cluster-data", *words))
+        return started[-1]
+
+    yield start_one
+    for command in started:
+        command.close()
+
+
+@pytest.fixture
+def _java() -> None:
+    try:
+        java_command(Path("unused"))
+    except ZooKeeperFailed as failure:
+        pytest.skip(f"no ZooKeeper: {failure}")
+
+
+def ottla(*words: str, bootstrap: str, stdin: str = "") -> str:
+    environment = {**os.environ, "OTTLA_BOOTSTRAP_SERVER": bootstrap}
+    done = subprocess.run(
+        [sys.executable, "-m", "ottla", *words], input=stdin, capture_output=True, text=True, env=environment,
+        timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_single_broker_is_started_again_and_keeps_its_records(start: Start) -> None:
+    command = start("--port", "0")
+    bootstrap = command.wait_until_ready()
+    ottla("topic", "create", "kept", bootstrap=bootstrap)
+    ottla("produce", "kept", bootstrap=bootstrap, stdin="one\n")
+    os.kill(command.pid("broker-1"), signal.SIGKILL)
+    assert command.wait_for("broker 1 was") == "broker 1 was killed by SIGKILL; it is started again"
+    command.wait_for("broker 1 is ready")
+    assert ottla("consume", "kept", "--exit", bootstrap=bootstrap) == "one\n"
+    assert command.end(signal.SIGTERM) == 0
+    assert not list(command.data.glob("*.pid"))
+
+
+@pytest.mark.foreign
+@pytest.mark.usefixtures("_java")
+def test_cluster_tour_of_the_readme_runs_as_written(start: Start, tmp_path: Path) -> None:
+    heading = "A cluster on one machine"
+    first, *rest = [one.text for one in snippets((ROOT / "README.md").read_text()) if one.heading == heading]
+    words = shlex.split(first, comments=True)
+    assert words == [".venv/bin/ottla", "up", "--brokers", "3", "--data", "./cluster-data"]
+    script = tmp_path / ".venv" / "bin" / "ottla"
+    script.parent.mkdir(parents=True)
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ottla "$@"\n')
+    script.chmod(0o755)
+
+    command = start("--brokers", "3", "--port", "0")
+    bootstrap = command.wait_until_ready()
+    tour = "".join(rest).replace("127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094", bootstrap)
+    assert bootstrap in tour
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", tour], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\n2000\n" in done.stdout, done.stdout
+    before, after = re.findall(r"^ +0 +(\d) +\d+ +([\d,]+) ", done.stdout, re.M)
+    assert before[1] == after[1] and before[0] != after[0], done.stdout
+    command.wait_for(f"broker {before[0]} is ready")
+
+    # Brokers stop before ZooKeeper: each could hand over its partitions and delete its registration.
+    assert command.end(signal.SIGINT) == 0
+    assert "the registration could not be deleted" not in command.errors()
+    assert not list(command.data.glob("*.pid"))
+
+    # The processes end when the command is killed, and the same data starts again.
+    command = start("--brokers", "3", "--port", "0")
+    bootstrap = command.wait_until_ready()
+    assert len(ottla("consume", "payments", "--exit", bootstrap=bootstrap).splitlines()) == 2000
+    command.end(signal.SIGKILL)
+    command.wait_until_all_ended()
+
+
+def test_port_in_use_is_named(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        command = start("--port", str(port))
+        assert command.process.wait(DEADLINE_S) == 1
+    assert f"error: cannot listen on 127.0.0.1:{port} (Address already in use); stop" in command.errors()
+
+
+def test_process_that_does_not_start_is_named_with_its_reason(start: Start) -> None:
+    command = start("--port", "0", "-X", "num.partitions=none")
+    assert command.process.wait(DEADLINE_S) == 1
+    assert "error: broker 1 did not start: " in command.errors()
+    assert "num.partitions" in command.errors()
+
+
+def test_second_command_on_the_same_data_is_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start("--port", "0")
+    first.wait_until_ready()
+    from click.testing import CliRunner
+
+    from ottla.cli import up
+
+    monkeypatch.setattr(up, "_LOCK_S_MAX", 0.0)
+    result = CliRunner().invoke(up.command, ["--data", str(first.data), "--port", "0"])
+    assert result.exit_code == 1
+    assert f"another 'ottla up' uses {first.data}; stop it" in result.output

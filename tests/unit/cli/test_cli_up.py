@@ -1,0 +1,68 @@
+"""`ottla up` without processes: which arguments and data directories it refuses, and what it would run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ottla.cli import up
+from ottla.cli.local_cluster import LocalClusterFailed, Plan, Process, restart_delay_s
+
+
+def refusal(*words: str) -> str:
+    result = CliRunner().invoke(up.command, words)
+    assert result.exit_code in (1, 2)
+    return result.output
+
+
+def test_data_of_a_single_broker_does_not_become_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("")
+    text = refusal("--brokers", "3", "--data", str(tmp_path))
+    assert f"{tmp_path} has the data of a single broker" in text
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_brokers_of_an_earlier_start_are_not_left_out(tmp_path: Path, brokers: int) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"broker-{number}").mkdir()
+    text = refusal("--brokers", str(brokers), "--data", str(tmp_path))
+    assert f"{tmp_path} has the data of 3 brokers; start them with --brokers 3" in text
+
+
+def test_settings_that_differ_between_brokers_are_refused(tmp_path: Path) -> None:
+    text = refusal("--data", str(tmp_path), "-X", "broker.id=7")
+    assert "-X broker.id cannot be the same for all brokers" in text
+
+
+def test_ports_of_all_brokers_must_exist(tmp_path: Path) -> None:
+    assert "leaves no ports for 3 brokers" in refusal("--brokers", "3", "--port", "65534", "--data", str(tmp_path))
+
+
+def test_first_restart_is_immediate_and_later_waits_double() -> None:
+    assert [restart_delay_s(failures) for failures in (1, 2, 3, 4, 20)] == [0.0, 0.5, 1.0, 2.0, 30.0]
+
+
+def test_commands_of_the_processes(tmp_path: Path) -> None:
+    plan = Plan(data=tmp_path, ports={1: 9092, 2: 9093}, zookeeper_port=2181, settings={"num.partitions": "3"})
+    assert plan.bootstrap == "127.0.0.1:9092,127.0.0.1:9093"
+    assert plan.zookeeper_words() == ["zookeeper", "--data", str(tmp_path / "zookeeper"), "--listen", "127.0.0.1:2181"]
+    assert plan.broker_words(2) == [
+        "broker", "--id", "2", "--data", str(tmp_path / "broker-2"), "--listener", "PLAINTEXT://127.0.0.1:9093",
+        "-X", "num.partitions=3", "-X", "zookeeper.connect=127.0.0.1:2181/ottla",
+    ]  # fmt: skip
+    alone = Plan(data=tmp_path, ports={1: 9092})
+    assert alone.broker_words(1)[3:5] == ["--data", str(tmp_path)]
+
+
+def test_process_that_ends_before_it_is_ready_is_not_started_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        plan = Plan(data=tmp_path, ports={1: 9092})
+        process = Process("broker 1", ["--version"], plan=plan, pid_name="broker-1", say=print)
+        with pytest.raises(LocalClusterFailed, match="broker 1 did not start: ended with exit code 0"):
+            await process.run()
+        assert not list(tmp_path.iterdir())
+
+    asyncio.run(scenario())
