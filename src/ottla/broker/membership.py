@@ -268,11 +268,15 @@ class Membership:
                 view = self._services.view
                 current, run = view.brokers.get(broker.broker_id), view.registered.get(broker.broker_id)
                 if error.refused and current is not None and current.epoch == broker.epoch and run is not None:
-                    try:
-                        await self.controller.declare_dead(broker.broker_id, run)
-                    except StoreError as failure:
-                        log.warning("a broker that has ended stays registered for now error=%s", failure)
+                    # Not in this task: the change that it makes ends this task.
+                    self._tasks.start(self._declare_dead(broker.broker_id, run), "declare a broker dead")
             await asyncio.sleep(_PROBE_S)
+
+    async def _declare_dead(self, broker_id: int, run: int) -> None:
+        try:
+            await self.controller.declare_dead(broker_id, run)
+        except StoreError as failure:
+            log.warning("a broker that has ended stays registered for now error=%s", failure)
 
     # -- stop -----------------------------------------------------------------------------------------------------
 
