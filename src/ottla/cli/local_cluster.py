@@ -112,6 +112,19 @@ def reserve_port(port: int) -> socket.socket:
     return reserved
 
 
+def run_until_signal(plan: Plan, say: Say) -> None:
+    """Run the cluster until SIGTERM or SIGINT. Raise LocalClusterFailed if a process does not start."""
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        cluster = LocalCluster(plan, say)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, cluster.request_stop)
+        await cluster.run()
+
+    asyncio.run(serve())
+
+
 class Process:
     """One process of the cluster, in all its runs."""
 

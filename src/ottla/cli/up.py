@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
-import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ottla.cli.connection import parse_pairs
 from ottla.cli.failure import Failure
-
-if TYPE_CHECKING:
-    from ottla.cli.local_cluster import Plan
 
 PORT_DEFAULT = 9092
 DATA_DEFAULT = "./data"
@@ -64,7 +58,7 @@ def command(brokers: int, data: Path, port: int, properties: dict[str, str]) -> 
     One broker needs no ZooKeeper, and DIR is its data directory, as with `ottla broker`. More brokers need
     `ottla[spark]`, which contains ZooKeeper, and Java 17 or newer.
     """
-    from ottla.cli.local_cluster import Plan
+    from ottla.cli.local_cluster import LocalClusterFailed, Plan, run_until_signal
 
     _check_settings(properties)
     if port and port + brokers - 1 > _PORT_MAX:
@@ -82,24 +76,11 @@ def command(brokers: int, data: Path, port: int, properties: dict[str, str]) -> 
         numbers = range(1, brokers + 1)
         ports = {number: _reserve(stack, port and port + number - 1) for number in numbers}
         zookeeper_port = _reserve(stack, 0) if brokers > 1 else 0
-        _run(Plan(data=data, ports=ports, zookeeper_port=zookeeper_port, settings=properties, inherited=[lock]))
-
-
-def _run(plan: Plan) -> None:
-    """Run the cluster until a signal. Raise Failure if a process does not start."""
-    from ottla.cli.local_cluster import LocalCluster, LocalClusterFailed
-
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        cluster = LocalCluster(plan, click.echo)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, cluster.request_stop)
-        await cluster.run()
-
-    try:
-        asyncio.run(serve())
-    except LocalClusterFailed as failure:
-        raise Failure(str(failure)) from failure
+        plan = Plan(data=data, ports=ports, zookeeper_port=zookeeper_port, settings=properties, inherited=[lock])
+        try:
+            run_until_signal(plan, click.echo)
+        except LocalClusterFailed as failure:
+            raise Failure(str(failure)) from failure
 
 
 def _check_settings(properties: dict[str, str]) -> None:
