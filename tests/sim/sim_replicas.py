@@ -151,8 +151,9 @@ class ReplicaHost:
     def learn(self, state: PartitionView) -> None:
         """Apply the state of the store, which the controller sent a while ago."""
         assert self.partition is not None
-        self.manager.apply_state(self.partition, state)
-        self._set_role()
+        if not self.partition.log.deleted:
+            self.manager.apply_state(self.partition, state)
+            self._set_role()
 
     def _set_role(self) -> None:
         partition = self.partition

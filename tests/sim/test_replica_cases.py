@@ -191,16 +191,27 @@ def test_sync_of_a_follower_is_reported_without_waiting_for_the_parked_fetch() -
     Case(3).run_case(case)
 
 
-def test_followers_sync_only_if_a_writer_waits_for_it() -> None:
+def test_follower_that_gets_records_syncs_only_if_a_writer_waits_for_it() -> None:
     async def case(case: Case) -> None:
         for n in range(10):
             case.write(1, str(n), Until.COMMITTED)
             await asyncio.sleep(0.01)
-        await case.settle()
+        await case.until(lambda: case.end(2) == case.end(3) == 10)
         assert [case.hosts[n].manager.syncs for n in (1, 2, 3)] == [0, 0, 0]
         case.write(1, "last", Until.DURABLE)
         await case.until(lambda: len(case.acked) == 11)
         assert case.hosts[2].manager.syncs + case.hosts[3].manager.syncs >= 1
+
+    Case(1).run_case(case)
+
+
+def test_follower_syncs_when_no_records_arrive_for_a_while() -> None:
+    """A producer that repeats a batch waits for a sync of records that followers have already."""
+
+    async def case(case: Case) -> None:
+        case.write(1, "first", Until.COMMITTED)
+        await case.until(lambda: case.end(2) == case.end(3) == 1)
+        await case.until(lambda: case.partition(1).followers[2].synced_end_offset == 1)
 
     Case(1).run_case(case)
 
@@ -302,6 +313,22 @@ def test_reply_to_a_fetch_before_the_new_epoch_is_ignored() -> None:
         assert case.end(2) == 1
         case.elect(1)
         await case.settle()
+
+    Case(1).run_case(case)
+
+
+def test_removed_partition_is_not_followed_any_more() -> None:
+    async def case(case: Case) -> None:
+        host = case.hosts[2]
+        partition = case.partition(2)
+        case.write(1, "first")
+        host.manager.remove(partition, "0" * 32)
+        await case.until(lambda: case.end(3) == 1)
+        requests = host.fetchers.requests
+        await asyncio.sleep(5)
+        assert host.fetchers.requests == requests
+        assert not host.fetchers.is_following
+        assert partition.log.log_end_offset == 0
 
     Case(1).run_case(case)
 

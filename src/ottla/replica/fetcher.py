@@ -86,6 +86,7 @@ class ReplicaFetchers:
         self._fetchers: dict[Endpoint, LeaderFetcher] = {}
         self._by_partition: dict[Partition, LeaderFetcher] = {}
         replicas.on_follower_synced = self._on_synced
+        replicas.on_removed = self.unfollow
 
         #: partitions with records that the leader has not asked to sync, and when the last ones were appended
         self._unsynced: dict[Partition, float] = {}
@@ -93,6 +94,10 @@ class ReplicaFetchers:
         # Counters
         self.requests = 0
         self.truncations = 0
+
+    @property
+    def is_following(self) -> bool:
+        return bool(self._by_partition)
 
     def follow(self, partition: Partition, endpoint: Endpoint) -> None:
         """Copy the log of the leader at ``endpoint``, in the leader epoch of the partition. Do nothing if it is done.

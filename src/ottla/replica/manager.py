@@ -88,6 +88,8 @@ class ReplicaManager:
         self._bytes_in_at_check = self._replication_bytes_in_at_check = 0
         #: called when a sync of a follower's log is complete
         self.on_follower_synced: Callable[[Partition], None] = _ignore
+        #: called before the log of a partition is deleted
+        self.on_removed: Callable[[Partition], None] = _ignore
 
         # Counters
         self.bytes_in = 0
@@ -175,6 +177,7 @@ class ReplicaManager:
         self._waiting.pop(partition, None)
         self._replicated.pop(partition, None)
         partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.on_removed(partition)
         try:
             self.store.delete(partition.name, unique)
         except OSError as error:
