@@ -34,6 +34,7 @@ pytestmark = pytest.mark.broker
 OTHER = 77
 EPOCH = 5
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 OFFSETS = "__consumer_offsets"
 
 
@@ -108,7 +109,6 @@ def test_requests_are_sent_to_the_leader(client: RawClient, number: int) -> None
         (DeleteRecordsRequest(topics=[
             DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=number, offset=0)])
         ], timeout=1000), 2),
-        (DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[number])]), 0),
     ]  # fmt: skip
     assert [ask(client, request, version) for request, version in requests] == [NOT_LEADER] * len(requests)
 
@@ -126,6 +126,12 @@ def test_epoch_of_the_client_is_checked_first_where_there_is_a_replica(
     wanted = ListOffsetsPartition(partition_index=0, timestamp=-1, current_leader_epoch=epoch)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
     assert ask(client, request, 7) == code
+
+
+@pytest.mark.parametrize(("number", "code"), [(0, ErrorCode.NONE), (1, NOT_LEADER), (3, UNKNOWN)])
+def test_every_replica_describes_its_producers(client: RawClient, number: int, code: ErrorCode) -> None:
+    request = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[number])])
+    assert ask(client, request, 0) == code
 
 
 def test_unknown_partitions_are_still_unknown(client: RawClient) -> None:

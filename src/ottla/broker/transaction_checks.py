@@ -35,7 +35,7 @@ _VERSION = 5
 _REQUEST_TRANSACTIONS_MAX = 500
 #: as long as a request waits for the markers of the previous transaction on the coordinator itself
 _CONCURRENT_WAIT_S = 1.0
-_CONCURRENT_RETRY_S = 0.02
+_CONCURRENT_RETRY_S = 0.005
 #: verdicts that no batch has used yet; each belongs to a request that is being handled
 _VERDICTS_MAX = 10_000
 
@@ -89,12 +89,22 @@ class TransactionChecks:
         self, broker_id: int, transactional_id: str, producer: Producer, partitions: dict[TopicPartition, int], *,
         verify_only: bool,
     ) -> None:  # fmt: skip
-        """Get the verdicts about these partitions, which are given with their leader epochs, for ``take``."""
-        guards = {_Key(name, producer): _Guard(epoch) for name, epoch in partitions.items()}
-        while len(self._guards) + len(guards) > _VERDICTS_MAX and self._guards:
-            del self._guards[next(iter(self._guards))]
-        self._guards.update(guards)
-        codes = await self.ask(broker_id, transactional_id, producer, list(partitions), verify_only=verify_only)
+        """Get the verdicts about these partitions, which are given with their leader epochs, for ``take``.
+
+        While the markers of the previous transaction are written, the question is repeated for ``_CONCURRENT_WAIT_S``.
+        Each question has new guards: these markers make earlier answers void, not the next one.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _CONCURRENT_WAIT_S
+        while True:
+            guards = {_Key(name, producer): _Guard(epoch) for name, epoch in partitions.items()}
+            while len(self._guards) + len(guards) > _VERDICTS_MAX and self._guards:
+                del self._guards[next(iter(self._guards))]
+            self._guards.update(guards)
+            codes = await self.ask(broker_id, transactional_id, producer, list(partitions), verify_only=verify_only)
+            if ErrorCode.CONCURRENT_TRANSACTIONS not in codes.values() or loop.time() >= deadline:
+                break
+            await asyncio.sleep(_CONCURRENT_RETRY_S)
         for key, guard in guards.items():
             guard.code = codes[key.name]
 
@@ -116,10 +126,7 @@ class TransactionChecks:
         self, broker_id: int, transactional_id: str, producer: Producer, names: Sequence[TopicPartition], *,
         verify_only: bool,
     ) -> Codes:  # fmt: skip
-        """Return the error codes of the coordinator for these partitions.
-
-        While the markers of the previous transaction are written, the question is repeated for ``_CONCURRENT_WAIT_S``.
-        """
+        """Return the error codes of the coordinator for these partitions."""
         topics: dict[str, list[int]] = {}
         for name in names:
             topics.setdefault(name.topic, []).append(name.partition)
@@ -128,14 +135,8 @@ class TransactionChecks:
             verify_only=verify_only,
             topics=[AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in topics.items()],
         )  # fmt: skip
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _CONCURRENT_WAIT_S
-        while True:
-            codes = await self._queue(broker_id, transaction)
-            answers = {name: _retriable(codes.get(name, ErrorCode.UNKNOWN_SERVER_ERROR)) for name in names}
-            if ErrorCode.CONCURRENT_TRANSACTIONS not in answers.values() or loop.time() >= deadline:
-                return answers
-            await asyncio.sleep(_CONCURRENT_RETRY_S)
+        codes = await self._queue(broker_id, transaction)
+        return {name: _retriable(codes.get(name, ErrorCode.UNKNOWN_SERVER_ERROR)) for name in names}
 
     async def stop(self) -> None:
         await self._tasks.stop()

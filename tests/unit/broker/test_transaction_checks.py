@@ -169,6 +169,7 @@ def test_question_is_repeated_while_the_previous_transaction_ends(tmp_path: Path
     async def script(fixture: ProducerFixture) -> None:
         fixture.coordinator.codes = [ErrorCode.CONCURRENT_TRANSACTIONS] * 2
         await fixture.send(12)
+        fixture.checks.marker_written(ORDERS, PRODUCER.producer_id)  # of the previous transaction
         while len(fixture.coordinator.requests) < 3:
             await asyncio.sleep(0.001)
         await settle()

@@ -140,7 +140,7 @@ def delete_records(services: Services, request: DeleteRecordsRequest, context: R
 def describe_producers(
     services: Services, request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:
-    """DescribeProducers (61) v0."""
+    """DescribeProducers (61) v0. As in Kafka every replica answers, because tools ask one broker about all of its."""
     topics = []
     for topic in {topic.name: topic for topic in request.topics}.values():
         rows = []
@@ -148,7 +148,7 @@ def describe_producers(
         for number in dict.fromkeys(topic.partition_indexes):
             row = PartitionResponse(partition_index=number, error_message=None)
             try:
-                partition = services.replicas.leader_of(topic.name.encode(), number)
+                partition = _replica_of(services, topic.name, number)
                 producers = partition.log.producers
                 row.active_producers = [
                     ProducerState(
@@ -167,3 +167,11 @@ def describe_producers(
             rows.append(row)
         topics.append(TopicResponse(name=topic.name, partitions=rows))
     return DescribeProducersResponse(topics=topics)
+
+
+def _replica_of(services: Services, topic: str, number: int) -> Partition:
+    """Return the replica on this broker. Raise the KafkaError for the reply if there is none or if it is offline."""
+    partition = services.replicas.find(topic, number)
+    if partition is None or partition.offline:
+        return services.replicas.leader_of(topic.encode(), number)
+    return partition
