@@ -167,7 +167,7 @@ def test_log_that_cannot_be_read_is_offline_and_all_others_start(start_ottla_bro
         assert directory.error_code == 0
         assert "good" in (names := [topic.name for topic in directory.topics]) and "bad" not in names
     page = urllib.request.urlopen(broker.ready_line.split("metrics=")[1], timeout=10).read().decode()
-    assert "ottla_offline_partitions 1\n" in page
+    assert "ottla_offline_replicas 1\n" in page
     assert "Traceback" not in broker.errors()
 
     broker.stop()
@@ -197,7 +197,7 @@ def test_metrics_are_served_for_prometheus(start_ottla_broker: StartBroker) -> N
     page = urllib.request.urlopen(address, timeout=60).read().decode()
     assert 'ottla_requests_total{api="Produce"}' in page
     assert 'ottla_high_watermark{topic="counted",partition="0"} 10\n' in page
-    assert "ottla_offline_partitions 0\n" in page
+    assert "ottla_offline_replicas 0\n" in page
 
 
 def test_unknown_setting_is_refused_with_the_nearest_name(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -169,3 +170,60 @@ def test_broker_with_an_empty_disk_is_filled_again(
     ottla_cluster.brokers[wiped].launch()
     wait_in_sync(admin, load.topic, 3)
     load.check_all_readable()
+
+
+def metrics(cluster: ClusterProcess) -> list[dict[str, float]]:
+    """Return the metrics of each broker that runs, by name and labels."""
+    pages = []
+    for broker in cluster.brokers.values():
+        if broker.running:
+            with urllib.request.urlopen(broker.ready_line.split("metrics=")[1], timeout=_DEADLINE_S) as reply:
+                lines = [line.rsplit(" ", 1) for line in reply.read().decode().splitlines() if line[0] != "#"]
+            pages.append({name: float(value) for name, value in lines})
+    return pages
+
+
+def wait_for_sum(cluster: ClusterProcess, name: str, is_reached: Callable[[float], bool]) -> list[dict[str, float]]:
+    """Return the metrics of all brokers when the sum of one has reached a value."""
+    deadline = time.monotonic() + _DEADLINE_S
+    while True:
+        pages = metrics(cluster)
+        total = sum(page[name] for page in pages)
+        if is_reached(total):
+            return pages
+        assert time.monotonic() < deadline, f"{name} is {total}"
+        time.sleep(0.1)
+
+
+def test_metrics_show_a_broker_that_has_ended(ottla_cluster: ClusterProcess, admin: AdminClient, load: Load) -> None:
+    pages = wait_for_sum(ottla_cluster, "ottla_under_replicated_partitions", lambda total: total == 0)
+    assert sum(page["ottla_active_controller"] for page in pages) == 1
+    for page in pages:
+        assert page["ottla_brokers"] == 3
+        assert page['ottla_metadata_session{state="established"}'] == 1
+        assert page["ottla_metadata_heartbeat_seconds_count"] >= 0
+    led = sum(page["ottla_leaders"] for page in pages)
+
+    # Each broker leads a partition of the new topic.
+    ended = leader(admin, load.topic, 1)
+    others = [page for number, page in zip(ottla_cluster.brokers, pages, strict=True) if number != ended]
+    elections = sum(page["ottla_leader_elections_total"] for page in others)
+    ottla_cluster.brokers[ended].kill()
+    pages = wait_for_sum(ottla_cluster, "ottla_under_replicated_partitions", lambda total: total == led)
+    assert {page["ottla_brokers"] for page in pages} == {2}
+    assert sum(page["ottla_leader_elections_total"] for page in pages) > elections
+    assert sum(page["ottla_offline_partitions"] + page["ottla_under_min_isr_partitions"] for page in pages) == 0
+    assert sum(page["ottla_at_min_isr_partitions"] for page in pages) >= PARTITIONS
+    load.send_until(lambda: len(load.acknowledged) > 30)
+    lag = f'{{topic="{load.topic}",partition="0",replica="{ended}"}}'
+    pages = wait_for_sum(ottla_cluster, "ottla_replication_max_lag_records", lambda total: total > 0)
+    (its_leader,) = [page for page in pages if f"ottla_replication_lag_records{lag}" in page]
+    assert its_leader[f"ottla_replication_lag_records{lag}"] > 0
+    assert its_leader[f"ottla_replication_lag_seconds{lag}"] > 0
+
+    expands = sum(page["ottla_isr_expands_total"] for page in pages)
+    ottla_cluster.brokers[ended].launch()
+    load.complete()
+    pages = wait_for_sum(ottla_cluster, "ottla_under_replicated_partitions", lambda total: total == 0)
+    assert sum(page["ottla_isr_expands_total"] for page in pages) > expands
+    assert sum(page["ottla_replication_bytes_in_total"] for page in pages) > 0

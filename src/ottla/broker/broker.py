@@ -19,6 +19,7 @@ from functools import partial
 
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
+from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.coordination import Coordination
 from ottla.broker.dispatch import Dispatcher, served_apis
 from ottla.broker.group_metrics import GroupMetrics
@@ -316,6 +317,7 @@ class Broker:
             session_s=None if self._is_alone else settings.zookeeper_session_timeout_ms / 1000,
             role_of=self._role_of, roles_changed=self._coordination.roles_changed,
         )  # fmt: skip
+        self._metrics.cluster = ClusterMetrics(services, self._membership)
         await self._membership.begin_run()
         self._leased = None if self._is_alone else self._membership
         self._view = services.view = ClusterView()

@@ -78,6 +78,8 @@ class IsrChanges:
     async def _write(self, wanted: dict[Partition, tuple[int, ...]]) -> None:
         services = self._services
         epochs = {partition: partition.leader_epoch for partition in wanted}
+        # The watch brings the new ISR before the write returns.
+        sizes = {partition: len(partition.isr) for partition in wanted}
         unsettled = {partition for partition in wanted if partition.proposed_isr is not None}
         for partition, isr in wanted.items():
             # Until the outcome of all proposals is known, each of them may be the one that is stored.
@@ -120,6 +122,6 @@ class IsrChanges:
         for partition in not_written:
             partition.proposed_isr = None
             partition.update_high_watermark()
-        for partition, isr in wanted.items():
-            self.shrinks += len(isr) < len(partition.isr)
-            self.expands += len(isr) > len(partition.isr)
+        for partition in wanted.keys() - set(not_written):
+            self.shrinks += len(wanted[partition]) < sizes[partition]
+            self.expands += len(wanted[partition]) > sizes[partition]

@@ -1,4 +1,4 @@
-"""The broker's metrics page: its own figures, those of partitions, and those of groups and transactions.
+"""The broker's metrics page: its own figures, those of the cluster, of partitions, of groups and of transactions.
 
 Names and meanings are in docs/reference/metrics.md. A page that is full leaves out the series that come last. So the
 figures of the broker as a whole come first, then those of partitions, then those of groups.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ottla.broker.apis.fetch import FetchApi
+from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.group_metrics import GroupMetrics
 from ottla.env.metrics import Histogram, Page, in_slices, label_text
@@ -39,6 +40,7 @@ class BrokerMetrics:
         # Parts that a broker does not have until it is started
         self.http: MetricsServer | None = None
         self.fetch: FetchApi | None = None
+        self.cluster: ClusterMetrics | None = None
         self.groups: GroupMetrics | None = None
 
     async def fill(self) -> list[bytes]:
@@ -64,14 +66,8 @@ class BrokerMetrics:
             page.counter(name, text, value)
         for name, text, value in self._gauges():
             page.gauge(name, text, value)
-        under_replicated = offline = 0
-        for partition in self._replicas.all():
-            under_replicated += len(partition.isr) < len(partition.replicas)
-            offline += partition.offline
-            yield
-        text = "Partitions with fewer in-sync replicas than replicas."
-        page.gauge("ottla_under_replicated_partitions", text, under_replicated)
-        page.gauge("ottla_offline_partitions", "Partitions whose log, or log directory, failed.", offline)
+        if self.cluster is not None:
+            yield from self.cluster.broker_steps(page)
 
     def _partition_steps(self, page: Page) -> Iterator[None]:
         for partition in self._replicas.all():
@@ -80,6 +76,8 @@ class BrokerMetrics:
             page.gauge("ottla_log_start_offset", "First offset.", partition.log.log_start_offset, where)
             page.gauge("ottla_high_watermark", "Offset readers see up to.", partition.high_watermark, where)
             yield
+        if self.cluster is not None:
+            yield from self.cluster.partition_steps(page)
 
     def _counters(self) -> Rows:
         replicas, server, fetch, http = self._replicas, self._server, self.fetch, self.http

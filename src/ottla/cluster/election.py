@@ -13,6 +13,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ottla.cluster.decide import decide_and_write
 from ottla.cluster.leadership import IMBALANCE_PERCENTAGE, BelowMin, MinIsr, balance_leaders, elect, ops_elect
@@ -26,7 +27,7 @@ from ottla.cluster.schema import (
     registered_path,
 )
 from ottla.cluster.store import Check, Conflict, Create, Delete, MetadataStore, Op, Put, StoreError
-from ottla.cluster.view import ClusterView, ControllerView, TopicView
+from ottla.cluster.view import NO_LEADER, ClusterView, ControllerView, TopicView
 from ottla.env.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 
@@ -37,6 +38,27 @@ _TOPICS_PER_MULTI = 100
 #: how often the controller looks at the view although nothing changed, for decisions that depend on time
 _TICK_S = 1.0
 _RETRY_S = 0.2
+
+
+class Changes(NamedTuple):
+    """How much a decision changes."""
+
+    topics: int = 0
+    #: partitions with a new leader
+    elections: int = 0
+    #: those whose new leader was neither in the ISR nor in the ELR, so that it may lack committed records
+    unclean_elections: int = 0
+
+
+def count_changes(view: ClusterView, topics: Sequence[TopicView]) -> Changes:
+    """Return how much changes if the topics of the view become these."""
+    elections = unclean = 0
+    for topic in topics:
+        for old, new in zip(view.topics[topic.name].partitions, topic.partitions, strict=False):
+            if new.leader not in (old.leader, NO_LEADER):
+                elections += 1
+                unclean += new.leader not in old.isr and new.leader not in old.elr
+    return Changes(len(topics), elections, unclean)
 
 
 class Controller:
@@ -67,7 +89,9 @@ class Controller:
         self._imbalance_percentage = imbalance_percentage
         #: the epoch in which this broker is the controller; -1 if it is not
         self.epoch = -1
+        # Counters
         self.elections = 0
+        self.unclean_elections = 0
 
     @property
     def is_active(self) -> bool:
@@ -125,14 +149,15 @@ class Controller:
     async def _decide(self) -> None:
         """Write all changes that the current view asks for, some topics at a time."""
         while True:
-            changed = await decide_and_write(self._store, self._view(), self._next_changes, turn=self._turn)
-            self.elections += changed
-            if not changed:
+            changes = await decide_and_write(self._store, self._view(), self._next_changes, turn=self._turn)
+            self.elections += changes.elections
+            self.unclean_elections += changes.unclean_elections
+            if not changes.topics:
                 break
         if self._clock.monotonic() >= self._balance_due:
             self._balance_due = self._clock.monotonic() + self._balance_s
 
-    def _next_changes(self, view: ClusterView) -> tuple[Sequence[Op], int]:
+    def _next_changes(self, view: ClusterView) -> tuple[Sequence[Op], Changes]:
         if view.controller != ControllerView(self._id, self.epoch):
             raise Refused(ErrorCode.NOT_CONTROLLER, "another broker is the controller")
         now = self._clock.monotonic()
@@ -141,15 +166,15 @@ class Controller:
             view, min_isr=self._min_isr, now=now, below_min=self._below_min, unclean_allowed=self._unclean_allowed
         )[:_TOPICS_PER_MULTI]
         if topics:
-            return ops_elect(view, topics, self.epoch), len(topics)
+            return ops_elect(view, topics, self.epoch), count_changes(view, topics)
         moved = progress_all(view, min_isr=self._min_isr)[: _TOPICS_PER_MULTI // 2]
         if moved:
-            return ops_reassign(view, moved, self.epoch), len(moved)
+            return ops_reassign(view, moved, self.epoch), count_changes(view, moved)
         if now >= self._balance_due:
             balanced = balance_leaders(view, percentage=self._imbalance_percentage)[:_TOPICS_PER_MULTI]
             if balanced:
-                return ops_elect(view, balanced, self.epoch), len(balanced)
-        return [], 0
+                return ops_elect(view, balanced, self.epoch), count_changes(view, balanced)
+        return [], Changes()
 
     async def declare_dead(self, broker_id: int, run_version: int) -> None:
         """Delete the registration of a broker whose process has ended, unless a new run of it has begun.

@@ -44,6 +44,7 @@ from ottla.cluster.store import (
 )
 from ottla.cluster.view import broker_of
 from ottla.env.clock import Clock
+from ottla.env.metrics import Histogram
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
 
@@ -93,6 +94,8 @@ class Registration:
         self.lease = Lease(session_s)
         #: the ``change`` of the multi that registered this broker; -1 while it is not registered
         self.epoch = -1
+        #: from the moment at which a heartbeat was sent to its answer
+        self.heartbeat_seconds = Histogram()
         #: called when the broker is registered, and when it is no longer
         self.on_change: Callable[[], None] = lambda: None
 
@@ -206,6 +209,7 @@ class Registration:
     async def _heartbeat(self) -> None:
         sent_at = self._monotonic()
         node = await self._store.get(broker_path(self._id))
+        self.heartbeat_seconds.observe(self._monotonic() - sent_at)
         if node is not None and node.created == self.epoch:
             self.lease.confirm(sent_at)
             return

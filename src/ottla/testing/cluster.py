@@ -12,8 +12,8 @@ from typing import Self
 from ottla.cli.zookeeper_server import Server, ServerProcess
 from ottla.testing.process import BrokerProcess, reserve_port
 
-#: a test's cluster notices failures early
-_TEST_SETTINGS = {"replica.lag.time.max.ms": "3000"}
+#: a test's cluster notices failures early, and each broker serves metrics: their address is in its ``ready_line``
+_TEST_SETTINGS = {"replica.lag.time.max.ms": "3000", "metrics.listener": "HTTP://127.0.0.1:0"}
 
 
 class ClusterProcess:

@@ -1,0 +1,124 @@
+"""Metrics of a broker as a member of a cluster: replicas, leaders, controller, and the session of the metadata store.
+
+Names and meanings are in docs/reference/metrics.md; each is Kafka's metric of the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ottla.broker.membership import Membership
+from ottla.broker.services import Services
+from ottla.cluster.store import Session, SessionState
+from ottla.cluster.view import NO_LEADER
+from ottla.env.metrics import Page, label_text
+from ottla.replica.partition import Follower, Partition, Role
+
+
+class ClusterMetrics:
+    """Reads the figures that concern other brokers. Runs on the event loop."""
+
+    def __init__(self, services: Services, membership: Membership) -> None:
+        self._services = services
+        self._membership = membership
+        # Counters
+        self.disconnects = 0
+        self.expires = 0
+        services.store.on_session(self._session_changed)
+
+    def _session_changed(self, session: Session) -> None:
+        self.disconnects += session.state is SessionState.SUSPENDED
+        self.expires += session.state is SessionState.EXPIRED
+
+    def broker_steps(self, page: Page) -> Iterator[None]:
+        """Add the figures of the broker as a whole. Yield now and then."""
+        membership = self._membership
+        controller, isr_changes, fetchers = membership.controller, membership.isr_changes, membership.fetchers
+        for name, text, value in (
+            (
+                "ottla_isr_shrinks",
+                "Replicas that left the in-sync replicas of partitions led here.",
+                isr_changes.shrinks,
+            ),
+            ("ottla_isr_expands", "Replicas that joined the in-sync replicas.", isr_changes.expands),
+            ("ottla_leader_elections", "Leaders elected while this broker was controller.", controller.elections),
+            (
+                "ottla_unclean_leader_elections",
+                "Elections of a replica that may lack committed records.",
+                controller.unclean_elections,
+            ),
+            ("ottla_replication_bytes_in", "Bytes of batches fetched.", self._services.replicas.replication_bytes_in),
+            ("ottla_replica_fetches", "Fetch requests sent to leaders.", fetchers.requests),
+            ("ottla_replica_truncations", "Truncations of logs followed here.", fetchers.truncations),
+            ("ottla_metadata_disconnects", "Lost connections to the metadata store.", self.disconnects),
+            ("ottla_metadata_expires", "Expired sessions of the metadata store.", self.expires),
+        ):
+            page.counter(name, text, value)
+        page.gauge("ottla_active_controller", "1 if this broker is the controller.", int(controller.is_active))
+        page.gauge("ottla_brokers", "Registered brokers.", len(self._services.view.brokers))
+        state = self._services.store.session.state
+        for each in SessionState:
+            text = "1 for the current state of the session."
+            page.gauge("ottla_metadata_session", text, int(each is state), label_text(state=each.value))
+        text = "Time from a heartbeat to the metadata store to its answer."
+        page.histogram("ottla_metadata_heartbeat_seconds", text, membership.registration.heartbeat_seconds)
+        yield
+        yield from self._count_replicas(page)
+        yield from self._count_offline(page)
+
+    def _count_replicas(self, page: Page) -> Iterator[None]:
+        leaders = under_replicated = under_min = at_min = offline = lag_max = 0
+        for partition in self._services.replicas.all():
+            offline += partition.offline
+            if partition.role is Role.LEADER:
+                size, size_min = len(partition.isr), partition.min_in_sync
+                leaders += 1
+                under_replicated += size < len(partition.replicas)
+                under_min += size < size_min
+                at_min += size == size_min
+                for follower in partition.followers.values():
+                    lag_max = max(lag_max, lag_records(partition, follower))
+            yield
+        for name, text, value in (
+            ("ottla_leaders", "Partitions led by this broker.", leaders),
+            (
+                "ottla_under_replicated_partitions",
+                "Led here, with fewer in-sync replicas than replicas.",
+                under_replicated,
+            ),
+            ("ottla_under_min_isr_partitions", "Led here, with fewer than min.insync.replicas in sync.", under_min),
+            ("ottla_at_min_isr_partitions", "Led here, with min.insync.replicas replicas in sync.", at_min),
+            ("ottla_offline_replicas", "Replicas whose log, or log directory, failed.", offline),
+            ("ottla_replication_max_lag_records", "Largest lag of a follower of partitions led here.", lag_max),
+        ):
+            page.gauge(name, text, value)
+
+    def _count_offline(self, page: Page) -> Iterator[None]:
+        """Add what the controller says about the cluster; 0 on all other brokers, so that the sum is the number."""
+        offline = reassigning = 0
+        if self._membership.controller.is_active:
+            for topic in list(self._services.view.topics.values()):
+                offline += sum(partition.leader == NO_LEADER for partition in topic.partitions)
+                reassigning += sum(bool(each.adding or each.removing) for each in topic.partitions)
+                yield
+        page.gauge("ottla_offline_partitions", "Partitions without a leader, on the controller.", offline)
+        page.gauge("ottla_reassigning_partitions", "Partitions whose replicas are moved.", reassigning)
+
+    def partition_steps(self, page: Page) -> Iterator[None]:
+        """Add the lag of each follower of the partitions led here. Yield now and then."""
+        now = self._services.clock.monotonic()
+        for partition in self._services.replicas.replicated():
+            if partition.role is Role.LEADER:
+                for number, follower in partition.followers.items():
+                    lag = lag_records(partition, follower)
+                    lag_s = max(now - follower.caught_up_at, 0.0) if lag else 0.0
+                    where = label_text(topic=partition.name.topic, partition=partition.name.partition, replica=number)
+                    page.gauge("ottla_replication_lag_records", "Records that a follower has not fetched.", lag, where)
+                    page.gauge("ottla_replication_lag_seconds", "Time since it had all records.", lag_s, where)
+            yield
+
+
+def lag_records(partition: Partition, follower: Follower) -> int:
+    """Return how many offsets the follower is behind the end of the log; all of them before its first fetch."""
+    its_log = partition.log
+    return max(its_log.log_end_offset - max(follower.end_offset, its_log.log_start_offset), 0)
