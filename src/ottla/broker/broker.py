@@ -130,6 +130,8 @@ class Broker:
         # State
         self.endpoints: list[Endpoint] = []
         self.metrics_port: int | None = None
+        #: changes of the store come until the session ends, but change no log any more
+        self._are_logs_closed = False
         #: completed when the broker must stop: with None for a clean stop, with a reason after a failure
         self.ended: asyncio.Future[str | None] = loop.create_future()
 
@@ -390,6 +392,8 @@ class Broker:
     def _changed(self, changes: list[Changed]) -> None:
         """Apply changes of the store. It calls this in commit order, before it completes the request for the change."""
         changed = self._view.apply(changes)
+        if self._are_logs_closed:
+            return
         topics = changed.topics
         if changed.broker_settings:
             self._apply_dynamic_settings()
@@ -564,6 +568,7 @@ class Broker:
         self.replicas.write_turn()
         self.replicas.compactor.stop()
         await self._threads.drain()
+        self._are_logs_closed = True
         try:
             self._log_store.close(self.replicas.high_watermarks())
         except OSError as error:
@@ -579,6 +584,7 @@ class Broker:
 
     async def abandon(self) -> None:
         """Release locks, threads and sockets after a start that failed. No file changes."""
+        self._are_logs_closed = True
         self._log_store.unlock()
         self._threads.close()
         if self._store is not None:

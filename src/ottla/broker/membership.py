@@ -92,6 +92,7 @@ class Membership:
         self.registration.on_change = self._registration_changed
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._is_lease_over = False
+        self._is_leaving = False
         self._silence_check_due = self._sync_due = 0.0
 
     # -- start ----------------------------------------------------------------------------------------------------
@@ -172,7 +173,9 @@ class Membership:
         self.controller.wake()
 
     def _follow(self, partitions: Iterable[Partition]) -> None:
-        """Fetch from the leaders of these partitions, or stop to."""
+        """Fetch from the leaders of these partitions, or stop to. Do nothing when this broker stops."""
+        if self._is_leaving:
+            return
         brokers = self._services.view.brokers if self.registration.epoch >= 0 else {}
         for partition in partitions:
             leader = brokers.get(partition.leader_id)
@@ -286,6 +289,7 @@ class Membership:
         if self._session_s is None or not self._may_control():
             return
         # A leader would add a broker that still fetches to the ISR again.
+        self._is_leaving = True
         self.fetchers.stop()
 
         def decide(view: ClusterView) -> tuple[Sequence[Op], int]:
@@ -303,6 +307,7 @@ class Membership:
         await self._tasks.stop()
         for probe in self._probes.values():
             probe.cancel()
+        self._is_leaving = True
         self.fetchers.stop()
         self._clients.close()
 

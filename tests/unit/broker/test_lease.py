@@ -1,4 +1,4 @@
-"""What a broker does with the partitions that it leads while it cannot reach the metadata store."""
+"""What a broker does with its partitions while it cannot reach the metadata store, and while it stops."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.broker import Broker
 from ottla.broker.membership import Membership
-from ottla.cluster.view import NO_LEADER, PartitionView
+from ottla.cluster.schema import state_path, topic_path
+from ottla.cluster.store import Changed, Node
+from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.replica.partition import Role
 
 STATE = PartitionView(leader=1, leader_epoch=3, replicas=(1, 2), isr=(1, 2))
@@ -34,7 +37,7 @@ class MembershipFixture(Membership):
         self._services: Any = SimpleNamespace(replicas=replicas, view=view)
         self.registration: Any = SimpleNamespace(lease=SimpleNamespace(until=10.0), epoch=1)
         self.fetchers: Any = SimpleNamespace(unfollow=lambda partition: None)
-        self._is_lease_over = False
+        self._is_lease_over = self._is_leaving = False
         self._silence_check_due = 0.0
         self.state = STATE
         self._role_of = lambda state: self.state
@@ -69,3 +72,27 @@ def test_broker_with_an_unclean_log_does_not_lead_again(membership: MembershipFi
     membership.registration.lease.until = 20.0
     membership.check_lease(12.0)
     assert membership.partition.role is Role.FOLLOWER
+
+
+def test_broker_that_leaves_follows_no_partition(membership: MembershipFixture) -> None:
+    """A leader would add it to the ISR again."""
+    membership.partition.role, membership.partition.leader_id = Role.FOLLOWER, 2
+    membership._services.view.brokers = {2: SimpleNamespace(broker_id=2, endpoint=lambda name: "other", endpoints=())}
+    membership.endpoints = ()
+    membership.fetchers = SimpleNamespace(follow=lambda partition, endpoint: membership.calls.append(endpoint))
+    membership._follow([membership.partition])  # type: ignore[list-item]
+    assert membership.calls == ["other"]
+    membership._is_leaving = True
+    membership._follow([membership.partition])  # type: ignore[list-item]
+    assert membership.calls == ["other"]
+
+
+def test_change_that_arrives_after_the_logs_are_closed_only_changes_the_view() -> None:
+    topic = TopicView(name="t", topic_id=bytes(15) + b"x", partitions=(STATE,))
+    broker: Any = object.__new__(Broker)
+    broker._view, broker._are_logs_closed = ClusterView(), True
+    broker._changed([
+        Changed(topic_path("t"), Node(topic.assignment_json(), 0, 1)),
+        Changed(state_path("t"), Node(topic.state_json(), 0, 1)),
+    ])  # fmt: skip
+    assert list(broker._view.topics) == ["t"]
