@@ -304,7 +304,7 @@ class Dispatcher:
             (key, api.version_min if api.advertised_min is None else api.advertised_min, api.version_max)
             for key, api in self._apis.items()
         )
-        return metadata.api_versions(request, context, rows)
+        return metadata.api_versions(request, context, rows, self._services.view)
 
     def _answer_unknown_version(self, connection: Connection, correlation_id: int) -> None:
         """Answer an unknown version of ApiVersions: newer clients retry with a version from this reply, which is v0."""

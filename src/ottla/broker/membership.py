@@ -30,6 +30,7 @@ from ottla.env.tasks import Tasks
 from ottla.log.log import Log
 from ottla.log.store import LogStore
 from ottla.model.errors import KafkaError
+from ottla.model.features import FEATURES
 from ottla.model.types import Endpoint
 from ottla.net.client import BrokerClients, Unreachable
 from ottla.replica.fetcher import ReplicaFetchers
@@ -147,7 +148,7 @@ class Membership:
         settings = self._services.settings
         return broker_json(
             self.endpoints, rack=settings.broker_rack, incarnation=self._incarnation,
-            timestamp_ms=self._services.clock.wall_ms(),
+            timestamp_ms=self._services.clock.wall_ms(), features=FEATURES,
         )  # fmt: skip
 
     # -- changes --------------------------------------------------------------------------------------------------

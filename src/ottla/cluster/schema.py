@@ -18,6 +18,7 @@
     /config/groups                 {"version": 1, "last_change": "..."}
     /config/groups/G               the same; G is the group's name, percent-encoded
     /admin/deleted_topics/T        {"version": 1, "deleted_ms": 1700000000000}
+    /feature                       {"version": 1, "levels": {"transaction.version": 1}}: levels that are not the default
     /latest_producer_id_block      {"version": 1, "broker": 1, "block_start": "0", "block_end": "999"}
 
 The version of /brokers/topics counts the topics that were deleted, those that got partitions, and those that were
@@ -60,6 +61,7 @@ BROKER_DEFAULT = "<default>"
 GROUP_CONFIGS = "/config/groups"
 DELETED_TOPICS = "/admin/deleted_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+FEATURE_LEVELS = "/feature"
 
 #: exceptions that parsing a malformed value can raise
 MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
@@ -188,6 +190,11 @@ def controller_json(broker_id: int, timestamp_ms: int) -> bytes:
 def controller_epoch_json(broker_id: int) -> bytes:
     """Return the value of /controller_epoch, which names the broker that was last elected."""
     return to_json({"version": 1, "broker": broker_id})
+
+
+def feature_json(levels: Mapping[str, int]) -> bytes:
+    """Return the value of /feature, the levels that an administrator has set."""
+    return to_json({"version": 1, "levels": dict(levels)})
 
 
 def config_json(config: Mapping[str, str]) -> bytes:

@@ -18,6 +18,7 @@ from ottla.cluster.schema import (
     CONTROLLER,
     CONTROLLER_EPOCH,
     DELETED_TOPICS,
+    FEATURE_LEVELS,
     GROUP_CONFIGS,
     MALFORMED,
     PRODUCER_ID_BLOCK,
@@ -33,6 +34,7 @@ from ottla.cluster.schema import (
     topic_path,
 )
 from ottla.cluster.store import Changed, MalformedNode, Node
+from ottla.model.features import FEATURES
 from ottla.model.types import Endpoint, parse_endpoint, topic_id_text
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__ottla_rebalances"})
@@ -269,6 +271,8 @@ class ClusterView:
         self.controller: ControllerView | None = None
         #: overrides by broker id as text; the default for all brokers under "<default>"
         self.broker_configs: dict[str, dict[str, str]] = {}
+        #: levels of features that an administrator has set
+        self.feature_levels: dict[str, int] = {}
         #: group name -> its own settings; a group without any is absent
         self.group_configs: dict[str, dict[str, str]] = {}
         #: topic name -> wall-clock time of its deletion in ms, oldest first; at most DELETIONS_MAX of the controller
@@ -379,6 +383,9 @@ class ClusterView:
             self.deletions.pop(topic, None)
             if value is not None:
                 self.deletions[topic] = int(json.loads(value)["deleted_ms"])
+        elif path == FEATURE_LEVELS:
+            levels = json.loads(value)["levels"] if value is not None else {}
+            self.feature_levels = {str(name): int(level) for name, level in levels.items()}
         elif path == PRODUCER_ID_BLOCK and value is not None:
             # Checked now, because the node is otherwise read only when the first producer asks for an id.
             int(json.loads(value)["block_end"])
@@ -422,6 +429,15 @@ class ClusterView:
         self.topics[topic] = self.topics_by_id[topic_id] = new
         self._topics_alike.setdefault(_metric_name(topic), set()).add(topic)
         return old, new
+
+    def feature_level(self, name: str) -> int:
+        """Return the level of a feature of FEATURES; its highest one if none was set."""
+        return self.feature_levels.get(name, FEATURES[name][1])
+
+    @property
+    def feature_epoch(self) -> int:
+        """Return a number that rises with every change of a level."""
+        return self.versions.get(FEATURE_LEVELS, -1) + 1
 
     def topic_that_collides(self, topic: str) -> str | None:
         """Return another topic whose name differs from this one only in dots and underscores; None if there is none."""

@@ -18,7 +18,8 @@ from ottla.broker.apis.cluster import (
     unregister_broker,
     update_features,
 )
-from ottla.broker.apis.metadata import FEATURES
+from ottla.broker.apis.groups import consumer_group_heartbeat
+from ottla.broker.apis.metadata import api_versions
 from ottla.cluster.schema import incarnation_of, registered_path
 from ottla.cluster.store import Put
 from ottla.model.errors import ErrorCode
@@ -27,6 +28,8 @@ from ottla.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from ottla.wire.messages.api_versions import ApiVersionsRequest
+from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.messages.create_topics import CreatableReplicaAssignment
 from ottla.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -282,33 +285,81 @@ def test_quorum_of_another_topic_is_unknown() -> None:
 # -- features ---------------------------------------------------------------------------------------------------------
 
 INVALID = ErrorCode.INVALID_UPDATE_VERSION
+UPGRADE, SAFE_DOWNGRADE = 1, 2
 
 
+async def update(admin: RequestAdmin, *changes: tuple[str, int, int], version: int = 2, **fields: Any) -> int:
+    updates = [
+        FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind) for name, level, kind in changes
+    ]
+    request = UpdateFeaturesRequest(feature_updates=updates, **fields)
+    answer = await update_features(admin.admin.services, request, make_context(version))
+    assert len(answer.results) == (len(changes) if version < 2 and not answer.error_code else 0)
+    return answer.error_code
+
+
+def finalized(admin: RequestAdmin) -> tuple[int, dict[str, int]]:
+    """Return the epoch and the levels that ApiVersions shows."""
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    answer = api_versions(request, make_context(4), [], admin.admin.view)
+    return answer.finalized_features_epoch, {row.name: row.max_version_level for row in answer.finalized_features}
+
+
+DEFAULT_LEVELS = {"group.version": 1, "metadata.version": 30, "transaction.version": 2}
+
+
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
     ("feature", "level", "upgrade_type", "code"),
     [
-        ("transaction.version", 2, 1, 0),
-        ("transaction.version", 3, 1, INVALID),
-        ("transaction.version", 1, 1, INVALID),
-        ("transaction.version", 1, 2, INVALID),
+        ("transaction.version", 2, UPGRADE, 0),
+        ("transaction.version", 2, SAFE_DOWNGRADE, 0),
+        ("transaction.version", 3, UPGRADE, INVALID),
+        ("transaction.version", 1, UPGRADE, INVALID),
         ("transaction.version", 2, 7, INVALID),
-        ("metadata.version", 6, 3, INVALID),
-        ("kraft.version", 1, 1, INVALID),
+        ("transaction.version", -1, SAFE_DOWNGRADE, INVALID),
+        ("metadata.version", 29, SAFE_DOWNGRADE, INVALID),
+        ("kraft.version", 1, UPGRADE, INVALID),
     ],
 )
-def test_feature_stays_at_its_level(feature: str, level: int, upgrade_type: int, code: int) -> None:
-    update = FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=upgrade_type)
-    request = UpdateFeaturesRequest(feature_updates=[update])
-    services = make_services(make_view())
-    first = update_features(services, request, make_context(1))
-    assert (first.error_code, [row.feature for row in first.results]) == (code, [] if code else [feature])
-    second = update_features(services, request, make_context(2))
-    assert (second.error_code, list(second.results)) == (code, [])
+def test_level_that_is_current_or_invalid_changes_nothing(
+    tmp_path: Path, feature: str, level: int, upgrade_type: int, code: int, version: int
+) -> None:
+    async def script(admin: RequestAdmin) -> None:
+        assert await update(admin, (feature, level, upgrade_type), version=version) == code
+        assert finalized(admin) == (0, DEFAULT_LEVELS)
+
+    played(tmp_path, script)
 
 
-def test_level_that_a_broker_does_not_support_is_rejected() -> None:
+def test_level_is_lowered_and_raised_again(tmp_path: Path) -> None:
+    async def script(admin: RequestAdmin) -> None:
+        changes = ("transaction.version", 1, SAFE_DOWNGRADE), ("group.version", 0, SAFE_DOWNGRADE)
+        assert await update(admin, *changes, validate_only=True) == 0
+        assert finalized(admin) == (0, DEFAULT_LEVELS)
+        assert await update(admin, *changes) == 0
+        # A feature of level 0 is disabled, and not shown.
+        assert finalized(admin) == (1, {"metadata.version": 30, "transaction.version": 1})
+        assert await update(admin, ("group.version", 1, SAFE_DOWNGRADE)) == INVALID, "it is an upgrade"
+        assert await update(admin, ("group.version", 1, UPGRADE), ("kraft.version", 1, UPGRADE)) == INVALID
+        assert await update(admin, ("group.version", 1, UPGRADE), ("transaction.version", 2, UPGRADE)) == 0
+        assert finalized(admin) == (2, DEFAULT_LEVELS)
+
+    played(tmp_path, script)
+
+
+def test_level_that_a_broker_does_not_support_is_rejected(tmp_path: Path) -> None:
+    async def script(admin: RequestAdmin) -> None:
+        assert await update(admin, ("transaction.version", 1, SAFE_DOWNGRADE)) == 0
+        admin.admin.view.apply(broker_changes(0, features={"transaction.version": (0, 1)}))
+        assert await update(admin, ("transaction.version", 2, UPGRADE)) == INVALID
+
+    played(tmp_path, script)
+
+
+def test_consumer_protocol_is_refused_while_its_feature_is_disabled() -> None:
     view = make_view()
-    view.apply(broker_changes(0, features={"transaction.version": (0, 1)}, version=1))
-    update = FeatureUpdateKey(feature="transaction.version", max_version_level=FEATURES["transaction.version"][1])
-    request = UpdateFeaturesRequest(feature_updates=[update])
-    assert update_features(make_services(view), request, make_context(2)).error_code == INVALID
+    view.feature_levels = {"group.version": 0}
+    request = ConsumerGroupHeartbeatRequest(group_id="g")
+    answer: Any = consumer_group_heartbeat(make_services(view), request, make_context(1))
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ottla.broker.apis.metadata import FEATURES
 from ottla.broker.nodes import Nodes
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster import reassignment
 from ottla.cluster.decide import decide_and_write
 from ottla.cluster.leadership import elect_preferred, elect_unclean, ops_elect, partition_of, replace_partition
-from ottla.cluster.schema import registered_path, unregistered_json
-from ottla.cluster.store import Op, Put
+from ottla.cluster.schema import FEATURE_LEVELS, feature_json, registered_path, unregistered_json
+from ottla.cluster.store import Create, Op, Put
 from ottla.cluster.view import ClusterView, PartitionView, TopicView
 from ottla.model.errors import (
     ErrorCode,
@@ -24,6 +23,7 @@ from ottla.model.errors import (
     Refused,
     UnknownTopicOrPartition,
 )
+from ottla.model.features import FEATURES, FIXED
 from ottla.model.settings import min_insync_replicas
 from ottla.model.types import TopicPartition
 from ottla.wire.messages.alter_partition_reassignments import (
@@ -306,43 +306,57 @@ def describe_quorum(
     )
 
 
-def update_features(
+async def update_features(
     services: Services, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
     """UpdateFeatures (57) v0-v2. v1 upgrade type and validation only. v2 no results.
 
-    The levels are fixed: a change to the current level succeeds, and any other one is refused.
+    All changes are made, or none. Clients learn a new level when they connect.
     """
-    errors = {each.feature: _feature_error(services.view, each, context.version) for each in request.feature_updates}
-    failed = next((error for error in errors.values() if error is not None), None)
-    code, message = _code_and_message(failed)
-    # All changes are made, or none: from v2 on there is no field for each of them.
-    has_results = failed is None and context.version < _NO_RESULTS_FROM
-    results = [UpdatableFeatureResult(feature=name, error_message=None) for name in errors] if has_results else []
-    return UpdateFeaturesResponse(error_code=code, error_message=message, results=results)
+
+    def decide(view: ClusterView) -> tuple[list[Op], None]:
+        for each in request.feature_updates:
+            _check_feature(view, each, context.version)
+        changes = {each.feature: each.max_version_level for each in request.feature_updates}
+        if request.validate_only or all(view.feature_level(name) == level for name, level in changes.items()):
+            return [], None
+        value = feature_json({**view.feature_levels, **changes})
+        version = view.versions.get(FEATURE_LEVELS)
+        return [Create(FEATURE_LEVELS, value) if version is None else Put(FEATURE_LEVELS, value, version)], None
+
+    try:
+        await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+    except KafkaError as error:
+        return UpdateFeaturesResponse(error_code=error.code, error_message=str(error))
+    names = dict.fromkeys(each.feature for each in request.feature_updates)
+    has_results = context.version < _NO_RESULTS_FROM
+    results = [UpdatableFeatureResult(feature=name, error_message=None) for name in names] if has_results else []
+    return UpdateFeaturesResponse(error_message=None, results=results)
 
 
-def _feature_error(view: ClusterView, update: FeatureUpdateKey, version: int) -> KafkaError | None:
-    """Return why a feature cannot be changed to a level, None if it has this level."""
+def _check_feature(view: ClusterView, update: FeatureUpdateKey, version: int) -> None:
+    """Raise INVALID_UPDATE_VERSION if a feature cannot be changed to a level."""
     wanted, name = update.max_version_level, update.feature
 
     def invalid(reason: str) -> KafkaError:
         return Refused(ErrorCode.INVALID_UPDATE_VERSION, f"level {wanted} of feature {name!r}: {reason}")
 
     if name not in FEATURES:
-        return invalid("the brokers do not support this feature")
-    low, current = FEATURES[name]
+        raise invalid("the brokers do not support this feature")
+    own = FEATURES[name]
     is_downgrade = update.allow_downgrade if version == 0 else update.upgrade_type in _DOWNGRADES
     if version > 0 and update.upgrade_type != _UPGRADE and not is_downgrade:
-        return invalid(f"upgrade type {update.upgrade_type} does not exist")
-    for broker in view.brokers.values():
-        low, high = broker.features.get(name, (low, current))
-        if not (low <= wanted <= high or wanted == 0):
-            return invalid(f"broker {broker.broker_id} supports the levels {low} to {high}")
-    if wanted > current or (wanted < low and wanted != 0):
-        return invalid(f"the brokers support the levels {low} to {current}")
-    if wanted == current:
-        return None
-    if not is_downgrade:
-        return invalid("a lower level needs the upgrade type of a downgrade")
-    return invalid(f"a downgrade is not implemented; the level stays {current}")
+        raise invalid(f"upgrade type {update.upgrade_type} does not exist")
+    for broker, (low, high) in [
+        ("this broker", own),
+        *((f"broker {each.broker_id}", each.features.get(name, own)) for each in view.brokers.values()),
+    ]:
+        if not low <= wanted <= high:
+            raise invalid(f"{broker} supports the levels {low} to {high}")
+    current = view.feature_level(name)
+    if wanted < current and not is_downgrade:
+        raise invalid(f"it is {current}, and a lower level needs the upgrade type of a downgrade")
+    if wanted > current and is_downgrade and version > 0:
+        raise invalid(f"it is {current}, which is lower, and the upgrade type is that of a downgrade")
+    if wanted != current and name in FIXED:
+        raise invalid(f"only level {current} is implemented")

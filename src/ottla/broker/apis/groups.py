@@ -18,6 +18,7 @@ from ottla.coordinator.offsets import refuse_commit
 from ottla.coordinator.runtime import PendingReply, Unstored
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.model.errors import ErrorCode, KafkaError, Refused
+from ottla.model.features import GROUP_VERSION
 from ottla.wire import Message
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from ottla.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
@@ -162,7 +163,12 @@ def leave_group(services: Services, request: LeaveGroupRequest, context: Request
 def consumer_group_heartbeat(
     services: Services, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> Answer:
-    """ConsumerGroupHeartbeat (68) v0-v1. v1 the client makes the member id; regular expressions."""
+    """ConsumerGroupHeartbeat (68) v0-v1. v1 the client makes the member id; regular expressions.
+
+    UNSUPPORTED_VERSION if an administrator has disabled the protocol with the feature ``group.version``.
+    """
+    if not services.view.feature_level(GROUP_VERSION):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=None)
     return services.groups.run(
         request.group_id,
         lambda shard, ticket, now: shard.consumer_heartbeat(request, context.client, ticket, now),

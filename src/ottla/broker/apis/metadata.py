@@ -9,8 +9,9 @@ from ottla.broker.apis.topics import create_topic_by_default, create_topic_in_ba
 from ottla.broker.nodes import Nodes
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import PARTITIONS_PER_CALL_MAX
-from ottla.cluster.view import PartitionView, TopicView
+from ottla.cluster.view import ClusterView, PartitionView, TopicView
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.features import FEATURES
 from ottla.wire import ZERO_UUID
 from ottla.wire.messages.api_versions import (
     ApiVersion,
@@ -44,24 +45,13 @@ CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 _BY_ID_FROM = 12
 #: DescribeTopicPartitions reports a leader without the client's listener as newer versions of Metadata do
 _LATEST = 13
-#: feature -> its lowest and its finalized level, which is also the highest: those of Kafka 4.3. Features that Ottla
-#: does not implement are absent, so that no client uses their APIs: share.version, streams.version, kraft.version,
-#: eligible.leader.replicas.version.
-FEATURES = {
-    # 1: the coordinator assigns the partitions of consumer groups (KIP-848)
-    "group.version": (0, 1),
-    # 30 is Kafka 4.3; clients take it for the version of the cluster
-    "metadata.version": (7, 30),
-    # 2: every transaction has an epoch of its own, and its first write adds a partition to it (KIP-890)
-    "transaction.version": (0, 2),
-}
 _BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
 #: most partitions in one reply of DescribeTopicPartitions
 _DESCRIBE_PARTITIONS_MAX = 2000
 
 
 def api_versions(
-    request: ApiVersionsRequest, context: RequestContext, served: Iterable[tuple[int, int, int]]
+    request: ApiVersionsRequest, context: RequestContext, served: Iterable[tuple[int, int, int]], view: ClusterView
 ) -> ApiVersionsResponse:
     """ApiVersions (18) v0-v4. v3 flexible, client software. The response header is v0 in every version."""
     names = (request.client_software_name, request.client_software_version)
@@ -75,10 +65,11 @@ def api_versions(
             for name, (low, level) in FEATURES.items()
             if low > 0 or context.version >= 4
         ],
-        finalized_features_epoch=0,
+        finalized_features_epoch=view.feature_epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-            for name, (_, level) in FEATURES.items()
+            for name in FEATURES
+            if (level := view.feature_level(name)) > 0
         ],
     )
 
