@@ -10,8 +10,11 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from sim_replicas import NAME, ReplicaHost, ReplicaWorld, batches
 
+from ottla.cluster.view import PartitionView
+from ottla.log.store import PartitionSpec
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch
+from ottla.model.types import TopicPartition
 from ottla.replica.fetcher import LeaderFetcher, _Followed
 from ottla.replica.partition import Partition, Role, Until
 from ottla.wire.replica_fetch import FetchedRow
@@ -345,3 +348,87 @@ def test_partition_is_copied_again_after_it_was_unfollowed() -> None:
         assert str(case.partition(2).name) == str(NAME)
 
     Case(1).run_case(case)
+
+
+# -- many partitions --------------------------------------------------------------------------------------------------
+
+
+class ManyPartitions:
+    """Partitions of one leader and one follower that begin and end to be copied, each at its own time."""
+
+    def __init__(self, case: Case, count: int) -> None:
+        self._case = case
+        self._leader, self._follower = case.hosts[1], case.hosts[2]
+        state = PartitionView(leader=1, leader_epoch=0, replicas=(1, 2), isr=(1,))
+        self._states = dict.fromkeys(range(1, count + 1), state)
+        self._at: dict[int, dict[int, Partition]] = {1: {}, 2: {}}
+        for number in self._states:
+            spec = PartitionSpec(name=TopicPartition("many", number), topic_id=bytes(15) + b"m", settings=case.topic)
+            for broker in (1, 2):
+                self._at[broker][number] = case.hosts[broker].manager.add(spec, state)
+            self.follow(number)
+
+    def step(self) -> None:
+        case, number, draw = self._case, self._case.rng.choice(list(self._states)), self._case.rng.random()
+        if draw < 0.6:
+            self.write(number)
+        elif draw < 0.7:
+            self._follower.fetchers.unfollow(self._at[2][number])
+        elif draw < 0.85:
+            self.follow(number)
+        elif draw < 0.95:
+            self.next_epoch(number)
+        elif draw < 0.97:
+            case.network.reset_some(1.0)
+        else:
+            case.network.cut("broker-1", "broker-2")
+            case.loop.call_later(2 * case.rng.random(), case.network.heal, "broker-1", "broker-2")
+
+    def write(self, number: int) -> None:
+        value = b"v" * self._case.rng.choice([10, 1000, 40_000])
+        buffer = bytearray(build_batch([Record(timestamp=1, key=None, value=value)]))
+        partition = self._at[1][number]
+        self._leader.manager.append(partition, buffer, memoryview(buffer), 0, len(buffer), 1)
+        self._leader.server.ensure_turn()
+
+    def follow(self, number: int) -> None:
+        self._follower.fetchers.follow(self._at[2][number], self._leader.endpoint)
+
+    def next_epoch(self, number: int) -> None:
+        """The same leader is elected again; one of the two learns it later than the other."""
+        state = self._states[number]
+        state = self._states[number] = state.changed(leader_epoch=state.leader_epoch + 1)
+        for broker in (1, 2):
+            self._case.loop.call_later(0.1 * self._case.rng.random(), self._learn, broker, number, state)
+
+    def _learn(self, broker: int, number: int, state: PartitionView) -> None:
+        self._case.hosts[broker].manager.apply_state(self._at[broker][number], state)
+        if broker == 2 and self._case.rng.random() < 0.8:
+            self.follow(number)
+
+    def follow_all(self) -> None:
+        for number in self._states:
+            self.follow(number)
+
+    def is_identical(self) -> bool:
+        return all(
+            self._at[1][number].log.log_end_offset == self._at[2][number].log.log_end_offset
+            and batches(self._at[1][number].log, 1 << 60) == batches(self._at[2][number].log, 1 << 60)
+            and self._at[1][number].followers[2].end_offset == self._at[1][number].log.log_end_offset
+            for number in self._states
+        )
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_partitions_of_one_session_are_copied_independently(seed: int) -> None:
+    async def case(case: Case) -> None:
+        many = ManyPartitions(case, 8)
+        for _ in range(400):
+            await asyncio.sleep(case.rng.expovariate(1 / 0.01))
+            many.step()
+        case.network.heal_all()
+        await asyncio.sleep(1)
+        many.follow_all()
+        await case.until(many.is_identical, 0.1)
+
+    Case(seed).run_case(case)
