@@ -91,6 +91,8 @@ class Registration:
         self._value = value
         self._endpoints = endpoints
         self._run_version = -1
+        #: set when a broker that is alone has to look whether it is still registered
+        self._expired = asyncio.Event()
         self.lease = Lease(session_s)
         #: the ``change`` of the multi that registered this broker; -1 while it is not registered
         self.epoch = -1
@@ -191,16 +193,19 @@ class Registration:
 
     async def keep(self) -> None:
         """Renew the lease for ever, and register again after the session has expired or the node was deleted."""
-        if self._session_s is None:
-            return
         stop = self._store.on_session(self._session_changed)
         try:
             while True:
-                await asyncio.sleep(self._session_s / _HEARTBEATS)
+                if self._session_s is not None:
+                    await asyncio.sleep(self._session_s / _HEARTBEATS)
+                else:
+                    await self._expired.wait()
+                    await established(self._store)
+                    self._expired.clear()
                 try:
                     await self._heartbeat()
                 except (NotConnected, OutcomeUnknown):
-                    continue  # the store connects again by itself
+                    self._expired.set()  # the store connects again by itself
                 except StoreError as error:
                     log.error("the metadata store failed error=%s", error)
         finally:
@@ -218,6 +223,7 @@ class Registration:
 
     def _session_changed(self, session: Session) -> None:
         if session.state is SessionState.EXPIRED:
+            self._expired.set()
             self._lost("the session has expired")
 
     def _lost(self, reason: str) -> None:
@@ -235,5 +241,7 @@ class Registration:
             await self._store.multi(
                 [Check(registered_path(self._id), self._run_version), Delete(broker_path(self._id))]
             )
+        except Conflict:
+            pass  # the controller was faster: it has seen that this broker no longer listens
         except StoreError as error:
             log.warning("the registration could not be deleted error=%s", error)

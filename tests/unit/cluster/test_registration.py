@@ -31,10 +31,13 @@ class LoopClock:
         return 1_800_000_000_000
 
 
-def registration(place: Simulated, store: MetadataStore, run: bytes = b"1", endpoint: Endpoint = HERE) -> Registration:
+def registration(
+    place: Simulated, store: MetadataStore, run: bytes = b"1", endpoint: Endpoint = HERE,
+    session_s: float | None = SESSION_S,
+) -> Registration:  # fmt: skip
     value = broker_json([endpoint], rack=None, incarnation=run, timestamp_ms=0)
     return Registration(
-        store, ID, incarnation=run, session_s=SESSION_S, clock=LoopClock(place.loop), value=lambda: value,
+        store, ID, incarnation=run, session_s=session_s, clock=LoopClock(place.loop), value=lambda: value,
         endpoints=lambda: (endpoint,),
     )  # fmt: skip
 
@@ -169,6 +172,36 @@ def test_broker_registers_again_after_its_session_has_expired() -> None:
         assert node is not None
         assert node.created == made.epoch
         keeping.cancel()
+
+    place.run(main())
+
+
+def test_broker_that_is_alone_registers_again_after_its_session_has_expired() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        made = registration(place, await opened(place, "broker"), session_s=None)
+        await made.begin_run()
+        await made.register()
+        keeping = asyncio.create_task(made.keep())
+        await asyncio.sleep(1.0)
+        epoch = made.epoch
+        place.expire("broker")
+        await until(lambda: made.epoch > epoch)
+        assert made.lease.until == math.inf
+        keeping.cancel()
+
+    place.run(main())
+
+
+def test_end_of_a_registration_that_the_controller_has_deleted_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        made, store = await started(place)
+        await store.multi([Delete(broker_path(ID))])
+        await made.end()
+        assert not caplog.records
 
     place.run(main())
 
