@@ -7,9 +7,18 @@ from typing import NamedTuple
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.view import PartitionView
 from ottla.model.errors import ErrorCode
+from ottla.replica.partition import Partition, Role
 
 #: first version of Metadata whose clients know LISTENER_NOT_FOUND
 _LISTENER_ERROR_FROM = 6
+
+
+def may_lead(replica: Partition | None) -> bool:
+    """Return whether this broker leads a partition of which the metadata say so.
+
+    It does not if its disk has failed, its log may lack records, or another broker may have been elected meanwhile.
+    """
+    return replica is None or replica.role is Role.LEADER
 
 
 class BrokerNode(NamedTuple):
@@ -55,14 +64,15 @@ class Nodes:
         is_reachable = controller is not None and controller.broker_id in self.by_id
         self.controller_id = controller.broker_id if controller is not None and is_reachable else services.broker_id
 
-    def of_partition(self, view: PartitionView, *, offline_here: bool, version: int) -> PartitionNodes:
+    def of_partition(self, view: PartitionView, replica: Partition | None, version: int) -> PartitionNodes:
         """Return the leader and the offline replicas of a partition for Metadata of this version.
 
-        ``offline_here``: the replica of this broker is on a failed disk.
+        ``replica`` is that of this broker, None if it has none.
         """
+        offline_here = replica is not None and replica.offline
         offline = tuple(each for each in view.replicas if self._is_offline(each, offline_here))
         leader = view.leader
-        if leader < 0 or (leader == self._own_id and offline_here):
+        if leader < 0 or (leader == self._own_id and not may_lead(replica)):
             return PartitionNodes(ErrorCode.LEADER_NOT_AVAILABLE, -1, offline)
         if not self._registered or leader in self.by_id:
             return PartitionNodes(0, leader, offline)

@@ -38,7 +38,7 @@ class PeerRequests:
         leader = topic.partitions[name.partition].leader
         return leader if leader in view.brokers and leader != self._services.broker_id else None
 
-    async def ask(self, broker_id: int, request: Message, version: int, *, timeout_s: float = 10.0) -> Any:
+    async def ask(self, broker_id: int, request: Message, version: int, *, timeout_s: float = 5.0) -> Any:
         """Send a request to a broker and return the reply. Raise Unreachable."""
         return await self._clients.ask(self._endpoint_of(broker_id), request, version, timeout_s=timeout_s)
 

@@ -80,7 +80,7 @@ def make_services(view: ClusterView, **fields: Any) -> Any:
     settings = BrokerSettings.parse({"log.dirs": "unused", "broker.id": str(OWN_ID)})
     services: Any = SimpleNamespace(
         broker_id=OWN_ID, cluster_id="cluster", view=view, settings=settings, started_settings=settings,
-        replicas=SimpleNamespace(topics={}), advertised={},
+        replicas=SimpleNamespace(topics={}, find=lambda topic, number: None), advertised={},
         **fields,
     )  # fmt: skip
     services.endpoint_for = lambda context: Services.endpoint_for(services, context)

@@ -22,6 +22,7 @@ from ottla.cluster.schema import broker_path
 from ottla.cluster.store import Changed
 from ottla.cluster.view import ClusterView
 from ottla.model.errors import ErrorCode
+from ottla.replica.partition import Role
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 from ottla.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -119,14 +120,23 @@ def test_first_version_leaves_offline_replicas_out_and_reports_them() -> None:
     assert (row.replica_nodes, row.isr_nodes) == ([0, 1], [0, 1])
 
 
-def test_replica_on_a_failed_disk_of_this_broker_is_offline() -> None:
-    failed = SimpleNamespace(topics={b"t": {0: SimpleNamespace(offline=True)}})
+@pytest.mark.parametrize(("role", "offline"), [(Role.OFFLINE, (OWN_ID,)), (Role.FOLLOWER, ())])
+def test_partition_that_this_broker_shall_lead_and_does_not_has_no_leader(role: Role, offline: tuple[int, ...]) -> None:
+    """Its disk has failed, or another broker may have been elected while it did not reach the store."""
     view = with_topic(make_view(), partition(OWN_ID, [OWN_ID, 0]))
     services = make_services(view)
-    services.replicas = failed
+    services.replicas.topics = {b"t": {0: SimpleNamespace(role=role, offline=role is Role.OFFLINE)}}
     answer: Any = metadata(services, MetadataRequest(topics=None), make_context(9))
     (row,) = answer.topics[0].partitions
-    assert (row.error_code, row.leader_id, row.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, (OWN_ID,))
+    assert (row.error_code, row.leader_id, row.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, offline)
+
+
+def test_coordinator_that_was_suspended_is_not_available() -> None:
+    view = with_topic(make_view(), partition(OWN_ID, [OWN_ID, 0]), name="__consumer_offsets")
+    services = make_services(view, groups=SimpleNamespace(partition_for=lambda name: 0))
+    services.replicas.find = lambda topic, number: SimpleNamespace(role=Role.FOLLOWER)
+    answer: Any = find_coordinator(services, FindCoordinatorRequest(coordinator_keys=["g"]), make_context(4))
+    assert answer.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_described_partitions_have_eligible_leader_replicas() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ class ClusterAdmin(Admin):
         super().__init__(store, broker_id=1)
         self.services.settings = BrokerSettings.parse({"log.dirs": "unused", "broker.id": "1", **properties})
         self.services.advertised = {}
+        self.services.replicas = SimpleNamespace(find=lambda topic, number: None)
         self.services.endpoint_for = lambda context: ("here", 9092)
         numbers: Any = type("Numbers", (), {"partition_for": staticmethod(lambda key: 0)})
         self.services.groups = self.services.transactions = numbers

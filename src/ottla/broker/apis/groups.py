@@ -9,7 +9,7 @@ from typing import Any
 
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.apis.transactions import create_transaction_topic
-from ottla.broker.nodes import Nodes
+from ottla.broker.nodes import Nodes, may_lead
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.view import NO_LEADER
 from ottla.coordinator.classic_member import join_error
@@ -113,7 +113,8 @@ def _coordinator(services: Services, nodes: Nodes, key_type: int, key: str) -> C
         topic = services.view.topics.get(name)
         number = (services.groups if key_type == _GROUP else services.transactions).partition_for(key)
         leader = topic.partitions[number].leader if topic is not None else NO_LEADER
-        if (node := nodes.by_id.get(leader)) is not None:
+        is_led = leader != services.broker_id or may_lead(services.replicas.find(name, number))
+        if is_led and (node := nodes.by_id.get(leader)) is not None:
             return Coordinator(key=key, node_id=leader, host=node.host, port=node.port, error_message=None)
         code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, f"partition {number} of {name} has no leader now; try again"
         return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)

@@ -12,6 +12,7 @@ from ottla.cluster.controller import PARTITIONS_PER_CALL_MAX
 from ottla.cluster.view import ClusterView, PartitionView, TopicView
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.features import FEATURES
+from ottla.replica.partition import Partition
 from ottla.wire import ZERO_UUID
 from ottla.wire.messages.api_versions import (
     ApiVersion,
@@ -172,14 +173,13 @@ class _Describer:
             topic_id=topic.topic_id,
             is_internal=topic.internal,
             partitions=[
-                self._partition(number, view, number in here and here[number].offline)
-                for number, view in enumerate(topic.partitions)
+                self._partition(number, view, here.get(number)) for number, view in enumerate(topic.partitions)
             ],
             topic_authorized_operations=self._operations,
         )
 
-    def _partition(self, number: int, view: PartitionView, offline_here: bool) -> MetadataResponsePartition:
-        nodes = self._nodes.of_partition(view, offline_here=offline_here, version=self._version)
+    def _partition(self, number: int, view: PartitionView, replica: Partition | None) -> MetadataResponsePartition:
+        nodes = self._nodes.of_partition(view, replica, self._version)
         answer = MetadataResponsePartition(
             error_code=nodes.error_code,
             partition_index=number,
@@ -270,8 +270,7 @@ def _describe_partitions(
     here = services.replicas.topics.get(name.encode(), {})
     partitions = []
     for number, view in enumerate(topic.partitions[start : start + limit], start):
-        offline_here = number in here and here[number].offline
-        seen = nodes.of_partition(view, offline_here=offline_here, version=_LATEST)
+        seen = nodes.of_partition(view, here.get(number), _LATEST)
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=seen.error_code, partition_index=number, leader_id=seen.leader_id,
