@@ -15,8 +15,11 @@ from tests.unit.log.txn_fixtures import txn_batch
 from tests.unit.replica.test_replica_manager import ManagerFixture
 
 from ottla.broker.apis.produce import ProduceApi
+from ottla.broker.apis.transactions import txn_offset_commit
 from ottla.broker.transaction_checks import TransactionChecks
-from ottla.coordinator.outcome import Producer
+from ottla.coordinator.outcome import Client, Producer
+from ottla.coordinator.request_order import RequestOrder
+from ottla.coordinator.runtime import StaleConnection
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
 from ottla.net.client import Unreachable
@@ -27,6 +30,11 @@ from ottla.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
+)
+from ottla.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 
 COORDINATOR = 2
@@ -227,5 +235,105 @@ def test_questions_of_many_producers_share_a_request() -> None:
         assert answers == [{ORDERS: ErrorCode.NONE}] * 4
         sent = [[each.transactional_id for each in request.transactions] for request in coordinator.requests]
         assert sent == [["first", "a", "b"], ["b"]], "a request names an id once"
+
+    asyncio.run(run())
+
+
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+class GroupsFixture:
+    """A group coordinator that commits what it gets, and the transaction coordinator on another broker."""
+
+    def __init__(self) -> None:
+        self.coordinator = Coordinator()
+        self.committed = 0
+        self.replica = SimpleNamespace(leader_epoch=4)
+        self.services: Any = SimpleNamespace(
+            checks=TransactionChecks(self.coordinator), groups=self,
+            transactions=SimpleNamespace(partition_for=lambda name: 0),
+            replicas=SimpleNamespace(find=lambda topic, number: self.replica),
+        )  # fmt: skip
+        self.offsets_order: RequestOrder[tuple[str, str]] = RequestOrder(10)
+
+    def partition_for(self, group: str) -> int:
+        return 7
+
+    def check_connection(self, group: str, client: Client) -> None:
+        if client.connection == 1:
+            raise StaleConnection("older than the coordinator")
+
+    def run(self, group: str, operate: object, refuse: Callable[[int], Any]) -> Any:
+        self.committed += 1
+        return refuse(0)
+
+    async def commit(self, version: int, *, connection: int = 5, correlation_id: int = 1) -> ErrorCode:
+        rows = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+        request = TxnOffsetCommitRequest(
+            transactional_id="x", group_id="g", producer_id=1, producer_epoch=0,
+            topics=[TxnOffsetCommitRequestTopic(name="orders", partitions=rows)],
+        )  # fmt: skip
+        client = Client("c", "/h", version, connection, correlation_id)
+        context: Any = SimpleNamespace(version=version, client=client)
+        answer: Any = await txn_offset_commit(self.services, request, context)  # type: ignore[misc]
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+@pytest.mark.parametrize(("version", "verify_only"), [(3, True), (5, False)])
+def test_offsets_are_committed_when_the_other_coordinator_agrees(version: int, verify_only: bool) -> None:
+    async def run() -> None:
+        fixture = GroupsFixture()
+        assert await fixture.commit(version) == 0
+        ((transaction,),) = (request.transactions for request in fixture.coordinator.requests)
+        assert transaction.verify_only is verify_only
+        assert [(topic.name, topic.partitions) for topic in transaction.topics] == [("__consumer_offsets", [7])]
+        assert fixture.committed == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "answered"),
+    [
+        (3, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE),
+        (5, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (3, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+def test_offsets_that_the_other_coordinator_refuses_are_not_committed(
+    version: int, code: ErrorCode, answered: ErrorCode
+) -> None:
+    async def run() -> None:
+        fixture = GroupsFixture()
+        fixture.coordinator.codes = [code]
+        assert await fixture.commit(version) == answered
+        assert fixture.committed == 0
+
+    asyncio.run(run())
+
+
+def test_delayed_offsets_of_an_older_client_are_not_committed() -> None:
+    async def run() -> None:
+        fixture = GroupsFixture()
+        assert await fixture.commit(3, connection=6, correlation_id=9) == 0
+        assert await fixture.commit(3, connection=6, correlation_id=8) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await fixture.commit(3, connection=5) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with pytest.raises(StaleConnection):
+            await fixture.commit(3, connection=1)
+        assert fixture.committed == 1
+
+    asyncio.run(run())
+
+
+def test_marker_during_the_question_about_offsets_makes_the_client_retry() -> None:
+    async def run() -> None:
+        fixture = GroupsFixture()
+        fixture.coordinator.answering.clear()
+        commit = asyncio.ensure_future(fixture.commit(3))
+        await settle()
+        fixture.services.checks.marker_written(TopicPartition("__consumer_offsets", 7), 1)
+        fixture.coordinator.answering.set()
+        assert await commit == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert fixture.committed == 0
 
     asyncio.run(run())
