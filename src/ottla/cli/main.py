@@ -18,6 +18,7 @@ from ottla.cli.failure import FAILED, INTERRUPTED, USAGE
 
 _NOUNS = (
     "broker",
+    "cluster",
     "config",
     "consume",
     "demo",
@@ -34,6 +35,8 @@ _NOUNS = (
     "up",
     "zookeeper",
 )
+#: nouns whose module has another name
+_MODULES = {"cluster": "cluster_noun"}
 
 
 class CommandLine(click.Group):
@@ -46,7 +49,7 @@ class CommandLine(click.Group):
         known = super().get_command(ctx, cmd_name)
         if known is not None or cmd_name not in _NOUNS:
             return known
-        module = importlib.import_module(f"ottla.cli.{cmd_name}")
+        module = importlib.import_module(f"ottla.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = module.command
         return command
 

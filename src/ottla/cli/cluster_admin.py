@@ -1,0 +1,228 @@
+"""What `ottla cluster` asks a cluster, over the Kafka protocol: brokers, partitions, reassignments and elections.
+
+Works with Ottla and with Apache Kafka. Verbs import this file when they run, never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from ottla.cli.connection import Connection
+from ottla.cli.failure import Failure
+from ottla.cli.wire_client import WireClient, check, failure_of, nodes_of, shown
+from ottla.client.connection import Node
+from ottla.model.errors import ErrorCode
+from ottla.model.types import TopicPartition
+from ottla.wire import Message
+from ottla.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from ottla.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+
+#: DescribeConfigs' resource type of topics
+_TOPIC_RESOURCE = 2
+_MIN_ISR = "min.insync.replicas"
+#: topics in one DescribeConfigs
+_TOPICS_PER_REQUEST = 1000
+
+
+class Election(IntEnum):
+    """ElectLeaders' election types."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerState:
+    """A broker that is alive."""
+
+    node: Node
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The replicas of one partition."""
+
+    name: TopicPartition
+    #: None while there is no leader
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    #: replicas that a reassignment adds and removes
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def preferred(self) -> int:
+        """The first replica, which leads if it is in sync."""
+        return self.replicas[0]
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+    @property
+    def is_reassigned(self) -> bool:
+        return bool(self.adding or self.removing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """All brokers and partitions at one moment."""
+
+    cluster_id: str
+    controller_id: int | None
+    brokers: dict[int, BrokerState]
+    partitions: list[Placement]
+
+    @property
+    def topics(self) -> set[str]:
+        return {each.name.topic for each in self.partitions}
+
+
+class ClusterAdmin:
+    """Requests about a cluster as a whole. Every error leaves as a `Failure`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.client = WireClient(connection)
+        self._timeout_ms = int(connection.timeout_s * 1000)
+
+    def close(self) -> None:
+        self.client.close()
+
+    # Reading
+
+    def state(self) -> ClusterState:
+        """Return all brokers and partitions, with the reassignments that are in progress."""
+        metadata = self.client.metadata()
+        ongoing = self._reassignments(self._controller(metadata)) if len(metadata.brokers) > 1 else {}
+        partitions = []
+        for topic in sorted(metadata.topics, key=lambda row: row.name or ""):
+            for row in sorted(topic.partitions, key=lambda row: row.partition_index):
+                name = TopicPartition(topic.name or "", row.partition_index)
+                adding, removing = ongoing.get(name, ((), ()))
+                partitions.append(
+                    Placement(
+                        name=name,
+                        leader=row.leader_id if row.leader_id >= 0 else None,
+                        replicas=tuple(row.replica_nodes),
+                        isr=tuple(row.isr_nodes),
+                        adding=adding,
+                        removing=removing,
+                    )
+                )
+        nodes = nodes_of(metadata)
+        return ClusterState(
+            cluster_id=metadata.cluster_id or "",
+            controller_id=metadata.controller_id if metadata.controller_id >= 0 else None,
+            brokers={
+                row.node_id: BrokerState(node=nodes[row.node_id], rack=row.rack)
+                for row in sorted(metadata.brokers, key=lambda row: row.node_id)
+            },
+            partitions=partitions,
+        )
+
+    def min_isr(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return min.insync.replicas of these topics; a topic that was deleted meanwhile is absent."""
+        found = {}
+        names = sorted(set(topics))
+        for start in range(0, len(names), _TOPICS_PER_REQUEST):
+            resources = [
+                DescribeConfigsResource(
+                    resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=[_MIN_ISR]
+                )
+                for name in names[start : start + _TOPICS_PER_REQUEST]
+            ]
+            for row in self.client.ask_any(DescribeConfigsRequest(resources=resources)).results:
+                for config in row.configs:
+                    if row.error_code == 0 and config.name == _MIN_ISR and config.value is not None:
+                        found[row.resource_name] = int(config.value)
+        return found
+
+    def reassigned(self) -> set[TopicPartition]:
+        """Return the partitions whose reassignment is in progress."""
+        return set(self._reassignments(self._controller(self.client.metadata([]))))
+
+    def _reassignments(self, node: Node) -> dict[TopicPartition, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Return the added and the removed replicas of each partition that is reassigned."""
+        reply = self.client.ask(node, ListPartitionReassignmentsRequest(timeout=self._timeout_ms, topics=None))
+        check(reply.error_code, "reassignments", reply.error_message)
+        return {
+            TopicPartition(topic.name, row.partition_index): (tuple(row.adding_replicas), tuple(row.removing_replicas))
+            for topic in reply.topics
+            for row in topic.partitions
+        }
+
+    def _controller(self, metadata: Any) -> Node:
+        nodes = nodes_of(metadata)
+        # All brokers of Ottla, and of Kafka without ZooKeeper, accept requests for the controller.
+        return nodes.get(metadata.controller_id) or min(nodes.values())
+
+    # Changing
+
+    def _ask_controller(self, request: Message) -> Any:
+        return self.client.ask(self._controller(self.client.metadata([])), request)
+
+    def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, Failure | None]:  # fmt: skip
+        """Start to move the replicas of these partitions; None cancels the move. Return what became of each."""
+        topics = [
+            ReassignableTopic(
+                name=topic,
+                partitions=[
+                    ReassignablePartition(
+                        partition_index=name.partition, replicas=None if (to := targets[name]) is None else list(to)
+                    )
+                    for name in names
+                ],
+            )
+            for topic, names in _by_topic(targets).items()
+        ]
+        reply = self._ask_controller(AlterPartitionReassignmentsRequest(timeout=self._timeout_ms, topics=topics))
+        check(reply.error_code, "reassignment", reply.error_message)
+        return {
+            (name := TopicPartition(topic.name, row.partition_index)): _failure(row, name)
+            for topic in reply.responses
+            for row in topic.partitions
+        }
+
+    def elect(self, kind: Election, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Failure | None]:
+        """Elect the leaders of these partitions. Return what became of each; no need for an election is no failure."""
+        names = list(partitions)
+        if not names:
+            return {}
+        topics = [
+            TopicPartitions(topic=topic, partitions=[name.partition for name in rows])
+            for topic, rows in _by_topic(names).items()
+        ]
+        request = ElectLeadersRequest(election_type=kind, topic_partitions=topics, timeout=self._timeout_ms)
+        reply = self._ask_controller(request)
+        check(reply.error_code, "election")
+        return {
+            (name := TopicPartition(topic.topic, row.partition_id)): _failure(row, name)
+            for topic in reply.replica_election_results
+            for row in topic.partition_result
+        }
+
+
+def _failure(row: Any, name: TopicPartition) -> Failure | None:
+    if row.error_code in (0, ErrorCode.ELECTION_NOT_NEEDED):
+        return None
+    return failure_of(row.error_code, f"partition {name.partition} of topic {shown(name.topic)}", row.error_message)
+
+
+def _by_topic(names: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    topics: dict[str, list[TopicPartition]] = {}
+    for name in names:
+        topics.setdefault(name.topic, []).append(name)
+    return topics

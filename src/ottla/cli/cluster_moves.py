@@ -1,0 +1,362 @@
+"""`ottla cluster reassign`, `balance`, `add` and `decommission`: move replicas between brokers.
+
+Each verb makes a plan, shows it, and executes it in batches: the next batch starts when the partitions of the one
+before have all their new replicas in sync. Nothing is kept on this machine: after Ctrl-C the batch that has started
+goes on in the cluster, and the verb can be run again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ottla.cli.cluster_status import fail_with, opened
+from ottla.cli.connection import Connection, connection_options
+from ottla.cli.failure import Failure, NotFound
+from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data
+from ottla.model.types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster_admin import ClusterAdmin, ClusterState
+    from ottla.cluster.placement import Move
+    from ottla.cluster.view import ClusterView
+
+_POLL_S = 0.3
+_BATCH_DEFAULT = 50
+
+_PLAN_COLUMNS = (
+    Column("TOPIC", "topic_name"),
+    Column("PARTITION", "partition_id"),
+    Column("REPLICAS", "replicas"),
+    Column("NEW-REPLICAS", "new_replicas"),
+    Column("COPIED-TO", "adding"),
+)
+_ONGOING_COLUMNS = (
+    Column("TOPIC", "topic_name"),
+    Column("PARTITION", "partition_id"),
+    Column("REPLICAS", "replicas"),
+    Column("ISR", "isr"),
+    Column("ADDING", "adding"),
+    Column("REMOVING", "removing"),
+)
+_ARGUMENT = re.compile(r"(?P<topic>[^:=]+):(?P<partition>[0-9]{1,9})(?:=(?P<replicas>[0-9]+(?:,[0-9]+)*))?")
+
+#: the replicas of a partition; None where the argument names none
+Targets = dict[TopicPartition, tuple[int, ...] | None]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _execution_options(function: _Function) -> _Function:
+    """Add --dry-run, --no-wait and --batch, and the options of every verb."""
+    for option in reversed(
+        (
+            click.option("--dry-run", is_flag=True, help="Show the plan; change nothing."),
+            click.option("--no-wait", is_flag=True, help="Start all moves and end; do not wait for them."),
+            click.option(
+                "--batch", metavar="N", type=click.IntRange(min=1), default=_BATCH_DEFAULT, show_default=True,
+                help="Partitions that move at the same time.",
+            ),
+            connection_options,
+            output_option(TABLE, JSON, YAML),
+        )
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def parse_targets(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> Targets:
+    """Return the partitions and replicas of arguments TOPIC:PARTITION=BROKER,BROKER. A click callback."""
+    targets: Targets = {}
+    for text in texts:
+        match = _ARGUMENT.fullmatch(text)
+        if match is None:
+            raise click.BadParameter(f"{text!r} is not of the form TOPIC:PARTITION=BROKER,BROKER", ctx, parameter)
+        replicas = match["replicas"]
+        name = TopicPartition(match["topic"], int(match["partition"]))
+        targets[name] = tuple(map(int, replicas.split(","))) if replicas else None
+    return targets
+
+
+def parse_file(text: str) -> Targets:
+    """Return the moves of a file of kafka-reassign-partitions. Raise ValueError if it has another form."""
+    try:
+        rows = json.loads(text)["partitions"]
+        return {TopicPartition(str(r["topic"]), int(r["partition"])): tuple(map(int, r["replicas"])) for r in rows}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f'it is not of the form {{"partitions": [{{"topic": ..., "partition": ..., "replicas": [...]}}]}} ({error})'
+        ) from None
+
+
+@click.command("reassign")
+@click.argument("targets", metavar="[TOPIC:PARTITION=BROKER,...]...", nargs=-1, callback=parse_targets)
+@click.option(
+    "--file", metavar="FILE", type=click.File(), help="Read the moves from a file of kafka-reassign-partitions."
+)
+@click.option("--cancel", is_flag=True, help="Cancel the moves of TOPIC:PARTITION, or all that are in progress.")
+@_execution_options
+def reassign(
+    targets: Targets, file: Any, cancel: bool, dry_run: bool, no_wait: bool, batch: int, connection: Connection,
+    output: str,
+) -> None:  # fmt: skip
+    """Move the replicas of partitions to these brokers; the first one is the preferred leader.
+
+    Without arguments, list the moves that are in progress.
+    """
+    if file is not None:
+        try:
+            targets |= parse_file(file.read())
+        except ValueError as error:
+            raise Failure(f"{file.name}: {error}") from None
+    with opened(connection) as admin:
+        state = admin.state()
+        if cancel:
+            _cancel(admin, state, targets, dry_run=dry_run, output=output)
+        elif targets:
+            moves = _explicit_moves(state, targets)
+            _execute(admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, output=output)
+        else:
+            _print_ongoing(state, output)
+
+
+@click.command("balance")
+@_execution_options
+def balance(dry_run: bool, no_wait: bool, batch: int, connection: Connection, output: str) -> None:
+    """Spread replicas and leaders evenly over the brokers, with as few moves as possible.
+
+    Afterwards brokers differ by one replica and one preferred leader at most, and racks hold as many different
+    replicas of a partition as before.
+    """
+    from ottla.cluster.placement import plan_balance
+
+    with opened(connection) as admin:
+        moves = plan_balance(to_view(admin.state()))
+        _execute(admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, output=output)
+
+
+@click.command("add")
+@click.argument("ids", metavar="BROKER...", nargs=-1, required=True, type=click.IntRange(min=0))
+@_execution_options
+def add(ids: tuple[int, ...], dry_run: bool, no_wait: bool, batch: int, connection: Connection, output: str) -> None:
+    """Move a fair share of the replicas to new brokers. No replica moves between the other brokers.
+
+    Start the brokers first: `ottla broker --id N -X zookeeper.connect=...`.
+    """
+    from ottla.cluster.placement import plan_balance
+
+    with opened(connection) as admin:
+        state = admin.state()
+        for number in ids:
+            if number not in state.brokers:
+                raise NotFound(
+                    f"broker {number} is not in the cluster; start it with 'ottla broker --id {number} "
+                    "-X zookeeper.connect=HOST:PORT/PATH'"
+                )
+        moves = [move for move in plan_balance(to_view(state)) if set(move.added) & set(ids)]
+        _execute(admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, output=output)
+
+
+@click.command("decommission")
+@click.argument("ids", metavar="BROKER...", nargs=-1, required=True, type=click.IntRange(min=0))
+@_execution_options
+def decommission(
+    ids: tuple[int, ...], dry_run: bool, no_wait: bool, batch: int, connection: Connection, output: str
+) -> None:
+    """Move all replicas of brokers to the others. Then the brokers can be stopped for good.
+
+    Also replaces the replicas of brokers that do not run. No other replica moves.
+    """
+    from ottla.cluster.placement import plan_decommission
+    from ottla.model.errors import KafkaError
+
+    with opened(connection) as admin:
+        state = admin.state()
+        _check_leaving(state, ids)
+        try:
+            moves = plan_decommission(to_view(state), ids)
+        except KafkaError as error:
+            raise Failure(f"{error}; start more brokers first, or delete the topic") from None
+        _execute(admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, output=output)
+        if not dry_run and not no_wait:
+            names = ", ".join(map(str, ids))
+            click.echo(f"no replicas are left on broker {names}; it can be stopped", err=True)
+
+
+def _check_leaving(state: ClusterState, ids: Sequence[int]) -> None:
+    """Raise a Failure if a broker does not exist, or its replicas are just being moved."""
+    for number in ids:
+        if number not in state.brokers and not any(number in each.replicas for each in state.partitions):
+            raise NotFound(f"broker {number} is not in the cluster and has no replicas; see 'ottla cluster brokers'")
+    for each in state.partitions:
+        if each.is_reassigned and set(each.replicas) & set(ids):
+            raise Failure(
+                f"partition {each.name.partition} of topic {each.name.topic} is just being moved; wait until "
+                "'ottla cluster reassign' shows no moves, then run this again"
+            )
+
+
+def to_view(state: ClusterState) -> ClusterView:
+    """Return the state in the form that plans are made from."""
+    from ottla.cluster.view import NO_LEADER, BrokerView, ClusterView, PartitionView, TopicView
+    from ottla.model.types import Endpoint
+
+    view = ClusterView()
+    for number, broker in state.brokers.items():
+        endpoint = Endpoint("PLAINTEXT", broker.node.host, broker.node.port)
+        view.brokers[number] = BrokerView(
+            broker_id=number, epoch=0, endpoints=(endpoint,), rack=broker.rack, incarnation=b""
+        )
+    topics: dict[str, list[PartitionView]] = {}
+    for each in state.partitions:
+        partition = PartitionView(
+            leader=NO_LEADER if each.leader is None else each.leader, leader_epoch=0, replicas=each.replicas,
+            isr=each.isr, adding=each.adding, removing=each.removing,
+        )  # fmt: skip
+        topics.setdefault(each.name.topic, []).append(partition)
+    for name, partitions in topics.items():
+        view.topics[name] = TopicView(name=name, topic_id=bytes(16), partitions=tuple(partitions))
+    return view
+
+
+def _explicit_moves(state: ClusterState, targets: Mapping[TopicPartition, tuple[int, ...] | None]) -> list[Move]:
+    """Return the moves to these replicas. Raise a Failure if one names no replicas or an unknown partition."""
+    from ottla.cluster.placement import Move
+
+    replicas = {each.name: each.replicas for each in state.partitions}
+    moves = []
+    for name, target in targets.items():
+        if name not in replicas:
+            raise _unknown(name)
+        if target is None:
+            raise click.UsageError(f"{name.topic}:{name.partition} names no brokers; add =BROKER,BROKER, or --cancel")
+        if target != replicas[name]:
+            moves.append(Move(name, replicas[name], target))
+    return moves
+
+
+def _unknown(name: TopicPartition) -> NotFound:
+    return NotFound(f"partition {name.partition} of topic {name.topic} does not exist; see 'ottla topic list'")
+
+
+def _print_ongoing(state: ClusterState, output: str) -> None:
+    rows = [
+        {
+            "topic_name": each.name.topic,
+            "partition_id": each.name.partition,
+            "replicas": list(each.replicas),
+            "isr": list(each.isr),
+            "adding": list(each.adding),
+            "removing": list(each.removing),
+        }
+        for each in state.partitions
+        if each.is_reassigned
+    ]
+    if output != TABLE:
+        print_data(rows, output)
+    elif rows:
+        click.echo(format_table(_ONGOING_COLUMNS, rows))
+    else:
+        click.echo("no moves are in progress")
+
+
+def _cancel(
+    admin: ClusterAdmin, state: ClusterState, names: Iterable[TopicPartition], *, dry_run: bool, output: str
+) -> None:
+    """Cancel the moves of these partitions, or all."""
+    ongoing = [each.name for each in state.partitions if each.is_reassigned]
+    wanted = list(names) or ongoing
+    outcome = admin.reassign(dict.fromkeys(wanted)) if wanted and not dry_run else {}
+    cancelled = [name for name in wanted if outcome.get(name) is None]
+    rows = [{"topic_name": name.topic, "partition_id": name.partition, "status": "cancelled"} for name in cancelled]
+    if output != TABLE:
+        print_data(rows, output)
+    else:
+        click.echo(f"{len(cancelled)} moves {'would be' if dry_run else 'were'} cancelled")
+    fail_with([failure for failure in outcome.values() if failure is not None])
+
+
+# Execution
+
+
+def _execute(
+    admin: ClusterAdmin, moves: Sequence[Move], *, dry_run: bool, no_wait: bool, batch: int, output: str
+) -> None:
+    """Show the plan and execute it. Raise a Failure if a move is refused or does not end as planned."""
+    if output == TABLE:
+        _print_plan(moves)
+    failures: dict[TopicPartition, Failure] = {}
+    if moves and not dry_run:
+        size = len(moves) if no_wait else batch
+        for start in range(0, len(moves), size):
+            part = moves[start : start + size]
+            outcome = admin.reassign({move.partition: move.new for move in part})
+            failures |= {name: failure for name, failure in outcome.items() if failure is not None}
+            if not no_wait:
+                _wait(admin, [move.partition for move in part if move.partition not in failures], start, len(moves))
+        if not no_wait:
+            failures |= _finish(admin, [move for move in moves if move.partition not in failures])
+    if output != TABLE:
+        status = "planned" if dry_run else "started" if no_wait else "complete"
+        print_data([_plan_row(m) | {"status": "failed" if m.partition in failures else status} for m in moves], output)
+    fail_with(list(failures.values()))
+
+
+def _print_plan(moves: Sequence[Move]) -> None:
+    if not moves:
+        click.echo("nothing to move")
+        return
+    click.echo(format_table(_PLAN_COLUMNS, [_plan_row(move) for move in moves]))
+    click.echo(f"{len(moves)} partitions change, {sum(len(move.added) for move in moves)} replicas are copied")
+
+
+def _plan_row(move: Move) -> dict[str, Any]:
+    return {
+        "topic_name": move.partition.topic,
+        "partition_id": move.partition.partition,
+        "replicas": list(move.old),
+        "new_replicas": list(move.new),
+        "adding": list(move.added),
+    }
+
+
+def _wait(admin: ClusterAdmin, names: Sequence[TopicPartition], before: int, total: int) -> None:
+    """Return when none of these partitions is being moved. Print the progress to standard error."""
+    shown = -1
+    try:
+        while True:
+            left = len(admin.reassigned().intersection(names))
+            done = before + len(names) - left
+            if done != shown:
+                shown = done
+                click.echo(f"{done} of {total} partitions moved", err=True)
+            if not left:
+                return
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        click.echo(
+            "interrupted; moves that have started go on: see 'ottla cluster reassign', or stop them with --cancel",
+            file=sys.stderr,
+        )
+        raise
+
+
+def _finish(admin: ClusterAdmin, moves: Sequence[Move]) -> dict[TopicPartition, Failure]:
+    """Let the preferred replicas of the moved partitions lead. Return the moves that did not end as planned."""
+    from ottla.cli.cluster_admin import Election
+
+    admin.elect(Election.PREFERRED, [move.partition for move in moves])
+    replicas = {each.name: each.replicas for each in admin.state().partitions}
+    return {
+        move.partition: Failure(
+            f"partition {move.partition.partition} of topic {move.partition.topic} has other replicas than planned: "
+            "the move was cancelled or replaced; run this again"
+        )
+        for move in moves
+        if replicas.get(move.partition, move.new) != move.new
+    }

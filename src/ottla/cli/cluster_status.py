@@ -1,0 +1,270 @@
+"""`ottla cluster status`, `brokers` and `elect`: the state of a cluster, its brokers, and elections of leaders."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla.cli.connection import Connection, connection_options
+from ottla.cli.failure import NOT_HEALTHY, Failure, NotFound
+from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data, print_rows
+from ottla.cli.topic_name import TOPIC_NAME
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster_admin import ClusterAdmin, ClusterState, Placement
+
+#: partitions that the table of `status` shows
+_SHOWN_MAX = 20
+_POLL_S = 0.2
+
+_STATUS_ROWS = (
+    ("CLUSTER", "cluster_id"),
+    ("CONTROLLER", "controller_id"),
+    ("BROKERS", "brokers"),
+    ("TOPICS", "topics"),
+    ("PARTITIONS", "partitions"),
+    ("OFFLINE", "offline_partitions"),
+    ("UNDER-MIN-ISR", "under_min_isr_partitions"),
+    ("UNDER-REPLICATED", "under_replicated_partitions"),
+    ("REASSIGNING", "reassigning_partitions"),
+    ("NOT-PREFERRED-LEADER", "not_preferred_leaders"),
+    ("HEALTHY", "healthy"),
+)
+_PROBLEM_COLUMNS = (
+    Column("TOPIC", "topic_name"),
+    Column("PARTITION", "partition_id"),
+    Column("LEADER", "leader"),
+    Column("REPLICAS", "replicas"),
+    Column("ISR", "isr"),
+    Column("PROBLEM", "problem"),
+)
+_BROKER_COLUMNS = (
+    Column("ID", "broker_id"),
+    Column("HOST", "host"),
+    Column("PORT", "port"),
+    Column("RACK", "rack"),
+    Column("CONTROLLER", "controller"),
+    Column("LEADERS", "leaders"),
+    Column("PREFERRED", "preferred_leaders"),
+    Column("REPLICAS", "replicas"),
+    Column("IN-SYNC", "in_sync_replicas"),
+)
+_ELECTION_COLUMNS = (
+    Column("TOPIC", "topic_name"),
+    Column("PARTITION", "partition_id"),
+    Column("LEADER", "leader"),
+    Column("NEW-LEADER", "new_leader"),
+    Column("ISR", "isr"),
+)
+
+
+@contextmanager
+def opened(connection: Connection) -> Iterator[ClusterAdmin]:
+    """Connect to the cluster, and close the connections at the end of the block."""
+    from ottla.cli.cluster_admin import ClusterAdmin
+
+    admin = ClusterAdmin(connection)
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+@click.command("status")
+@click.option("--wait", is_flag=True, help="Wait until the cluster is healthy, for at most --timeout.")
+@connection_options
+@output_option(TABLE, JSON, YAML)
+def status(wait: bool, connection: Connection, output: str) -> None:
+    """Show whether the cluster is healthy, and which partitions have a problem.
+
+    A cluster is healthy if it has a controller, every partition has a leader, and all replicas are in sync. The exit
+    code is 4 if it is not.
+    """
+    with opened(connection) as admin:
+        deadline = time.monotonic() + connection.timeout_s
+        while True:
+            summary = describe_status(admin.state(), admin.min_isr)
+            if summary["healthy"] or not wait or time.monotonic() + _POLL_S >= deadline:
+                break
+            time.sleep(_POLL_S)
+    if output == TABLE:
+        _print_status(summary)
+    else:
+        print_data(summary, output)
+    if not summary["healthy"]:
+        sys.exit(NOT_HEALTHY)
+
+
+def describe_status(state: ClusterState, min_isr: Callable[[set[str]], dict[str, int]]) -> dict[str, Any]:
+    """Return the figures of the cluster, and a row for each partition with a problem.
+
+    ``min_isr`` returns min.insync.replicas of topics; it is asked only about topics with missing replicas.
+    """
+    missing = [each for each in state.partitions if each.is_under_replicated]
+    limits = min_isr({each.name.topic for each in missing}) if missing else {}
+    problems = []
+    for each in state.partitions:
+        problem = _problem(each, limits.get(each.name.topic, 1))
+        if problem:
+            problems.append({**_partition_row(each), "problem": problem})
+    counts = Counter(row["problem"] for row in problems)
+    return {
+        "cluster_id": state.cluster_id,
+        "controller_id": state.controller_id,
+        "brokers": len(state.brokers),
+        "topics": len(state.topics),
+        "partitions": len(state.partitions),
+        "offline_partitions": counts["no leader"],
+        "under_min_isr_partitions": counts["under min.insync.replicas"],
+        "under_replicated_partitions": len(missing),
+        "reassigning_partitions": sum(each.is_reassigned for each in state.partitions),
+        "not_preferred_leaders": sum(each.leader not in (None, each.preferred) for each in state.partitions),
+        "healthy": state.controller_id is not None and not problems,
+        "problems": problems,
+    }
+
+
+def _problem(each: Placement, min_isr: int) -> str | None:
+    if each.leader is None:
+        return "no leader"
+    if len(each.isr) < min(min_isr, len(each.replicas)):
+        return "under min.insync.replicas"
+    if each.is_under_replicated:
+        return "replicas added" if each.adding else "replicas not in sync"
+    return None
+
+
+def _partition_row(each: Placement) -> dict[str, Any]:
+    return {
+        "topic_name": each.name.topic,
+        "partition_id": each.name.partition,
+        "leader": each.leader,
+        "replicas": list(each.replicas),
+        "isr": list(each.isr),
+    }
+
+
+def _print_status(summary: dict[str, Any]) -> None:
+    width = max(len(heading) for heading, _ in _STATUS_ROWS)
+    for heading, field in _STATUS_ROWS:
+        value = summary[field]
+        text = ("yes" if value else "no") if isinstance(value, bool) else "none" if value is None else value
+        click.echo(f"{heading.ljust(width)}  {text}")
+    problems = summary["problems"]
+    if problems:
+        click.echo()
+        click.echo(format_table(_PROBLEM_COLUMNS, problems[:_SHOWN_MAX]))
+        if len(problems) > _SHOWN_MAX:
+            click.echo(f"and {len(problems) - _SHOWN_MAX} more; -o json shows all")
+
+
+@click.command("brokers")
+@connection_options
+@output_option()
+def brokers(connection: Connection, output: str) -> None:
+    """List the brokers that are alive, with their leaders and replicas.
+
+    PREFERRED counts the partitions of which the broker is the first replica, IN-SYNC its replicas that are in sync.
+    """
+    with opened(connection) as admin:
+        state = admin.state()
+    leaders = Counter(each.leader for each in state.partitions)
+    preferred = Counter(each.preferred for each in state.partitions)
+    replicas = Counter(number for each in state.partitions for number in each.replicas)
+    in_sync = Counter(number for each in state.partitions for number in each.isr)
+    rows = [
+        {
+            "broker_id": number,
+            "host": broker.node.host,
+            "port": broker.node.port,
+            "rack": broker.rack,
+            "controller": number == state.controller_id,
+            "leaders": leaders[number],
+            "preferred_leaders": preferred[number],
+            "replicas": replicas[number],
+            "in_sync_replicas": in_sync[number],
+        }
+        for number, broker in state.brokers.items()
+    ]
+    print_rows(rows, _BROKER_COLUMNS, output, "broker_id")
+    missing = sorted(number for number in replicas if number not in state.brokers)
+    if missing and output == TABLE:
+        click.echo(f"brokers with replicas that do not run: {', '.join(map(str, missing))}", err=True)
+
+
+@click.command("elect")
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1, type=TOPIC_NAME)
+@click.option(
+    "--partition", "-p", "numbers", metavar="N", type=click.IntRange(min=0), multiple=True,
+    help="Only this partition of the topics. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--unclean", is_flag=True,
+    help="Elect a replica that is not in sync where there is no leader. Committed records may be lost.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show the elections; change nothing.")
+@connection_options
+@output_option(TABLE, JSON, YAML)
+def elect(
+    topics: tuple[str, ...], numbers: tuple[int, ...], unclean: bool, dry_run: bool, connection: Connection, output: str
+) -> None:
+    """Let the preferred replicas lead: the first ones of the partitions, if they are in sync.
+
+    Applies to all topics, or to the given ones. An unclean election needs the names of topics.
+    """
+    from ottla.cli.cluster_admin import Election
+
+    if unclean and not topics:
+        raise click.UsageError("--unclean needs the names of topics, because committed records may be lost")
+    with opened(connection) as admin:
+        wanted = [
+            each
+            for each in select(admin.state(), topics)
+            if (not numbers or each.name.partition in numbers) and _needs_election(each, unclean=unclean)
+        ]
+        rows = [
+            {**_partition_row(each), "new_leader": None if unclean else each.preferred} for each in wanted
+        ]  # fmt: skip
+        failures: list[Failure] = []
+        if not dry_run:
+            kind = Election.UNCLEAN if unclean else Election.PREFERRED
+            outcome = admin.elect(kind, [each.name for each in wanted])
+            failures = [failure for failure in outcome.values() if failure is not None]
+            after = {each.name: each.leader for each in admin.state().partitions}
+            for row, each in zip(rows, wanted, strict=True):
+                row["new_leader"] = after.get(each.name)
+    if output != TABLE:
+        print_data(rows, output)
+    elif rows:
+        click.echo(format_table(_ELECTION_COLUMNS, rows))
+    else:
+        click.echo("no election is needed")
+    fail_with(failures)
+
+
+def _needs_election(each: Placement, *, unclean: bool) -> bool:
+    if unclean:
+        return each.leader is None
+    return each.leader != each.preferred and each.preferred in each.isr
+
+
+def select(state: ClusterState, topics: Sequence[str]) -> list[Placement]:
+    """Return the partitions of these topics, or all without names. Raise NotFound if a topic does not exist."""
+    for name in topics:
+        if name not in state.topics:
+            raise NotFound(f"topic {name} does not exist; see 'ottla topic list'")
+    return [each for each in state.partitions if not topics or each.name.topic in topics]
+
+
+def fail_with(failures: Sequence[Failure]) -> None:
+    """Print each failure, and end with the exit code of the first one."""
+    for failure in failures:
+        failure.show()
+    if failures:
+        sys.exit(failures[0].exit_code)

@@ -1,0 +1,110 @@
+"""`ottla cluster` with three brokers as processes: state, elections, and moves of replicas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ottla.cli.cluster_noun import command
+from ottla.testing import ClusterProcess
+from ottla.testing.process import BrokerProcess
+
+pytestmark = pytest.mark.broker
+
+_DEADLINE_S = 60.0
+
+
+def run(cluster: ClusterProcess, *words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(command, [*words, "-b", cluster.bootstrap, "--timeout", str(_DEADLINE_S)])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def run_json(cluster: ClusterProcess, *words: str, code: int = 0) -> Any:
+    return json.loads(run(cluster, *words, "-o", "json", code=code).stdout)
+
+
+def create(cluster: ClusterProcess, topic: str, assignment: list[list[int]]) -> None:
+    """Create a topic with these replicas and ten records in each partition."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    new = NewTopic(topic, len(assignment), replica_assignment=assignment)
+    admin.create_topics([new])[topic].result(_DEADLINE_S)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    for number in range(len(assignment)):
+        for _ in range(10):
+            producer.produce(topic, b"v", partition=number)
+    assert producer.flush(_DEADLINE_S) == 0
+
+
+def replicas(cluster: ClusterProcess, topic: str) -> list[list[int]]:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    found = admin.list_topics(topic, timeout=_DEADLINE_S).topics[topic].partitions
+    return [list(found[number].replicas) for number in sorted(found)]
+
+
+def test_status_waits_for_brokers_and_elect_brings_leaders_back(ottla_cluster: ClusterProcess) -> None:
+    create(ottla_cluster, "elected", [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+    healthy = run_json(ottla_cluster, "status", "--wait")
+    assert healthy["healthy"] and healthy["brokers"] == 3 and healthy["controller_id"] in (1, 2, 3)
+    assert "no election is needed" in run(ottla_cluster, "elect", "elected").output
+
+    ottla_cluster.brokers[1].stop()
+    ill = run_json(ottla_cluster, "status", code=4)
+    assert {row["problem"] for row in ill["problems"]} == {"replicas not in sync"}
+    assert "HEALTHY               no" in run(ottla_cluster, "status", code=4).output
+    result = run(ottla_cluster, "brokers")
+    assert "brokers with replicas that do not run: 1" in result.output
+    ottla_cluster.brokers[1].launch()
+    assert run_json(ottla_cluster, "status", "--wait")["not_preferred_leaders"] >= 1
+
+    planned = run_json(ottla_cluster, "elect", "elected", "--dry-run")
+    assert [(row["partition_id"], row["new_leader"]) for row in planned] == [(0, 1)]
+    assert planned == run_json(ottla_cluster, "elect", "elected")
+    assert "no election is needed" in run(ottla_cluster, "elect", "elected").output
+    rows = {row["broker_id"]: row for row in run_json(ottla_cluster, "brokers")}
+    assert rows.keys() == {1, 2, 3} and all(row["leaders"] for row in rows.values())
+    assert "does not exist" in run(ottla_cluster, "elect", "unknown", code=3).output
+
+
+def test_replicas_move_to_named_brokers(ottla_cluster: ClusterProcess) -> None:
+    create(ottla_cluster, "moved", [[1, 2], [1, 2]])
+    before = run_json(ottla_cluster, "reassign", "moved:0=3,1", "--dry-run")
+    assert [(row["adding"], row["status"]) for row in before] == [([3], "planned")]
+    assert replicas(ottla_cluster, "moved") == [[1, 2], [1, 2]]
+    result = run(ottla_cluster, "reassign", "moved:0=3,1")
+    assert "1 partitions change, 1 replicas are copied" in result.output
+    assert "1 of 1 partitions moved" in result.output
+    assert replicas(ottla_cluster, "moved") == [[3, 1], [1, 2]]
+    assert "no moves are in progress" in run(ottla_cluster, "reassign").output
+    assert "does not exist" in run(ottla_cluster, "reassign", "moved:9=1", code=3).output
+    assert "INVALID_REPLICA_ASSIGNMENT" in run(ottla_cluster, "reassign", "moved:0=3,9", code=1).output
+
+
+def test_balance_add_and_decommission_move_few_replicas(ottla_cluster: ClusterProcess, tmp_path: Path) -> None:
+    create(ottla_cluster, "uneven", [[1, 2]] * 6)
+    planned = run_json(ottla_cluster, "balance", "--dry-run")
+    assert planned == [row | {"status": "planned"} for row in run_json(ottla_cluster, "balance", "--batch", "2")]
+    assert "nothing to move" in run(ottla_cluster, "balance").output
+    counts = {row["broker_id"]: row["replicas"] for row in run_json(ottla_cluster, "brokers")}
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+    assert "broker 4 is not in the cluster; start it" in run(ottla_cluster, "add", "4", code=3).output
+    settings = {"zookeeper.connect": ottla_cluster.connect, "broker.id": "4"}
+    with BrokerProcess.start(data=tmp_path / "broker-4", settings=settings):
+        moves = run_json(ottla_cluster, "add", "4")
+        assert moves and all(4 in row["adding"] and row["status"] == "complete" for row in moves)
+        counts = {row["broker_id"]: row["replicas"] for row in run_json(ottla_cluster, "brokers")}
+        assert len(moves) == counts[4] >= 2
+        moves = run_json(ottla_cluster, "decommission", "4")
+        assert len(moves) == counts[4]
+        counts = {row["broker_id"]: row["replicas"] for row in run_json(ottla_cluster, "brokers")}
+        assert counts[4] == 0
+    assert "is not in the cluster" in run(ottla_cluster, "decommission", "4", code=3).output
+    create(ottla_cluster, "everywhere", [[1, 2, 3]])
+    assert "only 2 brokers would remain" in run(ottla_cluster, "decommission", "3", code=1).output
