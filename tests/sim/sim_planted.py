@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sim_log import LogWorld
+from sim_planted_cluster import CLUSTER_PLANTED, Replace
 from sim_world import World
 
 import ottla.coordinator.transaction as transaction_module
@@ -33,8 +34,6 @@ from ottla.model.errors import InvalidProducerEpoch, KafkaError
 from ottla.net.server import Server
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition, Until
-
-Replace = Callable[[Any, str, Any], None]
 
 
 def acknowledge_before_sync(replace: Replace) -> None:
@@ -242,7 +241,7 @@ PLANTED: dict[str, Callable[[Replace], None]] = {
         fenced_producer_is_accepted,
         old_generation_is_accepted,
     )
-}
+} | CLUSTER_PLANTED
 
 
 #: the bugs that the simulation of one log finds; a single broker never truncates
@@ -272,7 +271,10 @@ def find(name: str, seeds: range) -> tuple[int, str] | None:
     """Run seeds with the bug. Return the first seed with a violation, and its name; None if there is none."""
     with Planted(name):
         for seed in seeds:
-            violations = LogWorld(seed).run() if name in OF_ONE_LOG else World(seed).run().violations
+            if name in OF_ONE_LOG:
+                violations = LogWorld(seed).run()
+            else:
+                violations = World(seed, brokers=3 if name in CLUSTER_PLANTED else 1).run().violations
             if violations:
                 return seed, next(iter(violations))
     return None

@@ -82,6 +82,7 @@ def test_different_seeds_give_different_runs() -> None:
 
 @pytest.mark.parametrize("name", [
     "acknowledge-before-sync", "sync-covers-truncated-bytes", "recovery-forgets-producers", "high-watermark-moves-back",
+    "acknowledge-before-followers-sync", "high-watermark-moves-back-in-election",
 ])  # fmt: skip
 def test_planted_bug_is_found(name: str) -> None:
     """Some of the bugs that are found soon; `make sim-planted` plants all of them."""
