@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.peer_requests import PeerRequests
@@ -20,23 +20,36 @@ from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.coordinator.journal import JOURNAL_TOPIC, Rebalance, journal_key
 from ottla.coordinator.outcome import CoordinatorContext
 from ottla.coordinator.remote_markers import RemoteMarkers
+from ottla.coordinator.runtime import java_hash
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.env.tasks import Tasks
-from ottla.model.errors import KafkaError
+from ottla.model.errors import KafkaError, NotLeaderOrFollower
 from ottla.model.records import Record, build_batch
 from ottla.net.client import BrokerClients
-from ottla.replica.partition import Partition
+from ottla.replica.partition import Partition, Role
 
 log = logging.getLogger(__name__)
 
 #: entries that wait for the creation of the journal's topic; that takes milliseconds, so more mean that it failed
 _JOURNAL_WAITING_MAX = 1000
+_JOURNAL_PARTITIONS = 16
 _JOURNAL_CONFIG = {
     "cleanup.policy": "compact,delete",
     "retention.ms": str(30 * 24 * 3_600_000),
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
+
+
+def journal_partition(partitions: Mapping[int, Partition], group_id: str) -> Partition:
+    """Return the partition in which this broker notes the rebalances of a group: always one that it leads.
+
+    Raise NotLeaderOrFollower if it leads none.
+    """
+    led = [each for _, each in sorted(partitions.items()) if each.role is Role.LEADER]
+    if not led:
+        raise NotLeaderOrFollower(f"this broker leads no partition of {JOURNAL_TOPIC}")
+    return led[java_hash(group_id) % len(led)]
 
 
 class ViewTopics:
@@ -202,10 +215,13 @@ class Coordination:
             self._tasks.start(self._make_journal(), "make the journal")
 
     async def _make_journal(self) -> None:
+        # Each broker writes to partitions that it leads itself, so in a cluster all of them must lead some.
+        partitions = _JOURNAL_PARTITIONS if len(self._services.view.brokers) > 1 else 1
         try:
             await create_internal_topic(
-                self._services, JOURNAL_TOPIC, partitions=1, replication_factor=None, config=lambda _: _JOURNAL_CONFIG
-            )
+                self._services, JOURNAL_TOPIC, partitions=partitions, replication_factor=None,
+                config=lambda _: _JOURNAL_CONFIG,
+            )  # fmt: skip
         except (StoreError, KafkaError) as error:
             self._journal_waiting.clear()
             log.error("the journal of rebalances cannot be made error=%s", error)
@@ -222,7 +238,7 @@ class Coordination:
             )  # fmt: skip
             batch = bytearray(build_batch([record]))
             try:
-                partition = replicas.leader_of(JOURNAL_TOPIC.encode(), 0)
+                partition = journal_partition(replicas.topics.get(JOURNAL_TOPIC.encode(), {}), entry.group_id)
                 self._begin_turn()
                 settings = partition.log.settings
                 replicas.append(partition, batch, memoryview(batch), 0, len(batch), now_ms, opened=settings)

@@ -142,7 +142,10 @@ def why(name: str, count: int, connection: Connection, output: str) -> None:
 
 
 def read_journal(cluster: Cluster, group: str, time_limit_s: float) -> list[bytes] | None:
-    """The last value under each key of this group; None when the cluster has no journal."""
+    """Return the last value under each key of this group in each partition; None when the cluster has no journal.
+
+    A group has entries in several partitions if its coordinator has moved to another broker.
+    """
     from ottla.cli.cluster import PartitionName
 
     topic = cluster.topics().get(JOURNAL_TOPIC)
@@ -168,7 +171,7 @@ def _keep_last_values(
 ) -> list[bytes]:
     from ottla.cli.cluster import PartitionName
 
-    last: dict[bytes, bytes] = {}
+    last: dict[tuple[int, bytes], bytes] = {}
     deadline = time.monotonic() + time_limit_s
     while unread:
         if time.monotonic() >= deadline:
@@ -185,14 +188,15 @@ def _keep_last_values(
     return list(last.values())
 
 
-def _keep(last: dict[bytes, bytes], message: Message, key_start: bytes) -> None:
+def _keep(last: dict[tuple[int, bytes], bytes], message: Message, key_start: bytes) -> None:
     key, value = message.key(), message.value()
     # A group's name may have slashes of its own, so only digits may stand behind ours.
     if not isinstance(key, bytes) or not key.startswith(key_start) or not key[len(key_start) :].isdigit():
         return
-    last.pop(key, None)
+    place = message.partition() or 0, key
+    last.pop(place, None)
     if isinstance(value, bytes):
-        last[key] = value
+        last[place] = value
 
 
 def parse_journal(values: Sequence[bytes], group: str) -> list[dict[str, Any]]:
