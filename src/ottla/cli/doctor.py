@@ -48,10 +48,10 @@ class Check:
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def command(data: str | None, connection: Connection, output: str) -> None:
-    """Check this machine and the broker.
+    """Check this machine, the broker and its cluster.
 
-    Checks Python, limits, the data directory, the clock, the address and the broker. Prints one line per check:
-    ok, warn or fail, and the remedy. The exit code is 1 if a check fails.
+    Checks Python, limits, the data directory, the clock, the address, the broker, the controller and the replicas of
+    all partitions. Prints one line per check: ok, warn or fail, and the remedy. The exit code is 1 if a check fails.
     """
     checks = list(run_checks(data, connection))
     if output == TABLE:
@@ -72,7 +72,12 @@ def run_checks(data: str | None, connection: Connection) -> Iterator[Check]:
     if data is not None:
         yield from check_data(data)
     yield check_clock(time.time(), data)
-    yield from check_cluster(connection)
+    cluster = list(check_cluster(connection))
+    yield from cluster
+    if any(check.name == "protocol" and check.verdict == OK for check in cluster):
+        from ottla.cli.doctor_cluster import check_partitions
+
+        yield from check_partitions(connection)
     yield check_java()
     yield check_kcat()
 
@@ -140,7 +145,7 @@ def check_java() -> Check:
     home = os.environ.get("JAVA_HOME", "")
     java = shutil.which("java", path=os.path.join(home, "bin")) if home else None
     java = java or shutil.which("java")
-    return Check("java", OK, java or "none; only Spark needs it")
+    return Check("java", OK, java or "none; only Spark and ZooKeeper need it")
 
 
 def check_kcat() -> Check:
