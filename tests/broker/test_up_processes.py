@@ -17,6 +17,7 @@ import pytest
 from test_documented_examples import ROOT, snippets
 
 from ottla.cli.zookeeper_server import ZooKeeperFailed, java_command
+from ottla.testing import BrokerProcess
 
 pytestmark = pytest.mark.broker
 
@@ -110,9 +111,9 @@ def test_single_broker_is_started_again_and_keeps_its_records(start: Start) -> N
     bootstrap = command.wait_until_ready()
     ottla("topic", "create", "kept", bootstrap=bootstrap)
     ottla("produce", "kept", bootstrap=bootstrap, stdin="one\n")
-    os.kill(command.pid("broker-1"), signal.SIGKILL)
-    assert command.wait_for("broker 1 was") == "broker 1 was killed by SIGKILL; it is started again"
-    command.wait_for("broker 1 is ready")
+    os.kill(command.pid("broker-0"), signal.SIGKILL)
+    assert command.wait_for("broker 0 was") == "broker 0 was killed by SIGKILL; it is started again"
+    command.wait_for("broker 0 is ready")
     assert ottla("consume", "kept", "--exit", bootstrap=bootstrap) == "one\n"
     assert command.end(signal.SIGTERM) == 0
     assert not list(command.data.glob("*.pid"))
@@ -167,8 +168,17 @@ def test_port_in_use_is_named(start: Start) -> None:
 def test_process_that_does_not_start_is_named_with_its_reason(start: Start) -> None:
     command = start("--port", "0", "-X", "num.partitions=none")
     assert command.process.wait(DEADLINE_S) == 1
-    assert "error: broker 1 did not start: " in command.errors()
-    assert "num.partitions" in command.errors()
+    (line,) = command.errors().splitlines()
+    assert line.startswith("error: broker 0 did not start: ")
+    assert "num.partitions" in line
+
+
+def test_data_directory_of_a_broker_keeps_its_id(start: Start, tmp_path: Path) -> None:
+    with BrokerProcess.start(data=tmp_path / "cluster-data", settings={"broker.id": "7"}) as broker:
+        broker.stop()
+    command = start("--port", "0")
+    command.wait_for("broker 7 is ready")
+    assert command.end(signal.SIGTERM) == 0
 
 
 def test_second_command_on_the_same_data_is_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,8 @@ _STOP_S_MAX = 60.0
 _ASK_S_MAX = 5.0
 _POLL_S = 0.02
 _LINE_BYTES_MAX = 1 << 20
-_ERROR = "error: "
+#: how the last line of a command or of a broker begins that says why it ends
+_ERRORS = ("error: ", "ottla broker: ")
 
 Say = Callable[[str], None]
 
@@ -202,8 +203,8 @@ class Process:
                 continue  # a line longer than the limit: dropped
             if not line:
                 return
-            if line.startswith(_ERROR):
-                self._last_error = line.removeprefix(_ERROR).strip()
+            if line.startswith(_ERRORS):
+                self._last_error = line.partition(": ")[2].strip()
             else:
                 sys.stderr.write(f"{self.name}: {line}")
                 sys.stderr.flush()

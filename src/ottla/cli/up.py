@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ottla.cli.connection import parse_pairs
+from ottla.cli.connection import load_properties, parse_pairs
 from ottla.cli.failure import Failure
 
 PORT_DEFAULT = 9092
@@ -33,7 +33,7 @@ _OWN_SETTINGS = {
 @click.command("up")
 @click.option(
     "--brokers", metavar="N", type=click.IntRange(1, BROKERS_MAX), default=1, show_default=True,
-    help="Number of brokers; their ids are 1 to N.",
+    help="Number of brokers; the ids of several are 1 to N.",
 )  # fmt: skip
 @click.option(
     "--data", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), default=DATA_DEFAULT, show_default=True,
@@ -73,8 +73,8 @@ def command(brokers: int, data: Path, port: int, properties: dict[str, str]) -> 
                 f"{data} cannot be written ({error.strerror}); choose another directory with --data"
             ) from None
         stack.callback(os.close, lock)
-        numbers = range(1, brokers + 1)
-        ports = {number: _reserve(stack, port and port + number - 1) for number in numbers}
+        numbers = range(1, brokers + 1) if brokers > 1 else [_single_id(data)]
+        ports = {number: _reserve(stack, port and port + index) for index, number in enumerate(numbers)}
         zookeeper_port = _reserve(stack, 0) if brokers > 1 else 0
         plan = Plan(data=data, ports=ports, zookeeper_port=zookeeper_port, settings=properties, inherited=[lock])
         try:
@@ -102,6 +102,13 @@ def _check_data(data: Path, brokers: int) -> None:
     )
     if last > brokers:
         raise Failure(f"{data} has the data of {last} brokers; start them with --brokers {last}")
+
+
+def _single_id(data: Path) -> int:
+    """Return the id of the broker whose data directory this is, or that which `ottla broker` gives a new one."""
+    meta = load_properties(str(data / _META)) if (data / _META).exists() else {}
+    number = meta.get("broker.id", meta.get("node.id", ""))
+    return int(number) if number.isdigit() else 0
 
 
 def _is_broker(path: Path) -> bool:
