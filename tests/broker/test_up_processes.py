@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import select
 import shlex
 import signal
 import socket
@@ -96,12 +97,15 @@ def _java() -> None:
         pytest.skip(f"no ZooKeeper: {failure}")
 
 
-def ottla(*words: str, bootstrap: str, stdin: str = "") -> str:
+def ottla(*words: str, bootstrap: str, stdin: str = "", attempts: int = 1) -> str:
     environment = {**os.environ, "OTTLA_BOOTSTRAP_SERVER": bootstrap}
-    done = subprocess.run(
-        [sys.executable, "-m", "ottla", *words], input=stdin, capture_output=True, text=True, env=environment,
-        timeout=DEADLINE_S,
-    )  # fmt: skip
+    for _ in range(attempts):
+        done = subprocess.run(
+            [sys.executable, "-m", "ottla", *words], input=stdin, capture_output=True, text=True, env=environment,
+            timeout=DEADLINE_S,
+        )  # fmt: skip
+        if done.returncode == 0:
+            break
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -171,6 +175,22 @@ def test_process_that_does_not_start_is_named_with_its_reason(start: Start) -> N
     (line,) = command.errors().splitlines()
     assert line.startswith("error: broker 0 did not start: ")
     assert "num.partitions" in line
+
+
+def test_cluster_goes_on_when_the_reader_of_its_output_has_ended(start: Start) -> None:
+    command = start("--port", "0")
+    bootstrap = command.wait_until_ready()
+    assert command.process.stdout is not None
+    command.process.stdout.close()
+    first = command.pid("broker-0")
+    ended = os.pidfd_open(first)
+    os.kill(first, signal.SIGKILL)
+    assert select.select([ended], [], [], DEADLINE_S)[0]
+    os.close(ended)
+    # The command finds no reader when it reports the restart.
+    ottla("cluster", "status", "--wait", bootstrap=bootstrap, attempts=20)
+    assert command.pid("broker-0") != first
+    assert command.end(signal.SIGTERM) == 0
 
 
 def test_data_directory_of_a_broker_keeps_its_id(start: Start, tmp_path: Path) -> None:

@@ -206,8 +206,9 @@ class Process:
             if line.startswith(_ERRORS):
                 self._last_error = line.partition(": ")[2].strip()
             else:
-                sys.stderr.write(f"{self.name}: {line}")
-                sys.stderr.flush()
+                with suppress(BrokenPipeError):  # the reader of our log has ended; the cluster goes on
+                    sys.stderr.write(f"{self.name}: {line}")
+                    sys.stderr.flush()
 
     def stop(self) -> None:
         """Ask the process to end. It is not started again."""
@@ -271,7 +272,9 @@ class LocalCluster:
             await asyncio.gather(*(self._wait_until_complete(port) for port in plan.ports.values()))
         about = f" zookeeper={plan.zookeeper_connect}" if self._zookeeper is not None else ""
         self._say(f"ready {plan.bootstrap} brokers={len(plan.ports)}{about} data={plan.data}")
-        await asyncio.wait(self._tasks.values())
+        ended, _ = await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()  # raises: a process is started again as long as this is possible
 
     async def _start(self, processes: Sequence[Process]) -> None:
         """Start these processes and return when all of them are ready."""

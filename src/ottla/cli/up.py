@@ -12,6 +12,7 @@ import click
 
 from ottla.cli.connection import load_properties, parse_pairs
 from ottla.cli.failure import Failure
+from ottla.cli.output import abandon_stdout
 
 PORT_DEFAULT = 9092
 DATA_DEFAULT = "./data"
@@ -78,9 +79,17 @@ def command(brokers: int, data: Path, port: int, properties: dict[str, str]) -> 
         zookeeper_port = _reserve(stack, 0) if brokers > 1 else 0
         plan = Plan(data=data, ports=ports, zookeeper_port=zookeeper_port, settings=properties, inherited=[lock])
         try:
-            run_until_signal(plan, click.echo)
+            run_until_signal(plan, _print)
         except LocalClusterFailed as failure:
             raise Failure(str(failure)) from failure
+
+
+def _print(line: str) -> None:
+    """Print a line. The cluster goes on without output if the program that reads it has ended."""
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        abandon_stdout()
 
 
 def _check_settings(properties: dict[str, str]) -> None:
