@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from confluent_kafka import Consumer, Producer
 from test_documented_examples import ROOT, snippets
@@ -127,6 +128,19 @@ def broker_options(words: list[str]) -> dict[str, object]:
     command = main.get_command(context, words[0])
     assert command is not None
     return command.make_context("broker", words[1:], parent=context).params
+
+
+def test_commands_of_the_cluster_page_are_valid_command_lines() -> None:
+    text = "".join(one.text for one in snippets((PAGES / "cluster.md").read_text()))
+    commands = [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("ottla ")]
+    assert {words[0] for words in commands} == {"zookeeper", "broker", "cluster", "doctor"}
+    for words in commands:
+        group: click.Command | None = main
+        context = main.make_context("ottla", words)
+        while isinstance(group, click.Group):
+            group = group.get_command(context, words.pop(0))
+        assert group is not None
+        group.make_context(group.name, words, parent=context)
 
 
 def test_service_unit_starts_the_broker_with_settings_that_it_accepts() -> None:
