@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ _DEADLINE_S = 60.0
 
 
 def run(cluster: ClusterProcess, *words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(command, [*words, "-b", cluster.bootstrap, "--timeout", str(_DEADLINE_S)])
+    address = () if "-b" in words else ("-b", cluster.bootstrap)
+    result = CliRunner().invoke(command, [*words, *address, "--timeout", str(_DEADLINE_S)])
     assert result.exit_code == code, result.output
     return result
 
@@ -42,10 +45,22 @@ def create(cluster: ClusterProcess, topic: str, assignment: list[list[int]]) -> 
     assert producer.flush(_DEADLINE_S) == 0
 
 
+def wait_until(is_reached: Callable[[], bool]) -> None:
+    """Return when this is true: brokers show a change a moment after it was made."""
+    deadline = time.monotonic() + _DEADLINE_S
+    while not is_reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def replicas(cluster: ClusterProcess, topic: str) -> list[list[int]]:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": cluster.brokers[1].bootstrap, "log_level": 0})
     found = admin.list_topics(topic, timeout=_DEADLINE_S).topics[topic].partitions
     return [list(found[number].replicas) for number in sorted(found)]
+
+
+def wait_for_replicas(cluster: ClusterProcess, topic: str, expected: list[list[int]]) -> None:
+    wait_until(lambda: replicas(cluster, topic) == expected)
 
 
 def test_status_waits_for_brokers_and_elect_brings_leaders_back(ottla_cluster: ClusterProcess) -> None:
@@ -55,12 +70,14 @@ def test_status_waits_for_brokers_and_elect_brings_leaders_back(ottla_cluster: C
     assert "no election is needed" in run(ottla_cluster, "elect", "elected").output
 
     ottla_cluster.brokers[1].stop()
+    wait_until(lambda: len(run_json(ottla_cluster, "brokers")) == 2)
     ill = run_json(ottla_cluster, "status", code=4)
     assert {row["problem"] for row in ill["problems"]} == {"replicas not in sync"}
     assert "HEALTHY               no" in run(ottla_cluster, "status", code=4).output
     result = run(ottla_cluster, "brokers")
     assert "brokers with replicas that do not run: 1" in result.output
     ottla_cluster.brokers[1].launch()
+    wait_until(lambda: len(run_json(ottla_cluster, "brokers")) == 3)
     assert run_json(ottla_cluster, "status", "--wait")["not_preferred_leaders"] >= 1
 
     planned = run_json(ottla_cluster, "elect", "elected", "--dry-run")
@@ -76,14 +93,36 @@ def test_replicas_move_to_named_brokers(ottla_cluster: ClusterProcess) -> None:
     create(ottla_cluster, "moved", [[1, 2], [1, 2]])
     before = run_json(ottla_cluster, "reassign", "moved:0=3,1", "--dry-run")
     assert [(row["adding"], row["status"]) for row in before] == [([3], "planned")]
-    assert replicas(ottla_cluster, "moved") == [[1, 2], [1, 2]]
+    wait_for_replicas(ottla_cluster, "moved", [[1, 2], [1, 2]])
     result = run(ottla_cluster, "reassign", "moved:0=3,1")
     assert "1 partitions change, 1 replicas are copied" in result.output
     assert "1 of 1 partitions moved" in result.output
-    assert replicas(ottla_cluster, "moved") == [[3, 1], [1, 2]]
+    wait_for_replicas(ottla_cluster, "moved", [[3, 1], [1, 2]])
     assert "no moves are in progress" in run(ottla_cluster, "reassign").output
     assert "does not exist" in run(ottla_cluster, "reassign", "moved:9=1", code=3).output
     assert "INVALID_REPLICA_ASSIGNMENT" in run(ottla_cluster, "reassign", "moved:0=3,9", code=1).output
+
+
+def test_moves_in_progress_are_listed_and_cancelled(ottla_cluster: ClusterProcess, tmp_path: Path) -> None:
+    # A new replica cannot join while its broker is paused. The controller must answer.
+    controller = run_json(ottla_cluster, "status", "--wait")["controller_id"]
+    paused, other = (number for number in ottla_cluster.brokers if number != controller)
+    create(ottla_cluster, "cancelled", [[controller, other]] * 2)
+    rows = [{"topic": "cancelled", "partition": number, "replicas": [paused, controller]} for number in (0, 1)]
+    (tmp_path / "moves.json").write_text(json.dumps({"partitions": rows}))
+    running = ("-b", ottla_cluster.brokers[controller].bootstrap)
+    ottla_cluster.brokers[paused].pause()
+    try:
+        started = run_json(ottla_cluster, "reassign", "--file", str(tmp_path / "moves.json"), "--no-wait", *running)
+        assert [row["status"] for row in started] == ["started", "started"]
+        ongoing = run_json(ottla_cluster, "reassign", *running)
+        assert [(row["adding"], row["removing"]) for row in ongoing] == [([paused], [other])] * 2
+        result = run(ottla_cluster, "reassign", "--cancel", "cancelled:0", *running)
+        assert "1 moves were cancelled" in result.output
+    finally:
+        ottla_cluster.brokers[paused].resume()
+    run(ottla_cluster, "reassign", f"cancelled:1={paused},{controller}")
+    wait_for_replicas(ottla_cluster, "cancelled", [[controller, other], [paused, controller]])
 
 
 def test_balance_add_and_decommission_move_few_replicas(ottla_cluster: ClusterProcess, tmp_path: Path) -> None:
@@ -97,6 +136,7 @@ def test_balance_add_and_decommission_move_few_replicas(ottla_cluster: ClusterPr
     assert "broker 4 is not in the cluster; start it" in run(ottla_cluster, "add", "4", code=3).output
     settings = {"zookeeper.connect": ottla_cluster.connect, "broker.id": "4"}
     with BrokerProcess.start(data=tmp_path / "broker-4", settings=settings):
+        wait_until(lambda: len(run_json(ottla_cluster, "brokers")) == 4)
         moves = run_json(ottla_cluster, "add", "4")
         assert moves and all(4 in row["adding"] and row["status"] == "complete" for row in moves)
         counts = {row["broker_id"]: row["replicas"] for row in run_json(ottla_cluster, "brokers")}
@@ -105,6 +145,7 @@ def test_balance_add_and_decommission_move_few_replicas(ottla_cluster: ClusterPr
         assert len(moves) == counts[4]
         counts = {row["broker_id"]: row["replicas"] for row in run_json(ottla_cluster, "brokers")}
         assert counts[4] == 0
+    wait_until(lambda: len(run_json(ottla_cluster, "brokers")) == 3)
     assert "is not in the cluster" in run(ottla_cluster, "decommission", "4", code=3).output
     create(ottla_cluster, "everywhere", [[1, 2, 3]])
     assert "only 2 brokers would remain" in run(ottla_cluster, "decommission", "3", code=1).output

@@ -5,7 +5,8 @@ Works with Ottla and with Apache Kafka. Verbs import this file when they run, ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -31,6 +32,7 @@ _TOPIC_RESOURCE = 2
 _MIN_ISR = "min.insync.replicas"
 #: topics in one DescribeConfigs
 _TOPICS_PER_REQUEST = 1000
+_POLL_S = 0.1
 
 
 class Election(IntEnum):
@@ -130,6 +132,16 @@ class ClusterAdmin:
             },
             partitions=partitions,
         )
+
+    def wait_for(self, is_reached: Callable[[ClusterState], bool]) -> ClusterState:
+        """Return the state when it is reached, or the last one when --timeout is over.
+
+        A broker may show a change a moment after another one has made it.
+        """
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while not is_reached(state := self.state()) and time.monotonic() + _POLL_S < deadline:
+            time.sleep(_POLL_S)
+        return state
 
     def min_isr(self, topics: Iterable[str]) -> dict[str, int]:
         """Return min.insync.replicas of these topics; a topic that was deleted meanwhile is absent."""

@@ -351,12 +351,17 @@ def _finish(admin: ClusterAdmin, moves: Sequence[Move]) -> dict[TopicPartition, 
     from ottla.cli.cluster_admin import Election
 
     admin.elect(Election.PREFERRED, [move.partition for move in moves])
-    replicas = {each.name: each.replicas for each in admin.state().partitions}
+    planned = {move.partition: move.new for move in moves}
+
+    def differing(state: ClusterState) -> set[TopicPartition]:
+        return {each.name for each in state.partitions if planned.get(each.name, each.replicas) != each.replicas}
+
+    failed = differing(admin.wait_for(lambda state: not differing(state)))
     return {
         move.partition: Failure(
             f"partition {move.partition.partition} of topic {move.partition.topic} has other replicas than planned: "
             "the move was cancelled or replaced; run this again"
         )
         for move in moves
-        if replicas.get(move.partition, move.new) != move.new
+        if move.partition in failed
     }

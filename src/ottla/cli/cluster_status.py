@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,10 @@ from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
     from ottla.cli.cluster_admin import ClusterAdmin, ClusterState, Placement
+    from ottla.model.types import TopicPartition
 
 #: partitions that the table of `status` shows
 _SHOWN_MAX = 20
-_POLL_S = 0.2
 
 _STATUS_ROWS = (
     ("CLUSTER", "cluster_id"),
@@ -87,18 +86,20 @@ def status(wait: bool, connection: Connection, output: str) -> None:
     code is 4 if it is not.
     """
     with opened(connection) as admin:
-        deadline = time.monotonic() + connection.timeout_s
-        while True:
-            summary = describe_status(admin.state(), admin.min_isr)
-            if summary["healthy"] or not wait or time.monotonic() + _POLL_S >= deadline:
-                break
-            time.sleep(_POLL_S)
+        state = admin.wait_for(is_healthy) if wait else admin.state()
+        summary = describe_status(state, admin.min_isr)
     if output == TABLE:
         _print_status(summary)
     else:
         print_data(summary, output)
     if not summary["healthy"]:
         sys.exit(NOT_HEALTHY)
+
+
+def is_healthy(state: ClusterState) -> bool:
+    """Return whether there is a controller, every partition has a leader, and all replicas are in sync."""
+    is_complete = all(each.leader is not None and not each.is_under_replicated for each in state.partitions)
+    return state.controller_id is not None and is_complete
 
 
 def describe_status(state: ClusterState, min_isr: Callable[[set[str]], dict[str, int]]) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def describe_status(state: ClusterState, min_isr: Callable[[set[str]], dict[str,
         "under_replicated_partitions": len(missing),
         "reassigning_partitions": sum(each.is_reassigned for each in state.partitions),
         "not_preferred_leaders": sum(each.leader not in (None, each.preferred) for each in state.partitions),
-        "healthy": state.controller_id is not None and not problems,
+        "healthy": is_healthy(state),
         "problems": problems,
     }
 
@@ -236,9 +237,10 @@ def elect(
             kind = Election.UNCLEAN if unclean else Election.PREFERRED
             outcome = admin.elect(kind, [each.name for each in wanted])
             failures = [failure for failure in outcome.values() if failure is not None]
-            after = {each.name: each.leader for each in admin.state().partitions}
+            elected = {each.name: each.preferred for each in wanted if outcome.get(each.name) is None}
+            leaders = _leaders(admin.wait_for(lambda state: _has_elected(state, elected, unclean=unclean)))
             for row, each in zip(rows, wanted, strict=True):
-                row["new_leader"] = after.get(each.name)
+                row["new_leader"] = leaders.get(each.name)
     if output != TABLE:
         print_data(rows, output)
     elif rows:
@@ -246,6 +248,19 @@ def elect(
     else:
         click.echo("no election is needed")
     fail_with(failures)
+
+
+def _leaders(state: ClusterState) -> dict[TopicPartition, int | None]:
+    return {each.name: each.leader for each in state.partitions}
+
+
+def _has_elected(state: ClusterState, preferred: Mapping[TopicPartition, int], *, unclean: bool) -> bool:
+    """Return whether these partitions have their preferred leaders, or any leaders after an unclean election."""
+    leaders = _leaders(state)
+    return all(
+        leaders.get(name, leader) == leader or (unclean and leaders[name] is not None)
+        for name, leader in preferred.items()
+    )
 
 
 def _needs_election(each: Placement, *, unclean: bool) -> bool:
