@@ -127,6 +127,10 @@ class Controller:
             await self._stand(view)
         elif self.is_active:
             await self._decide()
+        elif view.controller.broker_id == self._id and view.controller.epoch > self.epoch:
+            # The answer of the multi was lost, or an earlier run of this broker was the controller: nobody else is it
+            # while the node is there.
+            self._become(view.controller.epoch)
         else:
             self.epoch = -1
 
@@ -141,9 +145,12 @@ class Controller:
             written = await self._store.multi(ops)
         except Conflict:
             return  # another broker was faster
-        self.epoch = written.versions[1] or 0
+        self._become(written.versions[1] or 0)
+
+    def _become(self, epoch: int) -> None:
+        self.epoch = epoch
         self._below_min = BelowMin()
-        log.info("this broker is the controller epoch=%d", self.epoch)
+        log.info("this broker is the controller epoch=%d", epoch)
         self._wake.set()
 
     async def _decide(self) -> None:

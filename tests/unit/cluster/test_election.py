@@ -195,3 +195,16 @@ def test_controller_that_resigns_is_replaced_at_once() -> None:
         assert place.loop.time() - before < 1.0
 
     run(scenario)
+
+
+def test_broker_that_did_not_get_the_answer_to_its_election_is_the_controller() -> None:
+    async def scenario(place: Simulated, members: list[Member]) -> None:
+        (former,) = [member for member in members if member.controller.is_active]
+        former.may_lead = False
+        for member in members:
+            if member is not former:
+                place.ensemble.lose_answer(f"broker-{member.number}", applied=True)
+        await former.controller.resign()
+        await until(lambda: bool({*active(members)} - {former.number}))
+
+    run(scenario)
