@@ -41,7 +41,16 @@ needs_kio = pytest.mark.skipif(
     importlib.util.find_spec("kio") is None, reason="kio is not installed; `pip install ottla[dev]` brings it"
 )
 
-FIXED = {"bool": "?", "float64": "d", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uuid": "16s"}
+FIXED = {
+    "bool": "?",
+    "float64": "d",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "uuid": "16s",
+}
 STRINGS = ("", "a", "orders", "žluťoučký kůň", "𝄞", "x" * 127, "x" * 128, "x" * 32_767)
 BLOBS = (b"", b"\0", bytes(range(256)), bytes(20_000))
 
@@ -232,6 +241,8 @@ def primitive(field_type: str, source: random.Random, small: bool) -> Any:
         return source.choice((ZERO_UUID, bytes(range(16)), b"\xff" * 16))
     if field_type == "float64":
         return source.choice((0.0, -1.5, 1e300, float("inf")))
+    if field_type.startswith("uint"):
+        return source.choice((0, 1, 2 ** int(field_type.removeprefix("uint")) - 1))
     bits = int(field_type.removeprefix("int"))
     edges = (0, 1, -1, 2 ** (bits - 1) - 1, -(2 ** (bits - 1)))
     return source.choice((*edges, source.randint(edges[-1], edges[-2])))

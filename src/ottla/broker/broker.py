@@ -577,18 +577,23 @@ class Broker:
         self._threads.close()
         if self._membership is not None:
             await self._membership.end_run()
-        if self._store is not None:
-            await self._store.close()
+        await self._close_store()
         if self._metrics.http is not None:
             await self._metrics.http.close()
+
+    async def _close_store(self) -> None:
+        if self._store is not None:
+            try:
+                await self._store.close()
+            except StoreError as error:  # the disk failed; the next start deletes the nodes of this run
+                log.error("the metadata store could not be closed properly error=%s", error)
 
     async def abandon(self) -> None:
         """Release locks, threads and sockets after a start that failed. No file changes."""
         self._are_logs_closed = True
         self._log_store.unlock()
         self._threads.close()
-        if self._store is not None:
-            await self._store.close()
+        await self._close_store()
         if self._metrics.http is not None:
             await self._metrics.http.close()
 

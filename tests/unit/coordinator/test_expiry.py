@@ -13,6 +13,7 @@ import pytest
 from tests.unit.coordinator.test_runtime import RuntimeFixture, in_loop
 
 from ottla.broker.apis import groups
+from ottla.cluster.view import ClusterView
 from ottla.coordinator.outcome import Client
 from ottla.coordinator.runtime import PendingReply
 from ottla.model.errors import ErrorCode
@@ -46,7 +47,7 @@ class Requests:
 
     def __init__(self, fixture: RuntimeFixture) -> None:
         self._room = fixture
-        self._services: Any = SimpleNamespace(groups=fixture.runtime)
+        self._services: Any = SimpleNamespace(groups=fixture.runtime, view=ClusterView())
 
     def ask(self, handler: Callable[..., Any], request: Any, version: int) -> Any:
         context = SimpleNamespace(version=version, client=Client("c", "/h", version))
