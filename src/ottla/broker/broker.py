@@ -65,6 +65,8 @@ from ottla.wire import APIS
 log = logging.getLogger(__name__)
 
 _DRAIN_S = 5.0
+#: how long a stop waits for syncs that requests wait for
+_WRITES_S = 2.0
 _TICK_S = 1.0
 _PRODUCER_EXPIRY_S = 600.0
 #: new partitions after which all objects are frozen: the garbage collector does not look at them again
@@ -553,6 +555,7 @@ class Broker:
             await self._membership.leave()
         await self._tasks.stop()
         self.server.refuse_new()
+        await self._complete_writes()
         if self._coordination is not None:
             await self._coordination.stop()
         if self._fetch is not None:
@@ -580,6 +583,13 @@ class Broker:
         await self._close_store()
         if self._metrics.http is not None:
             await self._metrics.http.close()
+
+    async def _complete_writes(self) -> None:
+        """Wait for the syncs of appended batches, so that no request is refused whose records are stored."""
+        self.replicas.write_turn()
+        deadline = self._loop.time() + _WRITES_S
+        while self.replicas.has_waiting_writers and self._loop.time() < deadline:
+            await asyncio.sleep(0.002)
 
     async def _close_store(self) -> None:
         if self._store is not None:

@@ -410,6 +410,11 @@ class ReplicaManager:
         if not partition.sync_in_flight and not partition.offline and partition.log.unsynced():
             self._start_sync(partition)
 
+    @property
+    def has_waiting_writers(self) -> bool:
+        """Return whether a request waits for a sync or for followers."""
+        return any(partition.has_waiting for partition in self._waiting)
+
     def expire_writers(self) -> None:
         """A produce whose timeout passed is told so; its batch stays in the log. A sync that had to wait starts."""
         now = self.monotonic()

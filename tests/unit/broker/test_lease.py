@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -96,3 +97,31 @@ def test_change_that_arrives_after_the_logs_are_closed_only_changes_the_view() -
         Changed(state_path("t"), Node(topic.state_json(), 0, 1)),
     ])  # fmt: skip
     assert list(broker._view.topics) == ["t"]
+
+
+@pytest.mark.parametrize("completes", [True, False])
+def test_stop_waits_for_syncs_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, completes: bool) -> None:
+    """A commit whose record is stored must not be refused because the broker stops before the sync completes."""
+    monkeypatch.setattr("ottla.broker.broker._WRITES_S", 0.05)
+
+    class Replicas:
+        looks = 0
+        written = False
+
+        def write_turn(self) -> None:
+            self.written = True
+
+        @property
+        def has_waiting_writers(self) -> bool:
+            self.looks += 1
+            return not completes or self.looks < 4
+
+    async def main() -> Replicas:
+        broker: Any = Broker.__new__(Broker)
+        broker._loop, broker.replicas = asyncio.get_running_loop(), Replicas()
+        await broker._complete_writes()
+        return cast("Replicas", broker.replicas)
+
+    replicas = asyncio.run(main())
+    assert replicas.written
+    assert replicas.looks == 4 or (not completes and replicas.looks > 4)

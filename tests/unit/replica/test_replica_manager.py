@@ -188,7 +188,9 @@ def test_write_with_followers_is_acknowledged_when_they_have_it(fixture: Manager
     assert (partition.high_watermark, fixture.syncs_of()) == (0, 1)
     fixture.manager.expire_writers()
     assert not fixture.threads.jobs, "there is nothing to sync: the follower is missing"
+    assert fixture.manager.has_waiting_writers
     partition.note_follower(2, 2, 0)
+    assert not fixture.manager.has_waiting_writers
     assert (partition.high_watermark, durable.answers) == (2, [0]), "min.insync.replicas is 1: our own sync is enough"
 
 
