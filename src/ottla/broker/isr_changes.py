@@ -9,7 +9,7 @@ again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ottla.broker.services import Services
 from ottla.cluster.decide import decide_and_write
@@ -61,9 +61,11 @@ class IsrChanges:
                 wanted[partition] = isr
         if wanted:
             self._is_writing = True
-            self._services.tasks.start(self._propose(wanted), "change in-sync replicas")
+            # What is known of the followers belongs to the processes that are registered now (KIP-903).
+            registered = dict(self._services.view.registered)
+            self._services.tasks.start(self._propose(wanted, registered), "change in-sync replicas")
 
-    async def _propose(self, wanted: dict[Partition, tuple[int, ...]]) -> None:
+    async def _propose(self, wanted: dict[Partition, tuple[int, ...]], registered: Mapping[int, int]) -> None:
         try:
             by_topic: dict[str, list[Partition]] = {}
             for partition in wanted:
@@ -71,11 +73,11 @@ class IsrChanges:
             names = list(by_topic)
             for start in range(0, len(names), _TOPICS_PER_MULTI):
                 batch = [each for name in names[start : start + _TOPICS_PER_MULTI] for each in by_topic[name]]
-                await self._write({partition: wanted[partition] for partition in batch})
+                await self._write({partition: wanted[partition] for partition in batch}, registered)
         finally:
             self._is_writing = False
 
-    async def _write(self, wanted: dict[Partition, tuple[int, ...]]) -> None:
+    async def _write(self, wanted: dict[Partition, tuple[int, ...]], registered: Mapping[int, int]) -> None:
         services = self._services
         epochs = {partition: partition.leader_epoch for partition in wanted}
         # The watch brings the new ISR before the write returns.
@@ -84,8 +86,6 @@ class IsrChanges:
         for partition, isr in wanted.items():
             # Until the outcome of all proposals is known, each of them may be the one that is stored.
             partition.proposed_isr = tuple(sorted({*(partition.proposed_isr or ()), *isr}))
-        # What is known of the followers belongs to the processes that were registered then (KIP-903).
-        registered = dict(services.view.registered)
         not_written: list[Partition] = []
 
         def decide(view: ClusterView) -> tuple[Sequence[Op], None]:

@@ -186,7 +186,7 @@ class Controller:
     async def declare_dead(self, broker_id: int, run_version: int) -> None:
         """Delete the registration of a broker whose process has ended, unless a new run of it has begun.
 
-        The controller does this for the others, and every broker for the controller, which then loses its office too.
+        The controller does this for the others, and every broker does it for the controller, which is then replaced.
         """
         view = self._view()
         controller = view.controller
