@@ -78,7 +78,7 @@ class Reader(Protocol):
         """This many more bytes can be read."""
 
     def on_stable(self) -> None:
-        """The last stable offset moved, so more can be read; read again to find out how much."""
+        """More can be read, because the high watermark or the last stable offset moved; read again to see how much."""
 
     def on_changed(self) -> None:
         """The high watermark or the start of the log moved, but there is nothing more to read."""
@@ -425,12 +425,17 @@ class Partition:
         size_bytes, self.appended_bytes = log.appended_bytes - self.appended_bytes, log.appended_bytes
         if log.ended:
             log.note_high_watermark(end_offset)
+        # With several replicas the bytes that were appended are not those that are committed now: readers count again.
+        is_size_known = len(self.replicas) == 1
         for reader in list(self.readers):
-            reader.on_high_watermark(size_bytes)
+            if is_size_known:
+                reader.on_high_watermark(size_bytes)
+            else:
+                reader.on_stable()
         if self.stable_readers:
-            self._wake_stable_readers(previous, size_bytes)
+            self._wake_stable_readers(previous, size_bytes, is_size_known=is_size_known)
 
-    def _wake_stable_readers(self, previous_high_watermark: int, size_bytes: int) -> None:
+    def _wake_stable_readers(self, previous_high_watermark: int, size_bytes: int, *, is_size_known: bool) -> None:
         reported = self.reported_stable_offset
         try:
             self.reported_stable_offset = self.last_stable_offset
@@ -443,7 +448,11 @@ class Partition:
                     reader.on_changed()
                 return
             # Without open transactions the last stable offset moves with the high watermark, by as many bytes.
-            is_size_known = reported == previous_high_watermark and self.reported_stable_offset == self.high_watermark
+            is_size_known = (
+                is_size_known
+                and reported == previous_high_watermark
+                and self.reported_stable_offset == self.high_watermark
+            )
         for reader in list(self.stable_readers):
             if is_size_known:
                 reader.on_high_watermark(size_bytes)

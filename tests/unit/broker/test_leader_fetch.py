@@ -243,6 +243,31 @@ def test_records_are_not_sent_twice_to_a_fetch_that_was_sent_before_they_arrived
     assert leader.reply(following).rows[0].records
 
 
+def test_consumer_wakes_when_the_last_batch_of_several_is_committed(leader: LeaderFixture) -> None:
+    """Both batches were appended before the first was committed, so the second commit adds no bytes to the log."""
+    partition = leader.partition
+    leader.write(partition, 2)
+    leader.write(partition, 2)
+    leader.fetch({partition: row(2, last_epoch=EPOCH)}, full=True)
+    waiting = [leader.ask(2, isolation=isolation, max_wait=500) for isolation in (0, 1)]
+    assert not any(answer.is_there for answer in waiting)
+    leader.fetch({partition: row(4, last_epoch=EPOCH)})
+    assert [answer.offsets for answer in waiting] == [[2], [2]]
+
+
+def test_consumer_waits_until_its_minimum_is_committed(leader: LeaderFixture) -> None:
+    partition = leader.partition
+    for _ in range(3):
+        leader.write(partition)
+    leader.fetch({partition: row(1, last_epoch=EPOCH)}, full=True)
+    size = len(leader.ask(0).row.records)
+    waiting = leader.ask(1, max_wait=500, min_bytes=size + 1)
+    leader.fetch({partition: row(2, last_epoch=EPOCH)})
+    assert not waiting.is_there
+    leader.fetch({partition: row(3, last_epoch=EPOCH)})
+    assert waiting.offsets == [1, 2]
+
+
 def test_idle_partition_of_a_session_counts_as_fetched(leader: LeaderFixture) -> None:
     """A follower of 10,000 partitions names none of them in its fetches while nothing is written."""
     partition = leader.partition
