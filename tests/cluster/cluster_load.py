@@ -1,0 +1,380 @@
+"""Load on a topic of a cluster by clients of three libraries, and the checks of what the clients saw.
+
+    load = Load(bootstrap, "events")
+    load.start()                              # returns when every producer has an acknowledgement of every partition
+    ...                                       # faults
+    load.longest_gap(since)                   # the longest time without an acknowledgement of one partition
+    load.stop()
+    problems = load.check() + check_replicas({1: Path(..), 2: ..}, "events", load.high_watermarks)
+
+Producers with librdkafka, aiokafka and Kafka's Java client write to all partitions with acks=all and idempotence. Two
+members of a consumer group read and commit, an observer asks for the committed offsets, and a reader follows the
+end of each partition. Each client is a process of its own (load_client.py, LoadProducer.java). ``prefix`` is a command
+that starts them somewhere else, such as ``("ip", "netns", "exec", NAME)``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, NamedTuple
+
+_TESTS = Path(__file__).resolve().parents[1]
+# The modules belong to tests of other directories; campaigns are also run as scripts.
+sys.path += [str(_TESTS), str(_TESTS / "crash"), str(_TESTS.parent)]
+from benchmarks import kafka_server  # noqa: E402
+from history import History, Outcome, Place, Reader, check  # noqa: E402
+
+CLIENTS = ("librdkafka", "aiokafka", "java")
+_START_S_MAX = 120.0
+_STOP_S_MAX = 300.0
+_SHOWN_MAX = 5
+_HEADER = 12
+
+
+class Ack(NamedTuple):
+    time: float
+    client: str
+
+
+class Commit(NamedTuple):
+    """An offset that a group committed, and when the answer came; or that a request returned, and when it was sent."""
+
+    partition: int
+    offset: int
+    time: float
+
+
+@dataclass
+class Seen:
+    """Everything that the client processes have printed. Several threads append to it."""
+
+    #: offset by (client, partition, number)
+    offsets: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    #: by (client, partition)
+    sent: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: by partition
+    acks: dict[int, list[Ack]] = field(default_factory=lambda: defaultdict(list))
+    errors: list[str] = field(default_factory=list)
+    #: by the name of the reader: partition, offset, value
+    records: dict[str, list[tuple[int, int, str]]] = field(default_factory=lambda: defaultdict(list))
+    commits: list[Commit] = field(default_factory=list)
+    observed: list[Commit] = field(default_factory=list)
+    consumed: int = 0
+    high_watermarks: dict[int, int] = field(default_factory=dict)
+    #: processes that printed `ready`, and readers that printed `end`
+    ready: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+
+    def add(self, client: str, line: str) -> None:
+        event, *words = line.split(" ", 4)
+        if event == "acknowledged":
+            partition, number, offset = map(int, words[:3])
+            self.offsets[client, partition, number] = offset
+            self.acks[partition].append(Ack(float(words[3]), client))
+        elif event == "failed":
+            self.errors.append(f"{client}: partition {words[0]} record {words[1]}: {words[3]}")
+        elif event == "sent":
+            self.sent[client, int(words[0])] = int(words[1])
+        elif event == "read":
+            self.records[client].append((int(words[0]), int(words[1]), words[2]))
+        elif event == "consumed":
+            self.consumed += 1
+        elif event in ("committed", "observed"):
+            commits = self.commits if event == "committed" else self.observed
+            commits.append(Commit(int(words[0]), int(words[1]), float(words[2])))
+        elif event == "high-watermark":
+            self.high_watermarks[int(words[0])] = int(words[1])
+        elif event == "ready":
+            self.ready.add(client)
+        elif event == "end":
+            self.ended.add(client)
+        else:
+            self.errors.append(f"{client} printed an unknown line: {line}")
+
+
+class ClientProcess:
+    """One client. Its lines go to ``Seen``, in a thread; it stops when its standard input is closed."""
+
+    def __init__(self, name: str, command: Sequence[str], seen: Seen) -> None:
+        self.name = name
+        self._seen = seen
+        self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True
+        )
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._seen.add(self.name, line.rstrip("\n"))
+
+    def check_running(self) -> None:
+        """Raise RuntimeError if the process has ended."""
+        if (code := self._process.poll()) is not None:
+            raise RuntimeError(f"{self.name} ended with code {code}: {self._errors()}")
+
+    def stop(self, timeout_s: float = _STOP_S_MAX) -> str:
+        """Ask the client to stop and wait for its end. Return what went wrong, empty if nothing did."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self.join(timeout_s)
+
+    def join(self, timeout_s: float = _STOP_S_MAX) -> str:
+        """Wait for the end of the process, which is killed after the timeout. Return what went wrong."""
+        problem = ""
+        try:
+            if (code := self._process.wait(timeout_s)) != 0:
+                problem = f"{self.name} ended with code {code}: {self._errors()}"
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            problem = f"{self.name} did not stop within {timeout_s:.0f} s"
+        self._thread.join()
+        self._stderr.close()
+        return problem
+
+    def _errors(self) -> str:
+        self._stderr.seek(0)
+        return self._stderr.read()[-2000:]
+
+
+class Load:
+    """The clients of one topic, from ``start`` to ``stop``; then ``check``."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, *, partitions: int = 3, clients: Iterable[str] = CLIENTS, group: bool = True,
+        tail: bool = True, rate: float = 50.0, request_timeout_ms: int = 0, prefix: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """``rate`` is in records per second, producer and partition.
+
+        ``request_timeout_ms`` is for librdkafka and Java: how long an unanswered request to a paused or unreachable
+        broker may block the producer. 0 keeps the defaults of the clients, 30 s. aiokafka cannot have it, because it
+        also gives up its records after the same time.
+        """
+        self.bootstrap, self.topic, self.partitions = bootstrap, topic, partitions
+        self.seen = Seen()
+        self._rate, self._request_timeout_ms, self._prefix = rate, request_timeout_ms, tuple(prefix)
+        self._with_group, self._with_tail = group, tail
+        self.clients, missing = available_clients(clients)
+        for line in missing:
+            print(line, flush=True)
+        self._producers: list[ClientProcess] = []
+        self._readers: list[ClientProcess] = []
+        self._problems: list[str] = []
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the clients. Return when every producer has an acknowledgement of every partition."""
+        for client in self.clients:
+            command = self._java_command(client) if client == "java" else self._command(f"produce-{client}", client)
+            self._producers.append(ClientProcess(client, command, self.seen))
+        if self._with_group:
+            self._readers.append(ClientProcess("group", self._command("group", self.group), self.seen))
+        if self._with_tail:
+            self._readers.append(ClientProcess("tail", self._command("tail", "tail"), self.seen))
+        self.wait_acknowledged(0.0, clients=self.clients)
+        wait(lambda: {each.name for each in self._readers} <= self.seen.ready, "readers have started", _START_S_MAX)
+
+    @property
+    def group(self) -> str:
+        return f"{self.topic}-readers"
+
+    def _command(self, role: str, name: str) -> list[str]:
+        return [
+            *self._prefix, sys.executable, str(_TESTS / "cluster" / "load_client.py"), role,
+            "--bootstrap", self.bootstrap, "--topic", self.topic, "--partitions", str(self.partitions),
+            "--name", name, "--rate", str(self._rate), "--request-timeout-ms", str(self._request_timeout_ms),
+        ]  # fmt: skip
+
+    def _java_command(self, name: str) -> list[str]:
+        java = kafka_server._java()
+        assert java is not None
+        return [
+            *self._prefix, java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            "-Dlog4j2.level=off", "-cp", str(kafka_server.JARS / "*"), str(_TESTS / "cluster" / "LoadProducer.java"),
+            self.bootstrap, self.topic, str(self.partitions), name, str(self._rate), str(self._request_timeout_ms),
+        ]  # fmt: skip
+
+    def stop(self) -> None:
+        """Stop the producers, which first wait for the answers to all records; then the readers."""
+        for client in [*self._producers, *self._readers]:
+            if problem := client.stop():
+                self._problems.append(problem)
+        self._producers, self._readers = [], []
+
+    # -- while it runs --------------------------------------------------------------------------------------------
+
+    @property
+    def acknowledged(self) -> int:
+        return len(self.seen.offsets)
+
+    def last_acknowledged(self, partition: int, client: str | None = None) -> float:
+        """Return the time of the last acknowledgement, -1 if there is none."""
+        acks = self.seen.acks[partition]
+        return next((each.time for each in reversed(acks) if client in (None, each.client)), -1.0)
+
+    def is_acknowledged(self, since: float, clients: Sequence[str] | None = None) -> bool:
+        """Return whether all partitions have an acknowledgement after ``since``, from any or from all given clients."""
+        for process in self._producers:
+            process.check_running()
+        wanted: Sequence[str | None] = [None] if clients is None else clients
+        return all(
+            self.last_acknowledged(partition, client) > since
+            for partition in range(self.partitions)
+            for client in wanted
+        )
+
+    def wait_acknowledged(self, since: float, *, clients: Sequence[str] | None = None) -> None:
+        """Return when all partitions have an acknowledgement after ``since``. Raise TimeoutError after two minutes."""
+        wait(lambda: self.is_acknowledged(since, clients), "acknowledgements of all partitions", _START_S_MAX)
+
+    def longest_gap(self, since: float, until: float | None = None, *, client: str | None = None) -> float:
+        """Return the longest time without an acknowledgement of one partition, by any producer or by one.
+
+        A gap counts if it ends after ``since``: it starts at the last acknowledgement before. ``until`` (now if it is
+        None) ends a gap that has no acknowledgement behind it.
+        """
+        until = time.monotonic() if until is None else until
+        return max(self._longest_gap(partition, since, until, client) for partition in range(self.partitions))
+
+    def _longest_gap(self, partition: int, since: float, until: float, client: str | None) -> float:
+        times = sorted(each.time for each in list(self.seen.acks[partition]) if client in (None, each.client))
+        times = times[max(bisect_left(times, since) - 1, 0) :]
+        times = [each for each in times if each <= until]
+        points = [*times, until] if times else [since, until]
+        return max(after - before for before, after in pairwise(points))
+
+    # -- at the end -----------------------------------------------------------------------------------------------
+
+    @property
+    def high_watermarks(self) -> dict[int, int]:
+        """The high watermarks at the start of ``check``."""
+        return self.seen.high_watermarks
+
+    def check(self) -> list[str]:
+        """Read everything from the start. Return what must not have happened, one line each."""
+        reader = ClientProcess("final", self._command("read", "final"), self.seen)
+        problems = [*self._problems, *filter(None, [reader.join()])]
+        if "final" not in self.seen.ended:
+            problems.append("the final reader could not read all partitions to their ends")
+        problems += [f"error at a client: {each}" for each in shorten(self.seen.errors)]
+        found = check(history_of(self.seen, self.topic, self.partitions))
+        problems += [f"{name}: {line}" for name, lines in found.items() for line in shorten(lines)]
+        if self._with_group:
+            problems += check_commits(self.seen.commits, self.seen.observed)
+            if not self.seen.consumed or not self.seen.observed:
+                problems.append("the group read or committed nothing")
+        print(self.describe(), flush=True)
+        return problems
+
+    def describe(self) -> str:
+        counts = Counter(client for client, _, _ in self.seen.offsets)
+        by_client = ", ".join(f"{client} {counts[client]}" for client in self.clients)
+        return (
+            f"{sum(self.seen.sent.values())} records sent, {self.acknowledged} acknowledged ({by_client}), "
+            f"{len(self.seen.records['final'])} read at the end, {len(self.seen.errors)} errors at clients; "
+            f"group: {self.seen.consumed} records read, {len(self.seen.commits)} commits"
+        )
+
+
+def available_clients(clients: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the clients that this machine has, and a line for each one that is missing."""
+    found, missing = [], []
+    for client in clients:
+        reason: str | None = None
+        if client == "java":
+            reason = kafka_server.fetch() or kafka_server.available()
+        elif client == "aiokafka":
+            try:
+                import aiokafka  # noqa: F401
+            except ImportError as error:
+                reason = str(error)
+        if reason is None:
+            found.append(client)
+        else:
+            missing.append(f"the load goes on without {client}: {reason}")
+    return found, missing
+
+
+def history_of(seen: Seen, topic: str, partitions: int) -> History:
+    """Return the history for the checker of tests/crash: a record without an acknowledgement has an unknown outcome."""
+    history = History()
+    for (client, partition), count in seen.sent.items():
+        for number in range(count):
+            send = history.send(client, Place(topic, partition), f"{client}.{partition}.{number}")
+            if (offset := seen.offsets.get((client, partition, number))) is not None:
+                send.acknowledged(offset)
+    starts = {Place(topic, partition): 0 for partition in range(partitions)}
+    readers = {name: Reader(name, starts) for name in ("tail", "final")}
+    for name, reader in readers.items():
+        for partition, offset, value in seen.records[name]:
+            reader.read(Place(topic, partition), offset, value)
+    history.tails, history.final = [readers["tail"]], readers["final"]
+    assert history.count(Outcome.ACKNOWLEDGED) == len(seen.offsets), "a producer did not report what it has sent"
+    return history
+
+
+def check_commits(commits: Iterable[Commit], observed: Iterable[Commit]) -> list[str]:
+    """Return a line for each observed offset that is lower than one that was committed or observed before."""
+    events = [(each.time, 0, each) for each in commits] + [(each.time, 1, each) for each in observed]
+    highest: dict[int, int] = {}
+    problems = []
+    for _, is_observed, each in sorted(events):
+        before = highest.get(each.partition, -1)
+        if is_observed and each.offset < before:
+            problems.append(f"the committed offset of partition {each.partition} went back: {before} to {each.offset}")
+        highest[each.partition] = max(before, each.offset)
+    return shorten(problems)
+
+
+def check_replicas(directories: Mapping[int, Path], topic: str, high_watermarks: Mapping[int, int]) -> list[str]:
+    """Return a line for each partition whose replicas differ below its high watermark. No broker may run.
+
+    ``directories`` has the data directory of each broker. Every broker must have a replica of every partition.
+    """
+    problems = []
+    for partition, high_watermark in high_watermarks.items():
+        logs = {
+            broker: _committed_bytes(directory / f"{topic}-{partition}", high_watermark)
+            for broker, directory in directories.items()
+        }
+        if len(set(logs.values())) != 1:
+            sizes = {broker: len(data) for broker, data in logs.items()}
+            problems.append(f"replicas of {topic}-{partition} differ below offset {high_watermark}; bytes: {sizes}")
+    return problems
+
+
+def _committed_bytes(directory: Path, high_watermark: int) -> bytes:
+    """Return the batches of a log that start below the high watermark."""
+    data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+    position = 0
+    while position + _HEADER <= len(data) and int.from_bytes(data[position : position + 8], "big") < high_watermark:
+        position += _HEADER + int.from_bytes(data[position + 8 : position + _HEADER], "big")
+    return data[:position]
+
+
+def wait(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+    """Poll until the condition is true. Raise TimeoutError after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.02)
+
+
+def shorten(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, and how many there are if some are left out."""
+    return [*lines[:_SHOWN_MAX], *([f"... {len(lines)} in all"] if len(lines) > _SHOWN_MAX else [])]
