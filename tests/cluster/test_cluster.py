@@ -6,6 +6,7 @@ import shutil
 import time
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -109,9 +110,13 @@ def leader(admin: AdminClient, topic: str, number: int = 0) -> int:
 
 
 def wait_in_sync(admin: AdminClient, topic: str, count: int) -> None:
+    wait_until(lambda: set(isrs(admin, topic)) == {count}, lambda: isrs(admin, topic))
+
+
+def wait_until(condition: Callable[[], bool], describe: Callable[[], object]) -> None:
     deadline = time.monotonic() + _DEADLINE_S
-    while set(isrs(admin, topic)) != {count}:
-        assert time.monotonic() < deadline, f"in-sync replicas: {isrs(admin, topic)}"
+    while not condition():
+        assert time.monotonic() < deadline, describe()
         time.sleep(0.1)
 
 
@@ -168,6 +173,32 @@ def test_broker_with_an_empty_disk_is_filled_again(
     ottla_cluster.brokers[wiped].kill()
     shutil.rmtree(ottla_cluster.brokers[wiped].data)
     ottla_cluster.brokers[wiped].launch()
+    wait_in_sync(admin, load.topic, 3)
+    load.check_all_readable()
+
+
+def test_partition_whose_log_cannot_be_read_is_led_by_another_broker(
+    ottla_cluster: ClusterProcess, admin: AdminClient, load: Load
+) -> None:
+    load.send_until(lambda: len(load.acknowledged) > 300)
+    load.complete()
+    broken = leader(admin, load.topic)
+    broker = ottla_cluster.brokers[broken]
+    assert broker.stop() == 0
+    (segment,) = (Path(broker.data) / f"{load.topic}-0").glob("*.log")
+    segment.rename(segment.with_suffix(".kept"))
+    segment.mkdir()
+    broker.launch()
+    # The other partitions are in order, and the broker is in sync there.
+    wait_until(lambda: sorted(isrs(admin, load.topic)) == [2, 3, 3], lambda: isrs(admin, load.topic))
+    assert leader(admin, load.topic) != broken
+    load.send(PARTITIONS)
+    load.complete()
+
+    assert broker.stop() == 0
+    segment.rmdir()
+    segment.with_suffix(".kept").rename(segment)
+    broker.launch()
     wait_in_sync(admin, load.topic, 3)
     load.check_all_readable()
 

@@ -13,18 +13,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ottla.broker.incarnation import is_of_last_run, read_incarnations, write_incarnations
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
 from ottla.broker.services import Services
 from ottla.cluster.decide import decide_and_write, load_view
 from ottla.cluster.election import Controller
-from ottla.cluster.leadership import leave, mark_unclean, ops_elect, ops_mark_unclean
+from ottla.cluster.leadership import (
+    leave,
+    mark_offline,
+    mark_unclean,
+    must_mark_offline,
+    ops_elect,
+    ops_mark_unclean,
+)
 from ottla.cluster.registration import Registration
 from ottla.cluster.schema import broker_json
 from ottla.cluster.store import Op, StoreError
-from ottla.cluster.view import LOG_LOST, BrokerView, ClusterView, LogEnd, PartitionView, TopicView, ViewChanges
+from ottla.cluster.view import (
+    LOG_LOST,
+    LOG_OFFLINE,
+    BrokerView,
+    ClusterView,
+    LogEnd,
+    PartitionView,
+    TopicView,
+    ViewChanges,
+)
 from ottla.env.disk import Disk
 from ottla.env.tasks import Tasks
 from ottla.log.log import Log
@@ -94,6 +110,7 @@ class Membership:
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._is_lease_over = False
         self._is_leaving = False
+        self._is_reporting = False
         self._silence_check_due = self._sync_due = 0.0
 
     # -- start ----------------------------------------------------------------------------------------------------
@@ -109,10 +126,20 @@ class Membership:
             write_incarnations(self._disk, [path], known[path][0] if known[path] else "", self._incarnation.hex())
         last = await self.registration.begin_run()
         lost = [path for path in directories if not is_of_last_run(known[path], last)]
-        is_damaged = any(its_log.lost_synced for its_log in self._log_store.logs.values())
-        if lost or is_damaged or not self._log_store.was_clean:
+        is_damaged = any(its_log.lost_synced or its_log.failure for its_log in self._log_store.logs.values())
+        if lost or is_damaged or self._was_offline() or not self._log_store.was_clean:
             await self._mark_unclean(frozenset(lost))
         write_incarnations(self._disk, directories, self._incarnation.hex())
+
+    def _was_offline(self) -> bool:
+        """Return whether a log of this broker was offline in its last run: what it contains now must be written."""
+        own = self._services.broker_id
+        return any(
+            end.broker == own and end.end_offset == LOG_OFFLINE
+            for topic in self._services.view.topics.values()
+            for partition in topic.partitions
+            for end in partition.unclean
+        )
 
     async def _mark_unclean(self, lost: frozenset[str]) -> None:
         """Write the ends of the logs into the partitions whose committed records this broker was known to have."""
@@ -197,6 +224,7 @@ class Membership:
             self.check_lease(now)
             if not self._is_lease_over:
                 self.isr_changes.check(now)
+                self._report_offline()
             if now >= self._sync_due:
                 self._sync_due = now + _SYNC_S
                 self._sync_outsiders()
@@ -207,6 +235,38 @@ class Membership:
         for partition in replicas.replicated():
             if partition.role is Role.FOLLOWER and own not in partition.isr:
                 replicas.sync_in_background(partition)
+
+    def _report_offline(self) -> None:
+        """Write into the metadata store that logs are offline, so that others lead their partitions."""
+        services, own = self._services, self._services.broker_id
+        if not services.replicas.failed or self._is_reporting or self._session_s is None:
+            return
+        numbers: dict[str, set[int]] = {}
+        for name, number in (partition.name for partition in services.replicas.failed):
+            topic = services.view.topics.get(name)
+            if topic is not None and must_mark_offline(topic.partitions[number], own):
+                numbers.setdefault(name, set()).add(number)
+        if numbers:
+            self._is_reporting = True
+            self._tasks.start(self._mark_offline(numbers), "report logs that are offline")
+
+    async def _mark_offline(self, numbers: Mapping[str, Collection[int]]) -> None:
+        services, own = self._services, self._services.broker_id
+        names = list(numbers)
+        try:
+            for start in range(0, len(names), _TOPICS_PER_MULTI):
+                batch = names[start : start + _TOPICS_PER_MULTI]
+
+                def decide(view: ClusterView, batch: list[str] = batch) -> tuple[Sequence[Op], None]:
+                    topics = [view.topics[name] for name in batch if name in view.topics]
+                    marked = [mark_offline(topic, own, numbers[topic.name]) for topic in topics]
+                    return ops_mark_unclean(view, [topic for topic in marked if topic is not None], own), None
+
+                await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+        except (KafkaError, StoreError) as error:
+            log.warning("logs that are offline cannot be reported now error=%s", error)
+        finally:
+            self._is_reporting = False
 
     # -- without the store ------------------------------------------------------------------------------------------
 
@@ -321,4 +381,6 @@ class Membership:
 def _log_end(broker_id: int, of: Log, *, is_lost: bool) -> LogEnd:
     if is_lost:
         return LogEnd(broker_id, -1, LOG_LOST)
+    if of.failure is not None:
+        return LogEnd(broker_id, -1, LOG_OFFLINE)
     return LogEnd(broker_id, of.epochs.epoch_at(of.log_end_offset - 1), of.log_end_offset)

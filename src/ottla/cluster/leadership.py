@@ -11,8 +11,9 @@ The ELR (eligible leader replicas, KIP-966) are the replicas that left the ISR w
 ``min.insync.replicas``. The ELR is emptied when the ISR is large enough again.
 
 A log is **unclean** if its broker stopped uncleanly: records that were not synced may be missing. The broker writes the
-end of such a log into the state before it registers. While another replica leads, an unclean one leaves the ISR; it
-comes back when the leader adds it. If all members of the ISR and of the ELR are alive and unclean, the one with the
+end of such a log into the state before it registers. A log is also unclean while it is offline because its disk failed;
+the broker writes that into the state at once. While another replica leads, an unclean one leaves the ISR; it comes back
+when the leader adds it. If all members of the ISR and of the ELR are alive and unclean, the one with the
 highest (last epoch, end offset) has every acknowledged record, because ``min.insync.replicas`` replicas had synced the
 record, and each member had the record and lost only the end of its log.
 
@@ -35,7 +36,7 @@ from typing import NamedTuple
 from ottla.cluster.controller import check_topics, put_state
 from ottla.cluster.schema import CONTROLLER_EPOCH, registered_path
 from ottla.cluster.store import Check, Op
-from ottla.cluster.view import LOG_LOST, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView
+from ottla.cluster.view import LOG_LOST, LOG_OFFLINE, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView
 from ottla.model.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -141,13 +142,13 @@ def _electable(partition: PartitionView, alive: Collection[int], *, but: int = N
 def _highest_unclean(partition: PartitionView, alive: Collection[int]) -> int:
     """Return the replica with the highest end of its log if all members of ISR and ELR are back and unclean.
 
-    Return NO_LEADER otherwise, and if the log of a member was lost: that log may have been the only complete one.
+    Return NO_LEADER otherwise, and if the log of a member is lost or offline: it may be the only complete one.
     """
     ends = {end.broker: end for end in partition.unclean}
     members = [each for each in partition.replicas if each in partition.isr or each in partition.elr]
     if not members or any(each not in alive or each not in ends for each in members):
         return NO_LEADER
-    if any(ends[each].end_offset == LOG_LOST for each in members):
+    if any(ends[each].end_offset < 0 for each in members):
         return NO_LEADER
     return max(members, key=lambda each: ends[each][1:])  # the first one of equal ones
 
@@ -158,7 +159,8 @@ def _any_alive(partition: PartitionView, alive: Collection[int]) -> int:
     None is electable.
     """
     ends = {end.broker: end for end in partition.unclean}
-    members = [each for each in partition.replicas if each in alive]
+    offline = {end.broker for end in partition.unclean if end.end_offset == LOG_OFFLINE}
+    members = [each for each in partition.replicas if each in alive and each not in offline]
     eligible = [each for each in members if each in ends and ends[each].end_offset != LOG_LOST]
     if eligible:
         return max(eligible, key=lambda each: ends[each][1:])
@@ -306,18 +308,41 @@ def mark_unclean(topic: TopicView, broker: int, ends: Mapping[int, LogEnd]) -> T
             end = ends.get(number, LogEnd(broker, -1, LOG_LOST))
             if LogEnd(broker, -1, LOG_LOST) in partition.unclean:
                 end = LogEnd(broker, -1, LOG_LOST)  # what it has now was begun anew
-            others = (each for each in partition.unclean if each.broker != broker)
-            marked = partition.changed(
-                unclean=tuple(sorted((*others, end))), leader_epoch=partition.leader_epoch + 1
-            )  # fmt: skip
-            if partition.leader == broker:
-                marked = replace(marked, leader=NO_LEADER)
-            elif partition.leader != NO_LEADER and broker in partition.isr:
-                isr = tuple(each for each in partition.isr if each != broker)
-                marked = replace(marked, isr=isr, elr=(*partition.elr, broker))
-            partition = marked
+            partition = _marked(partition, end)
         partitions.append(partition)
     return _with_partitions(topic, partitions)
+
+
+def mark_offline(topic: TopicView, broker: int, numbers: Collection[int]) -> TopicView | None:
+    """Return the topic after the disk of a broker failed; None if no partition changes.
+
+    ``numbers`` are the partitions whose logs are offline. They are marked as those of an unclean stop are, but until
+    the broker starts again nobody knows what they contain. A log that was lost stays marked as lost.
+    """
+    end = LogEnd(broker, -1, LOG_OFFLINE)
+    partitions = [
+        _marked(partition, end) if number in numbers and must_mark_offline(partition, broker) else partition
+        for number, partition in enumerate(topic.partitions)
+    ]
+    return _with_partitions(topic, partitions)
+
+
+def must_mark_offline(partition: PartitionView, broker: int) -> bool:
+    """Return whether a replica could be elected although its log is offline."""
+    is_marked = any(end.broker == broker and end.end_offset < 0 for end in partition.unclean)
+    return not is_marked and (broker in partition.isr or broker in partition.elr)
+
+
+def _marked(partition: PartitionView, end: LogEnd) -> PartitionView:
+    broker = end.broker
+    others = (each for each in partition.unclean if each.broker != broker)
+    marked = partition.changed(unclean=tuple(sorted((*others, end))), leader_epoch=partition.leader_epoch + 1)
+    if partition.leader == broker:
+        return replace(marked, leader=NO_LEADER)
+    if partition.leader != NO_LEADER and broker in partition.isr:
+        isr = tuple(each for each in partition.isr if each != broker)
+        return replace(marked, isr=isr, elr=(*partition.elr, broker))
+    return marked
 
 
 def leave(view: ClusterView, broker: int, *, min_isr: MinIsr) -> list[TopicView]:

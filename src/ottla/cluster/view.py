@@ -49,15 +49,17 @@ TOPIC_ID_BYTES = 16
 NO_LEADER = -1
 #: end offset of a log that was lost or that is an older copy: what it contains is not known to be complete
 LOG_LOST = -1
+#: end offset of a log that cannot be read or written since its disk failed; a later start may find it complete
+LOG_OFFLINE = -2
 
 
 class LogEnd(NamedTuple):
-    """The end of a replica's log after a stop that was not clean. Records that were not synced may be missing."""
+    """The end of a log after a stop that was not clean, or a log whose disk failed: records may be missing there."""
 
     broker: int
     #: leader epoch of the last record; -1 if there is none
     last_epoch: int
-    #: the offset after the last record; LOG_LOST if the log was lost or is an older copy
+    #: the offset after the last record, LOG_LOST or LOG_OFFLINE
     end_offset: int
 
 

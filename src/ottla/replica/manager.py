@@ -10,7 +10,8 @@ A hundred producers then share one trip to the disk, and the loop never waits fo
 
 A disk that fails to write or to sync is never asked again: what it holds may be gone, so its directory goes offline. A
 disk that is full is only refused further writes, and taken back when it has room. A file that cannot be read concerns
-its partition only: the request that needs it is answered with KAFKA_STORAGE_ERROR, and everything else goes on.
+its partition only: the request that needs it is answered with KAFKA_STORAGE_ERROR, and everything else goes on. If
+other replicas are in sync, that partition goes offline here, and the broker tells the metadata store (`membership.py`).
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class ReplicaManager:
         self.generation = 0
         self._pending: dict[Log, None] = {}
         self._waiting: dict[Partition, None] = {}
+        #: the partitions whose logs are offline
+        self.failed: dict[Partition, None] = {}
         #: free space is checked again when ``bytes_in`` exceeds this
         self._bytes_in_at_check = self._replication_bytes_in_at_check = 0
         #: called when a sync of a follower's log is complete
@@ -120,6 +123,8 @@ class ReplicaManager:
         self.topics.setdefault(partition.topic_name, {})[name.partition] = partition
         self.topics_by_id.setdefault(spec.topic_id, {})[name.partition] = partition
         self._by_log[its_log] = partition
+        if partition.offline:
+            self.failed[partition] = None
         self._note_replicas(partition)
         self.generation += 1
         return partition
@@ -176,6 +181,7 @@ class ReplicaManager:
         self._pending.pop(partition.log, None)
         self._waiting.pop(partition, None)
         self._replicated.pop(partition, None)
+        self.failed.pop(partition, None)
         partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self.on_removed(partition)
         try:
@@ -551,9 +557,15 @@ class ReplicaManager:
     # -- failure --------------------------------------------------------------------------------------------------
 
     def note_read_error(self, name: TopicPartition, error: OSError) -> None:
-        """Count and log a file that could not be read. The caller answers KAFKA_STORAGE_ERROR."""
+        """Count and log a file that could not be read. The caller answers KAFKA_STORAGE_ERROR.
+
+        If other replicas are in sync, the log goes offline, and one of them leads the partition.
+        """
         self.read_errors += 1
         log.error("a file of the partition cannot be read partition=%s error=%s", name, error)
+        partition = self.find(name.topic, name.partition)
+        if partition is not None and len(partition.isr) > 1 and error.errno not in NO_DESCRIPTORS:
+            self._partition_failed(partition, f"a file cannot be read: {error}")
 
     def _failed(self, of: Log, error: OSError) -> None:
         """Decide what a failed call means: for one request, for the partition, or for its directory."""
@@ -568,8 +580,13 @@ class ReplicaManager:
         if partition.offline:
             return
         partition.log.failure = reason
-        self.generation += 1
         log.critical("partition is offline partition=%s error=%s", partition.name, reason)
+        self._take_offline(partition)
+
+    def _take_offline(self, partition: Partition) -> None:
+        self.generation += 1
+        self.failed[partition] = None
+        self._waiting.pop(partition, None)
         partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _write_failed(self, of: Log, error: OSError) -> None:
@@ -590,12 +607,11 @@ class ReplicaManager:
         if directory.offline:
             return
         directory.offline = True
-        self.generation += 1
         log.critical("log directory is offline path=%s error=%s", directory.path, error)
         for name in list(directory.logs):
             partition = self.find(name.topic, name.partition)
             if partition is not None:
-                partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
+                self._take_offline(partition)
         if all(each.offline for each in self.store.dirs):
             self._on_all_dirs_failed(f"every log directory failed, the last with: {error}")
 

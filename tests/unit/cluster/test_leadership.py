@@ -19,6 +19,7 @@ from ottla.cluster.leadership import (
     elect_unclean,
     imbalance,
     leave,
+    mark_offline,
     mark_unclean,
     ops_change_isr,
     ops_elect,
@@ -38,7 +39,7 @@ from ottla.cluster.schema import (
     state_path,
 )
 from ottla.cluster.store import Changed, Check, Create, MetadataStore, Node, Put, VersionConflict
-from ottla.cluster.view import LOG_LOST, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView
+from ottla.cluster.view import LOG_LOST, LOG_OFFLINE, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.types import Endpoint
 
@@ -325,6 +326,35 @@ def test_lost_log_stays_lost_when_the_broker_starts_again() -> None:
     marked = mark_unclean(lost, 2, {0: LogEnd(2, -1, 0)})
     assert marked is not None and marked.partitions[0].unclean == (LogEnd(2, -1, LOG_LOST),)
     assert elect(view_of(marked, alive=[1, 2, 3]), min_isr=two) == []
+
+
+def test_leader_whose_disk_failed_is_replaced_and_leaves_the_isr() -> None:
+    marked = mark_offline(topic_with(part(), part(), part(leader=2, isr=(2, 3))), 1, {0, 2})
+    assert marked is not None
+    assert [each.unclean for each in marked.partitions] == [(LogEnd(1, -1, LOG_OFFLINE),), (), ()]
+    assert [each.leader for each in marked.partitions] == [NO_LEADER, 1, 2]
+    assert mark_offline(marked, 1, {0, 2}) is None, "it is marked already"
+    after = elect_partition(marked.partitions[0], {1, 2, 3}, 2)
+    assert (after.leader, after.isr, after.elr, after.unclean) == (2, (2, 3), (), ())
+
+
+def test_replica_whose_disk_failed_never_leads_but_may_be_the_only_complete_one() -> None:
+    offline = (LogEnd(1, -1, LOG_OFFLINE),)
+    alone = part(leader=NO_LEADER, isr=(1,), unclean=offline)
+    assert elect_partition(alone, {1, 2, 3}, 2) == alone
+    assert elect_partition(alone, {1, 2, 3}, 2, unclean_allowed=True).leader == 2
+    assert elect_partition(alone, {1}, 2, unclean_allowed=True).leader == NO_LEADER
+    eligible = part(leader=2, isr=(2,), elr=(1,), unclean=offline)
+    assert elect_partition(eligible, {1, 2, 3}, 2) == eligible, "it stays eligible"
+    both = part(leader=NO_LEADER, isr=(1, 2), unclean=(*offline, LogEnd(2, 5, 90)))
+    assert elect_partition(both, {1, 2, 3}, 2) == both, "broker 1 may have records that broker 2 lost"
+
+
+def test_log_that_was_offline_is_judged_by_its_end_after_the_next_start() -> None:
+    marked = mark_unclean(topic_with(part(isr=(1,), unclean=(LogEnd(1, -1, LOG_OFFLINE),))), 1, {0: LogEnd(1, 5, 90)})
+    assert marked is not None and marked.partitions[0].unclean == (LogEnd(1, 5, 90),)
+    lost = topic_with(part(isr=(1,), unclean=(LogEnd(1, -1, LOG_LOST),)))
+    assert mark_offline(lost, 1, {0}) is None, "it stays lost"
 
 
 def test_stopping_broker_hands_over_leaders_and_leaves_isrs() -> None:

@@ -228,6 +228,18 @@ def test_batch_of_a_partition_whose_files_cannot_be_read_is_refused_and_counted(
     assert fixture.bad.high_watermark == 17
 
 
+def test_partition_with_other_replicas_in_sync_goes_offline_after_a_read_error(tmp_path: Any) -> None:
+    path = str(tmp_path)
+    disk = booted(filled(path, DELETED), path, clean=True, settings_of_bad=DELETED)
+    fixture = Fixture(disk, path)
+    fixture.bad.isr = (fixture.bad.broker_id, 7)
+    fixture.manager.note_read_error(fixture.bad.name, OSError(errno.EMFILE, "too many open files"))
+    assert not fixture.bad.offline, "the disk is in order"
+    fixture.manager.note_read_error(fixture.bad.name, OSError(errno.EIO, "input/output error"))
+    assert fixture.bad.offline and list(fixture.manager.failed) == [fixture.bad]
+    fixture.produce(fixture.good, pairs_batch((b"key", b"value")))
+
+
 def test_partition_goes_offline_if_a_failed_write_cannot_be_undone(tmp_path: Any) -> None:
     path = str(tmp_path)
     disk = booted(filled(path, DELETED), path, clean=True, settings_of_bad=DELETED)
