@@ -143,6 +143,8 @@ class Cluster:
         self._coordinators: dict[tuple[CoordinatorType, str], Node] = {}
         #: the address of a leader that may be deposed: the last one that is asked for metadata
         self._distrusted: tuple[str, int] | None = None
+        #: when brokers did not answer, by address; until one answers a new connection, others are asked first
+        self._failed_at: dict[tuple[str, int], float] = {}
 
     def close(self) -> None:
         """End every connection, also of readers and producers that were left as they were."""
@@ -490,9 +492,6 @@ class Cluster:
         connection = self.borrow(node, by)
         try:
             return connection.ask(request, deadline=by, version_min=version_min, version_max=version_max)
-        except ConnectionLost:
-            self._forget_node(node)
-            raise
         finally:
             self.give_back(connection)
 
@@ -521,12 +520,15 @@ class Cluster:
             except (Unreachable, ConnectionLost):
                 self._forget_node(node)
                 raise
+            self._failed_at.pop((node.host, node.port), None)
         self._lent.add(connection)
         return connection
 
     def give_back(self, connection: BrokerConnection) -> None:
-        """Keep a connection for the next one who needs it; one with answers under way is of use to nobody."""
+        """Keep a connection for the next borrower; close one with answers under way. A lost one: forget its broker."""
         self._lent.discard(connection)
+        if connection.is_lost:
+            self._forget_node(connection.node)
         if not connection.is_open:
             return
         idle = self._idle.setdefault((connection.node.host, connection.node.port), [])
@@ -536,18 +538,23 @@ class Cluster:
             idle.append(connection)
 
     def _any_node(self, deadline: float) -> Node:
-        """Return a broker that accepts connections; prefer one with an idle connection, then one of the metadata."""
+        """Return a broker that accepts connections; prefer one with an idle connection, then one of the metadata.
+
+        Brokers that did not answer are tried last, the one that failed most recently at the very end: a broker that is
+        paused accepts connections, and would take the time that the others need.
+        """
         for address, connections in self._idle.items():
             if connections and address != self._distrusted:
                 return connections[0].node
         candidates = {(node.host, node.port): node for node in self._nodes.values()}
         for host, port in self._addresses:
             candidates.setdefault((host, port), Node(-1, host, port))
-        if self._distrusted in candidates:
-            candidates[self._distrusted] = candidates.pop(self._distrusted)
+        ordered = sorted(
+            candidates, key=lambda address: (address == self._distrusted, self._failed_at.get(address, 0.0))
+        )
         reasons = set()
         failure: ClientError | None = None
-        for node in candidates.values():
+        for node in map(candidates.__getitem__, ordered):
             try:
                 self.give_back(self.borrow(node, deadline))
             except (Unreachable, ConnectionLost) as error:
@@ -560,9 +567,17 @@ class Cluster:
         raise ClusterUnreachable(self.bootstrap, "; ".join(sorted(reasons)))
 
     def _forget_node(self, node: Node) -> None:
-        # What it led is led by another now, or by itself at another address.
-        self._leaders = {tp: leader for tp, leader in self._leaders.items() if leader.node != node}
-        for connection in self._idle.pop((node.host, node.port), []):
+        """Note that a broker did not answer. Ask again for everything that it led."""
+        address = (node.host, node.port)
+        self._failed_at[address] = time.monotonic()
+        controller = self._nodes.get(self._controller_id)
+        if controller is not None and (controller.host, controller.port) == address:
+            self._controller_id = -1
+        # A node from the bootstrap servers has no id, so addresses are compared.
+        self._leaders = {
+            tp: leader for tp, leader in self._leaders.items() if (leader.node.host, leader.node.port) != address
+        }
+        for connection in self._idle.pop(address, []):
             connection.close()
 
 

@@ -44,6 +44,9 @@ from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResp
 
 #: an attempt to connect to one address gives up after this, whatever the deadline
 _CONNECT_S_MAX: Final = 5.0
+#: a broker answers the first requests of a connection (versions, authentication) within this time; one that does not is
+#: paused or cut off, and the time that is left belongs to other brokers
+_HANDSHAKE_S_MAX: Final = 10.0
 #: a size above this is no reply of Kafka's: another protocol was taken for one
 REPLY_BYTES_MAX: Final = 256 * 1024 * 1024
 VERSION_MAX: Final = 1 << 15
@@ -121,6 +124,9 @@ class BrokerConnection:
         self._sent: deque[Sent] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
         self._open = True
+        #: the connection was lost: its broker went away, did not answer in time or sent something else
+        self.is_lost = False
+        deadline = min(deadline, time.monotonic() + _HANDSHAKE_S_MAX)
         self._socket = self._connect(security, deadline)
         self._is_tls = isinstance(self._socket, ssl.SSLSocket)
         try:
@@ -306,6 +312,7 @@ class BrokerConnection:
     def _lost(self, error: Exception) -> ConnectionLost:
         # What is left on the connection belongs to a question that nobody waits for any more.
         self.close()
+        self.is_lost = True
         reason = "none in time" if isinstance(error, TimeoutError) else str(getattr(error, "strerror", None) or error)
         return ConnectionLost(str(self.node), reason)
 

@@ -140,6 +140,8 @@ class ProduceStream:
         self._transactional_id = transactional_id
         self._versions = versions
         self._sequences: dict[TopicPartition, int] = {}
+        #: partitions that have acknowledged a batch of this producer id, so that their leaders know its sequences
+        self._known_in: set[TopicPartition] = set()
         self._lanes: dict[Node, _Lane] = {}
         #: by partition in the order of their sequences
         self._unacknowledged: dict[TopicPartition, deque[_Batch]] = {}
@@ -169,6 +171,8 @@ class ProduceStream:
     def continue_as(self, producer: Producer) -> None:
         """Everything is acknowledged, and what follows is written by this producer; a new one counts from 0."""
         assert not self._unacknowledged, "batches of the old producer are under way"
+        if producer.id != self._producer.id:
+            self._known_in.clear()
         if producer != self._producer:
             self._producer = producer
             self._sequences.clear()
@@ -250,6 +254,10 @@ class ProduceStream:
 
     def _enqueue(self, pending: _Batch, retry: Retry) -> None:
         lane = self._lane(pending.tp, retry)
+        if pending.tp not in self._known_in and pending is not self._unacknowledged[pending.tp][0]:
+            # A broker accepts any first sequence of a producer that it does not know. If it refused the first batch
+            # and became the leader before the second one arrived, it would take the second one for the first.
+            self._send_and_receive_all(retry)
         if pending.tp in lane.gathered or lane.gathered_bytes + len(pending.data) > REQUEST_BYTES:
             self._send_gathered(lane, retry)
         lane.gathered[pending.tp] = pending
@@ -306,6 +314,7 @@ class ProduceStream:
         """None for a batch that is written, what failed for one to be sent again; raises what nothing can cure."""
         queue = self._unacknowledged[pending.tp]
         if code in (0, _DUPLICATE_SEQUENCE_NUMBER):
+            self._known_in.add(pending.tp)
             queue.remove(pending)
             if not queue:
                 del self._unacknowledged[pending.tp]

@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from ottla.client.cluster import Cluster, parse_bootstrap
-from ottla.client.errors import ClientError, Unreachable
+from ottla.client.errors import ClientError, ConnectionLost, Unreachable
 from ottla.model.errors import OttlaError
 from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, PythonStep, SideOutput, TopicSink
@@ -131,10 +131,15 @@ def topics_written(declaration: Declaration) -> dict[str, TopicSink | None]:
 
 
 def _reach(declaration: Declaration) -> Cluster:
-    """Return a client of the first address that answers. Raise BrokersUnreachable if none does."""
+    """Return a client of the first address that answers.
+
+    Raise ConnectionLost if none answers and one accepts connections: a broker that is paused, or another program. Raise
+    BrokersUnreachable if none accepts connections.
+    """
     found = parse_bootstrap(declaration.brokers)
     addresses = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in found]
     reasons: dict[str, None] = {}
+    lost: ConnectionLost | None = None
     for address in addresses:
         cluster = open_cluster(declaration, brokers=address, timeout_s=_ANSWER_S_MAX)
         try:
@@ -142,11 +147,16 @@ def _reach(declaration: Declaration) -> Cluster:
         except Unreachable as error:
             cluster.close()
             reasons[error.reason] = None
+        except ConnectionLost as error:
+            cluster.close()
+            lost = error
         except ClientError:
             cluster.close()
             raise
         else:
             return cluster
+    if lost is not None:
+        raise lost
     noun = "broker" if len(addresses) == 1 else "brokers"
     raise BrokersUnreachable(
         f"{noun} {', '.join(addresses)} cannot be reached: {'; '.join(reasons)}; start one with 'ottla broker', or "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -61,7 +62,11 @@ class FakeCluster:
         self.features = {"transaction.version": 2}
         self.leaders = {("t", 0): 1, ("t", 1): 1}
         self.topic_id = TOPIC_ID
+        self.controller = 1
+        self.coordinator = 2
         self.down: set[int] = set()
+        #: brokers that accept connections and answer nothing, as a process that is stopped by SIGSTOP does
+        self.paused: set[int] = set()
         self.asked: list[tuple[int, str, int, Any]] = []
         #: what happens to the next requests of an API; an error code, an exception, a handler; None: the usual
         self.next: dict[str, deque[Any]] = {}
@@ -114,10 +119,11 @@ class FakeCluster:
             for name in wanted
         ]  # fmt: skip
         brokers = [MetadataResponseBroker(node_id=number, host="fake", port=9000 + number) for number in (1, 2)]
-        return MetadataResponse(brokers=brokers, controller_id=1, topics=topics)
+        return MetadataResponse(brokers=brokers, controller_id=self.controller, topics=topics)
 
     def _FindCoordinator(self, broker_id: int, request: Any, code: int) -> Any:
-        where = {"node_id": 2, "host": "fake", "port": 9002, "error_code": code}
+        port = 9000 + self.coordinator
+        where = {"node_id": self.coordinator, "host": "fake", "port": port, "error_code": code}
         rows = [Coordinator(key=key, **where) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=rows, **where)
 
@@ -211,10 +217,13 @@ class FakeSocket:
         self._answers = bytearray()
         self._is_cut = False
         self._is_silent = False
+        self._timeout_s = 0.0
 
     def sendall(self, data: bytes) -> None:
         if self._is_cut or self._broker_id in self._cluster.down:
             raise BrokenPipeError(32, "Broken pipe")
+        if self._broker_id in self._cluster.paused:
+            return
         self._arrived += data
         while len(self._arrived) >= 4 and not self._is_cut:
             size = int.from_bytes(self._arrived[:4], "big")
@@ -247,6 +256,9 @@ class FakeSocket:
         self._answers += frame_reply(correlation_id, body, response_header_version(api_key, version))
 
     def recv_into(self, buffer: memoryview) -> int:
+        if self._broker_id in self._cluster.paused:
+            time.sleep(self._timeout_s)
+            raise TimeoutError("timed out")
         # In small pieces, as a network may deliver them.
         piece = self._answers[: min(len(buffer), 1000)]
         if not piece and self._is_silent:
@@ -257,6 +269,7 @@ class FakeSocket:
 
     def settimeout(self, timeout_s: float) -> None:
         assert timeout_s > 0
+        self._timeout_s = timeout_s
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
         pass

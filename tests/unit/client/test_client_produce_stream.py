@@ -63,6 +63,7 @@ def test_sequences_count_records_and_partitions_apart(stream: ProduceStream) -> 
 
 def test_sequences_start_again_behind_the_last(stream: ProduceStream) -> None:
     stream._sequences[P0] = (1 << 31) - 2
+    stream._known_in.add(P0)
     sent = [bytearray(batch(count=3)), bytearray(batch())]
     for data in sent:
         stream.send(P0, data)
@@ -124,6 +125,22 @@ def test_a_leader_change_is_followed(fake: FakeCluster, stream: ProduceStream) -
         stream.send(P0, batch())
     stream.flush()
     assert fake.written["t", 0] == list(range(12))
+
+
+def test_first_batch_is_acknowledged_before_the_next_one_is_sent(fake: FakeCluster, stream: ProduceStream) -> None:
+    """The broker becomes the leader after it has refused the first batch. It accepts any first sequence of a producer
+    that it does not know, so a second batch in flight would take the place of the first."""
+
+    def accept_any_first_sequence(broker_id: int, request: Any) -> Any:
+        row = request.topic_data[0].partition_data[0]
+        fake.written.setdefault(("t", 0), [read_header(row.records).base_sequence])
+        return fake._Produce(broker_id, request, 0)
+
+    fake.plan("Produce", 6, *[accept_any_first_sequence] * 20)
+    for _ in range(10):
+        stream.send(P0, batch())
+    stream.flush()
+    assert fake.written["t", 0] == list(range(10))
 
 
 def test_a_duplicate_is_an_acknowledgement(fake: FakeCluster, stream: ProduceStream) -> None:

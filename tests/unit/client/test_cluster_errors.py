@@ -19,6 +19,7 @@ from ottla.client.errors import (
 )
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
+from ottla.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from ottla.wire.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
@@ -127,6 +128,53 @@ def test_a_cluster_without_an_answer_is_named_with_the_reason(
     with pytest.raises(ClusterUnreachable, match=r"the cluster at fake:9001,fake:9002 cannot be .*connection refused"):
         cluster.topics()
     assert 1029 < clock[0] <= 1030
+
+
+def test_paused_leader_is_not_asked_who_leads_now(fake: FakeCluster, cluster: Cluster, clock: list[float]) -> None:
+    latest(cluster)
+    fake.paused = {1}
+    fake.leaders = {("t", 0): 2, ("t", 1): 2}
+    # One attempt ends at the paused leader. The next one asks the other broker, and needs no time.
+    assert latest(cluster)[P0].offset == 100
+    assert clock[0] < 1016
+
+
+def test_paused_bootstrap_server_costs_a_part_of_the_timeout_once(
+    fake: FakeCluster, cluster: Cluster, clock: list[float]
+) -> None:
+    fake.paused = {1}
+    fake.leaders = {("t", 0): 2, ("t", 1): 2}
+    assert latest(cluster)[P0].offset == 100
+    assert 1009 < clock[0] < 1011
+    latest(cluster)
+    assert clock[0] < 1011
+
+
+def test_broker_that_answers_again_is_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.paused = {1}
+    fake.leaders = {("t", 0): 2, ("t", 1): 2}
+    latest(cluster)
+    fake.paused, fake.down = set(), {2}
+    fake.leaders = {("t", 0): 1, ("t", 1): 1}
+    assert latest(cluster)[P0].offset == 100
+
+
+def test_paused_coordinator_leaves_time_for_its_successor(
+    fake: FakeCluster, cluster: Cluster, clock: list[float]
+) -> None:
+    cluster.commit("g", {P0: 4})
+    fake.paused, fake.coordinator = {2}, 1
+    cluster.commit("g", {P0: 5})
+    assert clock[0] < 1016
+
+
+def test_topic_is_created_by_the_next_controller(fake: FakeCluster, cluster: Cluster, clock: list[float]) -> None:
+    cluster.topics(["t"])
+    fake.down, fake.controller = {1}, 2
+    fake.leaders = {("t", 0): 2, ("t", 1): 2}
+    fake.plan("CreateTopics", lambda _, request: CreateTopicsResponse(topics=[CreatableTopicResult(name="t")]))
+    assert cluster.create_topic("t", 2)
+    assert clock[0] < 1001
 
 
 def test_a_coordinator_that_moves_is_looked_up_again(fake: FakeCluster, cluster: Cluster) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pytest
 from small_pipeline import HEAD
 
-from ottla.client.errors import PropertyRefused
+from ottla.client.errors import ConnectionLost, PropertyRefused
+from ottla.pipeline import preflight
 from ottla.pipeline.declaration import Declaration
 from ottla.pipeline.preflight import (
     BrokersUnreachable,
@@ -45,6 +47,36 @@ def test_every_address_is_tried_before_the_brokers_are_unreachable(declaration: 
         f"brokers 127.0.0.1:{first}, localhost:{second} cannot be reached: connection refused; start one with "
         f"'ottla broker', or correct 'brokers' in {declaration.file}"
     )
+
+
+class SilentCluster:
+    """A client of a broker that is paused if its port is 1, and of one that knows all topics otherwise."""
+
+    def __init__(self, declaration: Declaration, *, brokers: str, timeout_s: float) -> None:
+        self._brokers = brokers
+
+    def metadata(self, topics: list[str], deadline: float) -> None:
+        if self._brokers.endswith(":1"):
+            raise ConnectionLost(self._brokers, "none in time")
+
+    def topics(self, names: Iterable[str]) -> dict[str, None]:
+        return dict.fromkeys(names)
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_paused_broker_does_not_stop_a_pipeline_whose_other_brokers_answer(
+    declaration: Declaration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "open_cluster", SilentCluster)
+    check_cluster(replace(declaration, brokers="a:1,b:2"))
+    with pytest.raises(ConnectionLost, match="accepts connections but gives no Kafka answer"):
+        check_cluster(replace(declaration, brokers="a:1,b:1"))
 
 
 def test_wrong_properties_keep_their_own_message(declaration: Declaration) -> None:
