@@ -151,15 +151,21 @@ class Membership:
         log.warning("the last stop was not clean: logs were checked partitions=%d", len(self._log_store.logs))
         current = await load_view(services.store)
         names = [name for name in current.topics if name in ends]
+        await self._mark(current, names, lambda topic: mark_unclean(topic, own, ends[topic.name]), watched=False)
+
+    async def _mark(
+        self, view: ClusterView, names: Sequence[str], mark: Callable[[TopicView], TopicView | None], *, watched: bool
+    ) -> None:
+        """Write what ``mark`` makes of these topics, some of them in each multi. Raise KafkaError, StoreError."""
+        services, own = self._services, self._services.broker_id
         for start in range(0, len(names), _TOPICS_PER_MULTI):
             batch = names[start : start + _TOPICS_PER_MULTI]
 
-            def decide(view: ClusterView, batch: list[str] = batch) -> tuple[Sequence[Op], None]:
-                topics = [view.topics[name] for name in batch if name in view.topics]
-                marked = [mark_unclean(topic, own, ends[topic.name]) for topic in topics]
+            def decide(view: ClusterView, batch: Sequence[str] = batch) -> tuple[Sequence[Op], None]:
+                marked = [mark(view.topics[name]) for name in batch if name in view.topics]
                 return ops_mark_unclean(view, [topic for topic in marked if topic is not None], own), None
 
-            await decide_and_write(services.store, current, decide, turn=services.metadata_turn, watched=False)
+            await decide_and_write(services.store, view, decide, turn=services.metadata_turn, watched=watched)
 
     async def join(self) -> None:
         """Register, and start the tasks. The view is watched by now."""
@@ -252,17 +258,10 @@ class Membership:
 
     async def _mark_offline(self, numbers: Mapping[str, Collection[int]]) -> None:
         services, own = self._services, self._services.broker_id
-        names = list(numbers)
         try:
-            for start in range(0, len(names), _TOPICS_PER_MULTI):
-                batch = names[start : start + _TOPICS_PER_MULTI]
-
-                def decide(view: ClusterView, batch: list[str] = batch) -> tuple[Sequence[Op], None]:
-                    topics = [view.topics[name] for name in batch if name in view.topics]
-                    marked = [mark_offline(topic, own, numbers[topic.name]) for topic in topics]
-                    return ops_mark_unclean(view, [topic for topic in marked if topic is not None], own), None
-
-                await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+            await self._mark(
+                services.view, list(numbers), lambda topic: mark_offline(topic, own, numbers[topic.name]), watched=True
+            )
         except (KafkaError, StoreError) as error:
             log.warning("logs that are offline cannot be reported now error=%s", error)
         finally:

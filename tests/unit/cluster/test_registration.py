@@ -59,8 +59,10 @@ async def started(place: Simulated, client: str = "broker", run: bytes = b"1") -
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
+    """Wait for a condition, at most 300 s of the loop's time."""
+    async with asyncio.timeout(300):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 def test_lease_counts_from_the_moment_when_the_read_was_sent() -> None:
