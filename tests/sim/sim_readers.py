@@ -104,10 +104,11 @@ class Reader(Client):
                 if row.error_code:
                     is_complete = False
                     continue
-                if replication is not None:
+                if replication is not None and row.high_watermark >= 0:
                     replication.told(place, epochs[place], row.high_watermark, told[place])
                 self._take(place, row)
-                is_complete &= self._positions[place] >= row.last_stable_offset
+                # A leader that has not committed in its own epoch names no offsets.
+                is_complete &= 0 <= row.last_stable_offset <= self._positions[place]
         return is_complete
 
     def _take(self, place: Place, row: Any) -> None:

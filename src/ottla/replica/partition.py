@@ -443,13 +443,16 @@ class Partition:
             # The readers read again, and get the error of the disk.
             is_size_known = False
         else:
-            if self.reported_stable_offset <= reported:
+            is_first_commit = previous_high_watermark < self.epoch_start_offset <= self.high_watermark
+            if self.reported_stable_offset <= reported and not is_first_commit:
                 for reader in list(self.stable_readers):
                     reader.on_changed()
                 return
+            # A new leader serves these readers from its first commit on, so they read again.
             # Without open transactions the last stable offset moves with the high watermark, by as many bytes.
             is_size_known = (
                 is_size_known
+                and not is_first_commit
                 and reported == previous_high_watermark
                 and self.reported_stable_offset == self.high_watermark
             )

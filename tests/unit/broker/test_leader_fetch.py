@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.broker.test_fetch_transactions import Connection, FetchFixture
+from tests.unit.broker.test_fetch_transactions import READ_COMMITTED, READ_UNCOMMITTED, Connection, FetchFixture
 from tests.unit.log.log_fixtures import batch
+from tests.unit.replica.test_manager_transactions import TransactionFixture
 from tests.unit.replica.test_replica_manager import Waiter
 
 from ottla.broker.apis.offsets import LATEST, list_offsets
@@ -304,14 +305,11 @@ def test_leader_that_is_replaced_answers_its_followers(leader: LeaderFixture) ->
     assert read.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_new_leader_serves_consumers_when_it_has_committed_what_it_had(leader: LeaderFixture) -> None:
+def test_new_leader_reports_an_end_offset_when_it_has_committed_what_it_had(leader: LeaderFixture) -> None:
     """An earlier leader may have reported a higher high watermark (KIP-207)."""
     partition = leader.partition
     leader.write(partition, 3)
     leader.lead(partition, EPOCH + 1)
-
-    def ask(offset: int) -> int:
-        return int(leader.ask(offset, isolation=0, max_wait=0).row.error_code)
 
     def end(version: int) -> tuple[int, int]:
         rows = [ListOffsetsPartition(partition_index=0, timestamp=LATEST)]
@@ -320,9 +318,58 @@ def test_new_leader_serves_consumers_when_it_has_committed_what_it_had(leader: L
         (found,) = asyncio.run(list_offsets(leader.services, request, context)).topics[0].partitions
         return found.error_code, found.offset
 
-    assert ask(0) == ErrorCode.OFFSET_NOT_AVAILABLE
     assert end(5) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
     assert end(4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
     leader.fetch({partition: row(3, epoch=EPOCH + 1, last_epoch=EPOCH)}, full=True)
-    assert ask(0) == 0
     assert end(5) == (0, 3)
+
+
+def _new_leader(leader: LeaderFixture) -> Partition:
+    """Offsets 0 to 2 are committed and known to be so; 3 and 4 are from the epoch before."""
+    partition = leader.partition
+    leader.write(partition, 3)
+    leader.fetch({partition: row(3, last_epoch=EPOCH)}, full=True)
+    leader.write(partition, 2)
+    leader.lead(partition, EPOCH + 1)
+    assert partition.high_watermark == 3
+    return partition
+
+
+def _replicate(leader: LeaderFixture, offset: int) -> None:
+    leader.fetch({leader.partition: row(offset, epoch=EPOCH + 1, last_epoch=EPOCH)}, full=True)
+
+
+def test_new_leader_serves_what_it_knows_to_be_committed_without_a_high_watermark(leader: LeaderFixture) -> None:
+    """An earlier leader may have reported a higher one; sarama reports OFFSET_NOT_AVAILABLE to its application."""
+    _new_leader(leader)
+    answer = leader.ask(0, isolation=READ_UNCOMMITTED, max_wait=0)
+    assert (answer.row.error_code, answer.offsets) == (0, [0])
+    assert (answer.row.high_watermark, answer.row.last_stable_offset) == (-1, -1)
+    committed = leader.ask(0, isolation=READ_COMMITTED, max_wait=0)
+    assert (committed.row.error_code, committed.offsets, committed.row.last_stable_offset) == (0, [], -1)
+    assert leader.ask(6, isolation=READ_COMMITTED, max_wait=0).row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
+def test_fetch_that_waits_for_a_new_leader_is_answered_when_it_has_committed(
+    leader: LeaderFixture, isolation: int
+) -> None:
+    _new_leader(leader)
+    waiting = leader.ask(3, isolation=isolation, max_wait=500)
+    assert not waiting.is_there
+    _replicate(leader, 5)
+    assert (waiting.offsets, waiting.row.high_watermark) == ([3], 5)
+
+
+def test_reader_of_committed_records_is_answered_when_only_the_high_watermark_moves(leader: LeaderFixture) -> None:
+    """The last stable offset stays at an open transaction; a new leader serves what is below it."""
+    partition = leader.partition
+    leader.write(partition, 2)
+    TransactionFixture.send(leader)
+    leader.turn()
+    leader.fetch({partition: row(2, last_epoch=EPOCH)}, full=True)
+    leader.lead(partition, EPOCH + 1)
+    waiting = leader.ask(0, max_wait=500)
+    assert not waiting.is_there
+    _replicate(leader, partition.log.log_end_offset)
+    assert (waiting.offsets, waiting.row.last_stable_offset) == ([0], 2)

@@ -462,7 +462,7 @@ def _read_partition(
     log = partition.log
     read = _Read(wanted)
     if partition.high_watermark < partition.epoch_start_offset:
-        raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return _read_from_new_leader(partition, request, read, left, at_least_one, read_committed)
     read.high_watermark = partition.high_watermark
     read.last_stable_offset = partition.last_stable_offset
     read.log_start_offset = log.log_start_offset
@@ -482,6 +482,32 @@ def _read_partition(
             read.at_end_of = partition
     elif read_committed:
         read.aborted = log.aborted_within(request.fetch_offset, read.region, end_offset)
+    return read
+
+
+def _read_from_new_leader(
+    partition: Partition, request: FetchPartition, read: _Read, left: int, at_least_one: bool, read_committed: bool
+) -> _Read:
+    """Read for a consumer while this leader has not yet committed in its own epoch.
+
+    Consumers of the earlier leader may know a higher high watermark. So they are sent none, which clients ignore: some
+    would report the end of the partition too early. Records below the known one are committed and are sent; without
+    enough in-sync replicas this may last long. A transaction that looks committed may not be: its marker can be above
+    the high watermark, and the log forgets these markers at a restart. So read_committed consumers wait.
+    """
+    log = partition.log
+    read.log_start_offset = log.log_start_offset
+    read.diverging = _diverging(partition, request)
+    if read.diverging is not None:
+        return read
+    end_offset = log.log_start_offset if read_committed else partition.high_watermark
+    if read_committed:
+        read.aborted = []
+    size_bytes_max = min(request.size_bytes_max, left)
+    if size_bytes_max > 0 or at_least_one:
+        read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
+        if read.region is None:
+            read.at_end_of = partition
     return read
 
 
