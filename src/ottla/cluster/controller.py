@@ -85,9 +85,7 @@ def plan_create_topic(
             raise PolicyViolation(f"one call may create {PARTITIONS_PER_CALL_MAX} partitions at most")
         if factor <= 0:
             raise InvalidReplicationFactor("replication factor must be larger than 0, or -1 for the default")
-        if factor > len(brokers):
-            raise InvalidReplicationFactor(f"replication factor {factor} needs more than {len(brokers)} brokers")
-        replicas = _place(view, brokers, count, factor, topic_id)
+        replicas = _place(view, brokers_to_use(view, brokers, factor), count, factor, topic_id)
     partitions = tuple(_new_partition(view, ids, leader_epoch) for ids in replicas)
     return TopicView(name=wanted.name, topic_id=topic_id, partitions=partitions, config=dict(wanted.config))
 
@@ -101,6 +99,18 @@ def _new_partition(view: ClusterView, replicas: tuple[int, ...], leader_epoch: i
     if not isr:
         raise InvalidReplicaAssignment(f"none of the brokers {list(replicas)} is alive")
     return PartitionView(leader=isr[0], leader_epoch=leader_epoch, replicas=replicas, isr=isr)
+
+
+def brokers_to_use(view: ClusterView, alive: Sequence[int], factor: int) -> list[int]:
+    """Return the live brokers, and as many registered ones that are down as a replication factor needs.
+
+    As in Kafka, a topic can be created while a broker is down: its replicas there get in sync when it is back. Raise
+    InvalidReplicationFactor if there are not enough.
+    """
+    brokers = [*alive, *sorted(set(view.registered) - set(alive))]
+    if factor > len(brokers):
+        raise InvalidReplicationFactor(f"replication factor {factor} needs more than {len(brokers)} brokers")
+    return brokers[: max(factor, len(alive))]
 
 
 def _place(
@@ -192,9 +202,8 @@ def plan_create_partitions(
         if len(replicas[0]) != factor:
             raise InvalidReplicaAssignment(f"the topic's partitions have {factor} replicas each")
     else:
-        if factor > len(brokers):
-            raise InvalidReplicationFactor(f"replication factor {factor} needs more than {len(brokers)} brokers")
-        replicas = _place(view, brokers, count - now, factor, topic.topic_id, existing=topic)
+        usable = brokers_to_use(view, brokers, factor)
+        replicas = _place(view, usable, count - now, factor, topic.topic_id, existing=topic)
     added = tuple(_new_partition(view, ids, leader_epoch=0) for ids in replicas)
     return replace(topic, partitions=topic.partitions + added)
 

@@ -12,7 +12,7 @@ from tests.unit.broker.admin_fixtures import Admin, create_skeleton
 from tests.unit.broker.cluster_fixtures import broker_changes, make_context
 
 from ottla.broker.apis.groups import find_coordinator
-from ottla.broker.apis.topics import create_topics
+from ottla.broker.apis.topics import create_partitions, create_topics
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.schema import broker_path
 from ottla.cluster.store import Create, Delete
@@ -20,6 +20,7 @@ from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, TopicSettings
+from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 
@@ -50,6 +51,11 @@ class ClusterAdmin(Admin):
         topic = CreatableTopic(name="t", **{"num_partitions": -1, "replication_factor": -1, **wanted})
         answer = await create_topics(self.services, CreateTopicsRequest(topics=[topic]), self.context)
         return answer.topics[0].error_code, self.partitions("t")
+
+    async def grow(self, count: int) -> int:
+        wanted = CreatePartitionsTopic(name="t", count=count, assignments=None)
+        answer = await create_partitions(self.services, CreatePartitionsRequest(topics=[wanted]), self.context)
+        return int(answer.results[0].error_code)
 
     def partitions(self, name: str) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
         topic = self.view.topics.get(name)
@@ -86,11 +92,20 @@ def test_new_topics_are_placed_on_the_live_brokers(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_replication_factor_above_the_live_brokers_is_rejected(tmp_path: Path) -> None:
+def test_registered_brokers_that_are_down_get_replicas_if_the_live_ones_are_too_few(tmp_path: Path) -> None:
+    """As in Kafka: a topic with three replicas can be created while one of three brokers is down."""
+
     async def test(admin: ClusterAdmin) -> None:
         await admin.register(0, 1, 2)
         await admin.stop(2)
-        assert await admin.create(replication_factor=3) == (ErrorCode.INVALID_REPLICATION_FACTOR, [])
+        assert await admin.create(replication_factor=4) == (ErrorCode.INVALID_REPLICATION_FACTOR, [])
+        code, partitions = await admin.create(num_partitions=6, replication_factor=3)
+        assert code == 0
+        assert all(sorted(replicas) == [0, 1, 2] and sorted(isr) == [0, 1] for _, replicas, isr in partitions)
+        assert {leader for leader, _, _ in partitions} == {0, 1}
+        assert await admin.grow(8) == 0
+        added = admin.partitions("t")[6:]
+        assert all(sorted(replicas) == [0, 1, 2] and sorted(isr) == [0, 1] for _, replicas, isr in added)
 
     run(tmp_path, test)
 

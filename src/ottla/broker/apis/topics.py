@@ -178,20 +178,18 @@ async def create_internal_topic(
 ) -> None:  # fmt: skip
     """Create an internal topic unless it exists. Raise a KafkaError if there are fewer brokers than replicas.
 
-    Without a replication factor it has three replicas, or as many as there are brokers. Brokers that have registered
-    before and are down now count: they become replicas, and are in sync when they have caught up. ``config`` returns
-    the settings of the topic for its replication factor.
+    Without a replication factor it has three replicas, or as many as there are brokers. Brokers that are registered and
+    down count. ``config`` returns the settings of the topic for its replication factor.
     """
     topic_id = services.new_id()
 
     def decide(view: ClusterView) -> tuple[list[Op], None]:
         alive = live_brokers(services, view)
-        brokers = alive + sorted(set(view.registered) - set(alive))
-        factor = replication_factor or min(_INTERNAL_REPLICAS, len(brokers))
+        factor = replication_factor or min(_INTERNAL_REPLICAS, len({*alive, *view.registered}))
         wanted = NewTopic(
             name=name, partition_count=partitions, replication_factor=factor, assignments={}, config=config(factor)
         )
-        planned = _plan(services, view, wanted, topic_id, brokers[: max(factor, len(alive))])
+        planned = _plan(services, view, wanted, topic_id, alive)
         return ops_create_topic(view, planned), None
 
     try:
