@@ -386,7 +386,7 @@ class Broker:
         for endpoint, listener in listeners:
             dispatcher = Dispatcher(self._services, endpoint.name, apis, self._produce, self._fetch)
             self._dispatchers.append(dispatcher)
-            await self.server.start(listener, dispatcher.handle)
+            await self.server.start(listener, dispatcher.handle, endpoint.name)
             self.endpoints.append(endpoint._replace(port=listener.port))
 
     # -- changes in the store -------------------------------------------------------------------------------------

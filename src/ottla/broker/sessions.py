@@ -50,6 +50,8 @@ class WaitingFetch(Protocol):
 
     def on_stable(self) -> None: ...
 
+    def on_changed(self) -> None: ...
+
     def on_partition_deleted(self) -> None: ...
 
     def answer_now(self) -> None:
@@ -143,7 +145,9 @@ class SessionPartition(FetchedPartition):
     def on_changed(self) -> None:
         session = self._session
         session.changed[self] = None
-        if session.waiting is None:
+        if session.waiting is not None:
+            session.waiting.on_changed()
+        else:
             self.unregister()
 
     def on_partition_deleted(self) -> None:

@@ -33,6 +33,11 @@ from ottla.model.types import Endpoint, parse_endpoint
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
+#: values of replica.selector.class
+RACK_AWARE = "rack-aware"
+RACK_AWARE_CLASS = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_CLASS = "org.apache.kafka.common.replica.LeaderSelector"
+
 
 def _is_endpoint(text: str) -> bool:
     try:
@@ -59,7 +64,13 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
     broker_id = Setting(
         "broker.id", INT, 0, at_least(0), "This broker's id. `node.id` means the same.", aliases=("node.id",)
     )
-    broker_rack = Setting("broker.rack", STRING, None, ANY, "Rack of this broker, shown to clients in Metadata.")
+    broker_rack = Setting(
+        "broker.rack",
+        STRING,
+        None,
+        ANY,
+        "Rack of this broker: replicas are spread over racks, and `replica.selector.class` uses it.",
+    )
     zookeeper_connect = Setting(
         "zookeeper.connect",
         STRING,
@@ -251,6 +262,14 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         30_000,
         at_least(1),
         "Time without a fetch after which a follower is out of sync.",
+    )
+    replica_selector_class = Setting(
+        "replica.selector.class",
+        STRING,
+        None,
+        one_of(RACK_AWARE, RACK_AWARE_CLASS, LEADER_CLASS),
+        "How a leader chooses the replica that a consumer reads from (KIP-392). rack-aware: an in-sync replica in the "
+        "consumer's rack (`client.rack`). Not set: always the leader.",
     )
     replica_fetch_max_bytes = Setting(
         "replica.fetch.max.bytes",

@@ -50,7 +50,6 @@ _IGNORED_NAMES = frozenset(
         "producer.purgatory.purge.interval.requests",
         "queued.max.request.bytes",
         "replica.fetch.backoff.ms",
-        "replica.selector.class",
         "replica.socket.receive.buffer.bytes",
         "replica.socket.timeout.ms",
         "replication.quota.window.num",

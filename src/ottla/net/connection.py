@@ -108,16 +108,18 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
         "_in_flight_max", "_leftover", "_muted", "_peer_closed", "_reading", "_replies", "_sending", "_server",
-        "_socket", "_socket_fd", "_watched", "_write_paused", "cache", "last_active", "local_address", "number",
-        "on_close", "owed_bytes", "peer_host", "touched", "transport",
+        "_socket", "_socket_fd", "_watched", "_write_paused", "cache", "last_active", "listener", "local_address",
+        "number", "on_close", "owed_bytes", "peer_host", "touched", "transport",
     )  # fmt: skip
 
-    def __init__(self, server: Server, handle: Handler) -> None:
+    def __init__(self, server: Server, handle: Handler, listener: str = "") -> None:
         # Shared
         self._server = server
         self._handle = handle
         #: limit of requests without a reply; Kafka allows one, clients send five
         self._in_flight_max = server.in_flight_max
+        #: the name of the listener that accepted it
+        self.listener = listener
 
         # Per connection
         self.transport: asyncio.Transport = None  # type: ignore[assignment]

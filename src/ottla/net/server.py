@@ -67,8 +67,9 @@ class Server:
 
     # -- life -----------------------------------------------------------------------------------------------------
 
-    async def start(self, listener: Listener, handle: Handler) -> None:
-        await listener.serve(self._loop, lambda: Connection(self, handle))
+    async def start(self, listener: Listener, handle: Handler, name: str = "") -> None:
+        """Accept connections. ``name`` is the name of the listener."""
+        await listener.serve(self._loop, lambda: Connection(self, handle, name))
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._sweep_s, self._sweep)

@@ -85,7 +85,7 @@ class ReplicaFetchers:
         self.settings = settings
         self._fetchers: dict[Endpoint, LeaderFetcher] = {}
         self._by_partition: dict[Partition, LeaderFetcher] = {}
-        replicas.on_follower_synced = self._on_synced
+        replicas.on_follower_changed = self._report
         replicas.on_removed = self.unfollow
 
         #: partitions with records that the leader has not asked to sync, and when the last ones were appended
@@ -153,7 +153,7 @@ class ReplicaFetchers:
         if self._unsynced:
             self._idle_timer = self.loop.call_later(_SYNC_WHEN_IDLE_S, self._sync_idle)
 
-    def _on_synced(self, partition: Partition) -> None:
+    def _report(self, partition: Partition) -> None:
         fetcher = self._by_partition.get(partition)
         if fetcher is not None:
             fetcher.report(partition)
@@ -261,7 +261,7 @@ class LeaderFetcher:
             self._forget(followed)
 
     def report(self, partition: Partition) -> None:
-        """Tell the leader that the log is synced further."""
+        """Tell the leader that the log is synced further, or starts at another offset."""
         followed = self._followed.get((partition.topic_id, partition.name.partition))
         if followed is not None and followed.sent is not None:
             self._changed[followed] = None

@@ -89,8 +89,8 @@ class ReplicaManager:
         self.failed: dict[Partition, None] = {}
         #: free space is checked again when ``bytes_in`` exceeds this
         self._bytes_in_at_check = self._replication_bytes_in_at_check = 0
-        #: called when a sync of a follower's log is complete
-        self.on_follower_synced: Callable[[Partition], None] = _ignore
+        #: called when a sync of a follower's log is complete, or the start of its log has moved
+        self.on_follower_changed: Callable[[Partition], None] = _ignore
         #: called before the log of a partition is deleted
         self.on_removed: Callable[[Partition], None] = _ignore
 
@@ -198,9 +198,12 @@ class ReplicaManager:
         """Return the replica of a partition on this broker, in whatever role; None if there is none."""
         return self.topics.get(topic.encode(), _NOWHERE).get(number)
 
-    def leader_of(self, topic: bytes, number: int, epoch: int = -1, *, by_id: bool = False) -> Partition:
+    def leader_of(
+        self, topic: bytes, number: int, epoch: int = -1, *, by_id: bool = False, or_follows: bool = False
+    ) -> Partition:
         """Return the partition if this broker leads it, in ``epoch`` unless that is -1.
 
+        With ``or_follows``, return it also if this broker follows it and consumers may read from it (KIP-392).
         ``topic`` is the name, or the id if ``by_id``. Raise the KafkaError for the reply, as Kafka chooses it:
         NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR for a partition that is
         offline, UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID for one that the cluster does not have.
@@ -212,7 +215,7 @@ class ReplicaManager:
                 raise NotLeaderOrFollower("another broker has this partition")
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID) if by_id and topic not in topics else UnknownTopicOrPartition("")
         if partition.role is not _LEADER or (epoch != -1 and epoch != partition.leader_epoch):
-            partition.check_leads(epoch)
+            partition.check_leads(epoch, or_follows=or_follows)
         return partition
 
     def all(self) -> list[Partition]:
@@ -404,7 +407,7 @@ class ReplicaManager:
         if partition.role is _FOLLOWER:
             if partition.log.synced_end_offset < partition.sync_wanted_offset and partition.log.unsynced():
                 self._start_sync(partition)
-            self.on_follower_synced(partition)
+            self.on_follower_changed(partition)
         partition.complete_writers()
         if partition.wants_sync and not partition.log.pending and partition.log.unsynced():
             self._start_sync(partition)
@@ -465,6 +468,8 @@ class ReplicaManager:
         finally:
             if partition.log.log_start_offset != previous:
                 partition.note_log_start()
+                if partition.role is _FOLLOWER:
+                    self.on_follower_changed(partition)
 
     def maybe_compact(self, now_ms: int, settings: BrokerSettings) -> bool:
         """Start to compact the log with the largest dirty ratio in the background. Return True while that runs."""

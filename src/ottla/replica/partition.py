@@ -106,13 +106,17 @@ class Follower:
 
     __slots__ = (
         "_fetched_at", "_session", "broker_epoch", "caught_up_at", "end_offset", "leader_end_at_fetch",
-        "synced_end_offset",
+        "log_start_offset", "sent_high_watermark", "synced_end_offset",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
         """``now`` counts as the moment when it had everything, so that it has time to fetch from a new leader."""
         #: -1: it has not fetched from this leader yet
         self.end_offset = self.synced_end_offset = -1
+        #: the start of its log
+        self.log_start_offset = -1
+        #: the high watermark in the last reply to it
+        self.sent_high_watermark = -1
         #: the registration of the process that fetched last
         self.broker_epoch = -1
         #: the last time at which it had every record that the leader had then
@@ -249,9 +253,11 @@ class Partition:
         self.epoch_start_offset = self.log.log_end_offset
         self.followers = {}
         self._set_writable()
+        self.release_readers()  # they sent an older leader epoch
 
     def _become_follower(self) -> None:
         self.followers = {}
+        self.epoch_start_offset = 0
         self._set_writable()
         self.leave(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -281,10 +287,16 @@ class Partition:
     def _set_writable(self) -> None:
         self.writable = self.role is Role.LEADER and self.has_room
 
-    def check_leads(self, epoch: int = -1) -> None:
+    @property
+    def may_serve_as_follower(self) -> bool:
+        """Return whether consumers may read from this follower (KIP-392): it is in sync, as far as it can know."""
+        return self.leader_id >= 0 and self.broker_id in self.isr and not self.is_lease_over
+
+    def check_leads(self, epoch: int = -1, *, or_follows: bool = False) -> None:
         """Raise the KafkaError for the reply unless this broker leads the partition, in ``epoch`` if it is not -1.
 
-        The order of the checks is Kafka's: offline, then the epoch that the client knows, then the role.
+        With ``or_follows``, a follower that consumers may read from passes too. The order of the checks is Kafka's:
+        offline, then the epoch that the client knows, then the role.
         """
         if self.role is Role.OFFLINE:
             raise StorageError("the partition is offline; see the broker's log")
@@ -292,7 +304,7 @@ class Partition:
             if epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(f"leader epoch {epoch} is older than {self.leader_epoch}")
             raise UnknownLeaderEpoch(f"leader epoch {epoch} is newer than {self.leader_epoch}")
-        if self.role is not Role.LEADER:
+        if self.role is not Role.LEADER and not (or_follows and self.may_serve_as_follower):
             raise NotLeaderOrFollower(f"broker {self.leader_id} leads the partition, this is broker {self.broker_id}")
 
     def refusal(self) -> KafkaError:

@@ -26,7 +26,9 @@ class ClusterProcess:
         cluster.brokers[2].pause()
     """
 
-    def __init__(self, data: Path, brokers: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, data: Path, brokers: int, settings: Mapping[str, str], own_settings: Mapping[int, Mapping[str, str]]
+    ) -> None:
         self.data = data
         self._reserved = reserve_port()
         port: int = self._reserved.getsockname()[1]
@@ -34,17 +36,23 @@ class ClusterProcess:
         self.connect = f"127.0.0.1:{port}/ottla"
         self.brokers: dict[int, BrokerProcess] = {}
         for number in range(1, brokers + 1):
-            own = {"zookeeper.connect": self.connect, "broker.id": str(number)}
+            own = {"zookeeper.connect": self.connect, "broker.id": str(number), **own_settings.get(number, {})}
             self.brokers[number] = BrokerProcess(
                 str(data / f"broker-{number}"), {**_TEST_SETTINGS, **own, **settings}, owns_data=False
             )  # fmt: skip
 
     @classmethod
-    def start(cls, brokers: int = 3, settings: Mapping[str, str] | None = None) -> Self:
-        """Start ZooKeeper and the brokers in a new directory. Raise ZooKeeperFailed without Java or pyspark."""
+    def start(
+        cls, brokers: int = 3, settings: Mapping[str, str] | None = None,
+        own_settings: Mapping[int, Mapping[str, str]] | None = None,
+    ) -> Self:  # fmt: skip
+        """Start ZooKeeper and the brokers in a new directory. Raise ZooKeeperFailed without Java or pyspark.
+
+        ``settings`` are those of all brokers, ``own_settings`` those of single brokers by id.
+        """
         data = Path(tempfile.mkdtemp(prefix="ottla-cluster-"))
         try:
-            cluster = cls(data, brokers, settings or {})
+            cluster = cls(data, brokers, settings or {}, own_settings or {})
         except BaseException:
             shutil.rmtree(data, ignore_errors=True)
             raise

@@ -78,6 +78,8 @@ class FetchRequest(NamedTuple):
     #: the broker that copies the log, and the epoch of its registration; -1 for a consumer
     replica_id: int = -1
     replica_epoch: int = -1
+    #: the consumer's rack; empty if it has none
+    rack: str = ""
 
 
 def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequest:
@@ -126,8 +128,9 @@ def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequ
             if flexible:
                 position = skip_tags(buffer, position, end)
             forgotten.append((name, indexes))
+    rack = ""
     if version >= RACK_FROM:
-        position = _skip_rack(buffer, position, flexible)
+        rack, position = _read_rack(buffer, position, end, flexible)
     if flexible:
         if version >= REPLICA_STATE_FROM and position < end and buffer[position]:
             replica_id, replica_epoch = _read_replica_state(buffer, position, end)
@@ -137,7 +140,7 @@ def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequ
         raise WireError("the request does not end within the frame")
     return FetchRequest(
         wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics, forgotten, replica_id,
-        replica_epoch,
+        replica_epoch, rack,
     )  # fmt: skip
 
 
@@ -231,15 +234,20 @@ def _read_partitions(buffer: Buffer, position: int, end: int, version: int) -> t
     return partitions, following
 
 
-def _skip_rack(buffer: Buffer, position: int, flexible: bool) -> int:
+def _read_rack(buffer: Buffer, position: int, end: int, flexible: bool) -> tuple[str, int]:
     if flexible:
         length, position = read_compact_length(buffer, position)
     else:
         (length,) = _INT16.unpack_from(buffer, position)
         position += 2
-    if length < 0:
-        raise WireError("a rack without a name")
-    return position + length
+    if not length:
+        return "", position
+    if length < 0 or position + length > end:
+        raise WireError("the rack is null or does not end within the frame")
+    try:
+        return bytes(buffer[position : position + length]).decode(), position + length
+    except UnicodeDecodeError:
+        raise WireError("the rack is not UTF-8") from None
 
 
 def _read_count(buffer: Buffer, position: int, end: int, flexible: bool) -> tuple[int, int]:
@@ -278,15 +286,15 @@ class ReplyShape:
 
     def partition_start(
         self, index: int, error_code: int, high_watermark: int, last_stable_offset: int, log_start_offset: int,
-        records_bytes: int, aborted: list[tuple[int, int]] | None = None,
+        records_bytes: int, aborted: list[tuple[int, int]] | None = None, preferred_replica: int = -1,
     ) -> bytes:  # fmt: skip
-        """Everything before the records; ``aborted`` None stands for a reader that did not ask."""
+        """Return everything before the records. ``aborted`` is None for a read_uncommitted reader."""
         fields = [index, error_code, high_watermark, last_stable_offset]
         if self.version >= 5:
             fields.append(log_start_offset)
         fields.append(0 if self.flexible else -1)
-        if self.version >= 11:
-            fields.append(-1)
+        if self.version >= RACK_FROM:
+            fields.append(preferred_replica)
         head = self.partition.pack(*fields)
         if aborted is not None:
             head = self._with_aborted(head, aborted)

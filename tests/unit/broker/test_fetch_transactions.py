@@ -30,7 +30,8 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 class Slot:
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self.reply: bytes | None = None
 
     def fill(self, head: bytes, parts: list[bytes | FileRegion] | None = None) -> None:
@@ -40,9 +41,10 @@ class Slot:
 
 class Connection:
     closing = False
+    listener = "PLAINTEXT"
 
     def __init__(self) -> None:
-        self.slot = Slot()
+        self.slot = Slot(self)
         self.on_close: dict[Callable[[], None], None] = {}
 
     def reserve(self, api_key: int) -> Slot:

@@ -47,7 +47,7 @@ def meaning(request: FetchRequest, version: int) -> Any:
     forgotten = [(key(topic), list(topic.partitions)) for topic in request.forgotten_topics_data]
     return (
         request.max_wait, request.min_bytes, request.max_bytes, request.isolation_level == 1, *session, topics,
-        forgotten if version >= 7 else [], *_replica(request, version),
+        forgotten if version >= 7 else [], *_replica(request, version), request.rack_id if version >= 11 else "",
     )  # fmt: skip
 
 

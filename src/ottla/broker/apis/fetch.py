@@ -25,6 +25,12 @@ A fetch with a replica id comes from a follower. It differs in these ways:
 * It reads up to the written end of the log and wakes when records are written, not when they are committed.
 * It is answered as soon as the next one of its connection arrives: the follower sends that one to report a sync, and
   waits for no reply before (docs/decisions/0016).
+* With ``replica.selector.class`` it is also answered when the high watermark has moved, because consumers that read
+  from the follower wait for that.
+
+A consumer that sends its rack may read from the closest replica (KIP-392). The leader answers with the id of that
+replica (`broker/replica_selection.py`), and a follower serves such a consumer up to its own high watermark, as long as
+it is in sync. Consumers without a rack are sent to the leader.
 """
 
 from __future__ import annotations
@@ -32,11 +38,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 
+from ottla.broker.replica_selection import NO_REPLICA, closest_replica
 from ottla.broker.services import Services
 from ottla.broker.sessions import FetchedPartition, FetchSession, FetchSessions, SessionPartition, partitions_of
 from ottla.env.timers import Expiring
 from ottla.log.segment import FileRegion
 from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, OffsetOutOfRange, Refused
+from ottla.model.settings_broker import RACK_AWARE, RACK_AWARE_CLASS
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Part, Slot
 from ottla.replica.partition import Partition
@@ -76,6 +84,8 @@ class FetchApi:
         self._services = services
         self._leader_of = services.replicas.leader_of
         self._time = services.loop.time
+        #: whether consumers are sent to the closest replica (KIP-392); the setting does not change while it runs
+        self.is_rack_aware = services.settings.replica_selector_class in (RACK_AWARE, RACK_AWARE_CLASS)
         self.wheel = services.wheel
         self.deferred = services.deferred
         self.sessions = FetchSessions(
@@ -141,6 +151,7 @@ class FetchApi:
                     continue  # not a replica, or an earlier process of the broker that still runs
                 if not _continues_log(partition, row):
                     continue
+                follower.log_start_offset = row.log_start_offset
                 if session is not None and (known := session.partitions.get((topic, row.partition))) is not None:
                     known.follow(follower)
                 partition.note_follower(
@@ -154,13 +165,23 @@ class FetchApi:
         for fetch in list(self.waiting.values()):
             fetch.on_partition_deleted()
 
-    def find(self, wanted: FetchedPartition, by_id: bool) -> Partition:
-        """Return the partition. Raise the KafkaError for the reply if this broker does not lead it."""
-        return self._leader_of(wanted.topic, wanted.number, wanted.request.current_leader_epoch, by_id=by_id)
+    def find(self, wanted: FetchedPartition, by_id: bool, rack: str) -> Partition:
+        """Return the partition. Raise the KafkaError for the reply if this broker does not serve it.
 
-    def unreadable(self, wanted: FetchedPartition, by_id: bool, error: OSError) -> _Read:
+        ``rack`` is that of a consumer, which may read from a follower; empty if the leader must be asked.
+        """
+        request = wanted.request
+        return self._leader_of(
+            wanted.topic, wanted.number, request.current_leader_epoch, by_id=by_id, or_follows=rack != ""
+        )
+
+    def closest_replica(self, partition: Partition, rack: str, listener: str, fetch_offset: int) -> int:
+        """Return the replica that a consumer in ``rack`` should read from; NO_REPLICA if that is the leader."""
+        return closest_replica(partition, self._services.view.brokers, rack, listener, fetch_offset)
+
+    def unreadable(self, partition: Partition, wanted: FetchedPartition, error: OSError) -> _Read:
         """Return the answer for a partition of which a file could not be read."""
-        self._services.replicas.note_read_error(self.find(wanted, by_id).name, error)
+        self._services.replicas.note_read_error(partition.name, error)
         return _Read(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
     @property
@@ -205,8 +226,8 @@ class _Fetch:
     def read_or_wait(self) -> list[_Read] | None:
         """Return the rows of the answer, or None to wait: no error, fewer bytes than ``min_bytes``, and time left."""
         wait_ms = self._request.max_wait_ms
-        reads, self._bytes, failed = self._read(is_last=wait_ms <= 0)
-        if wait_ms > 0 and (self._wanted or self._news_only) and not failed and self._bytes < self._min_bytes:
+        reads, self._bytes, is_urgent = self._read(is_last=wait_ms <= 0)
+        if wait_ms > 0 and (self._wanted or self._news_only) and not is_urgent and self._bytes < self._min_bytes:
             return None
         return reads
 
@@ -248,12 +269,12 @@ class _Fetch:
                 self.answer(reads)
 
     def _register(self) -> None:
-        api, by_id = self._api, self._shape.topic_ids
+        api, by_id, rack = self._api, self._shape.topic_ids, self._request.rack
         if self._session is not None:
             for changed in self._session.changed:
-                changed.register(api.find(changed, by_id))
+                changed.register(api.find(changed, by_id, rack))
         elif self._wanted:
-            self._partitions = [api.find(wanted, by_id) for wanted in self._wanted]
+            self._partitions = [api.find(wanted, by_id, rack) for wanted in self._wanted]
             for partition in self._partitions:
                 partition.park(self, read_committed=self._request.read_committed, replica=self.is_replica)
             api.parked_partitions += len(self._partitions)
@@ -273,7 +294,8 @@ class _Fetch:
                 self._api.deferred.add(self._look_again)
 
     def on_changed(self) -> None:
-        pass
+        if self._api.is_rack_aware and self.is_replica:
+            self.on_stable()
 
     def on_partition_deleted(self) -> None:
         self._complete()
@@ -305,8 +327,8 @@ class _Fetch:
     def _look_again(self) -> None:
         self._is_looking = False
         if self._connection is not None:
-            reads, self._bytes, failed = self._read(is_last=False)
-            if failed or self._bytes >= self._min_bytes:
+            reads, self._bytes, is_urgent = self._read(is_last=False)
+            if is_urgent or self._bytes >= self._min_bytes:
                 self._leave()
                 self.answer(reads)
 
@@ -338,47 +360,73 @@ class _Fetch:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _read(self, *, is_last: bool) -> tuple[list[_Read], int, bool]:
-        """Read every partition once; return a row for each, the bytes of records, and whether any failed.
+        """Read every partition once; return a row for each, the bytes of records, and whether one must be sent now.
 
         An incremental fetch of very many partitions stops early if it can be answered: after an error, with at least
         ``min_bytes``, or with any bytes if ``is_last`` forbids it to wait. The next fetch continues from there.
         """
         reads: list[_Read] = []
-        total, failed = 0, False
+        total, is_urgent = 0, False
         left = min(self._request.size_bytes_max, self._api.size_bytes_max)
-        by_id, read_committed = self._shape.topic_ids, self._request.read_committed
-        read_partition = _read_partition if self._request.replica_id < 0 else self._read_for_replica
+        by_id, read_committed, rack = self._shape.topic_ids, self._request.read_committed, self._request.rack
+        read_partition = _read_partition
+        if self._request.replica_id >= 0:
+            read_partition = self._read_for_replica
+        elif rack and self._api.is_rack_aware:
+            read_partition = self._read_or_redirect
         for wanted in self._partitions_to_look_at():
             if len(reads) >= _PARTITIONS_READ_MAX and self._news_only:  # noqa: SIM102
-                if failed or (total and (is_last or total >= self._min_bytes)):
+                if is_urgent or (total and (is_last or total >= self._min_bytes)):
                     break
             try:
-                partition = self._api.find(wanted, by_id)
+                partition = self._api.find(wanted, by_id, rack)
                 read = read_partition(partition, wanted, left, at_least_one=not total, read_committed=read_committed)
             except KafkaError as error:
                 read = _Read(wanted, int(error.code))
                 if isinstance(error, OffsetOutOfRange):
                     read.log_start_offset = partition.log.log_start_offset
             except OSError as error:
-                read = self._api.unreadable(wanted, by_id, error)
-            if read.error_code or read.diverging is not None:
-                failed = True
+                read = self._api.unreadable(partition, wanted, error)
+            if read.error_code or read.is_urgent:
+                is_urgent = True
             if read.region is not None:
                 total += read.region.size_bytes
                 left = max(left - read.region.size_bytes, 0)
             reads.append(read)
-        return reads, total, failed
+        return reads, total, is_urgent
+
+    def _read_or_redirect(
+        self, partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
+    ) -> _Read:
+        """Read for a consumer with a rack, or name the replica that it should read from."""
+        offset = wanted.request.fetch_offset
+        closest = self._api.closest_replica(partition, self._request.rack, self._slot.connection.listener, offset)
+        if closest == NO_REPLICA:
+            return _read_partition(partition, wanted, left, at_least_one=at_least_one, read_committed=read_committed)
+        read = _Read(wanted)
+        read.high_watermark, read.last_stable_offset = partition.high_watermark, partition.last_stable_offset
+        read.log_start_offset = partition.log.log_start_offset
+        read.preferred_replica = closest
+        read.is_urgent = True
+        return read
 
     def _read_for_replica(
         self, partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
     ) -> _Read:
         """Read up to the written end of the log, for a follower."""
-        if self._request.replica_id not in partition.followers:
+        follower = partition.followers.get(self._request.replica_id)
+        if follower is None:
             raise NotLeaderOrFollower(f"broker {self._request.replica_id} has no replica of the partition")
         request, log = wanted.request, partition.log
         read = _Read(wanted)
         read.high_watermark, read.log_start_offset = partition.high_watermark, log.log_start_offset
         read.diverging = _diverging(partition, request)
+        read.is_urgent = read.diverging is not None or (
+            self._api.is_rack_aware
+            and isinstance(wanted, SessionPartition)
+            and wanted.follower is follower  # else an earlier process of the follower, which would never stop to ask
+            and follower.sent_high_watermark < read.high_watermark
+        )
         size_bytes_max = min(request.size_bytes_max, left)
         if read.diverging is not None or (size_bytes_max <= 0 and not at_least_one):
             return read
@@ -407,9 +455,12 @@ class _Fetch:
         try:
             self._api.bytes_out += _fill(self._slot, self._correlation_id, start, reads, shape)
         except OSError as error:
-            unreadable, by_id = self._api.unreadable, shape.topic_ids
-            reads = [unreadable(read.wanted, by_id, error) if read.region is not None else read for read in reads]
+            reads = [self._without_records(read, error) if read.region is not None else read for read in reads]
             _fill(self._slot, self._correlation_id, start, reads, shape)
+
+    def _without_records(self, read: _Read, error: OSError) -> _Read:
+        partition = self._api.find(read.wanted, self._shape.topic_ids, self._request.rack)
+        return self._api.unreadable(partition, read.wanted, error)
 
     def _within_session(self, session: FetchSession, reads: list[_Read]) -> list[_Read]:
         """Return the rows that differ from what the client was last sent, and note them as sent."""
@@ -419,8 +470,10 @@ class _Fetch:
             assert isinstance(wanted, SessionPartition)
             size_bytes = read.region.size_bytes if read.region is not None else 0
             news = wanted.must_be_sent(read.error_code, read.high_watermark, read.log_start_offset, size_bytes)
-            if news or not self._news_only or read.diverging is not None:
+            if news or not self._news_only or read.is_urgent:
                 kept.append(read)
+                if wanted.follower is not None:
+                    wanted.follower.sent_high_watermark = read.high_watermark
             if session.replica_id >= 0 and (size_bytes or read.error_code or read.diverging is not None):
                 session.pause(wanted)
             elif read.at_end_of is not None:
@@ -434,8 +487,8 @@ class _Read:
     """The row of one partition in a reply."""
 
     __slots__ = (
-        "aborted", "at_end_of", "diverging", "error_code", "high_watermark", "last_stable_offset", "log_start_offset",
-        "region", "wanted", "wants_sync",
+        "aborted", "at_end_of", "diverging", "error_code", "high_watermark", "is_urgent", "last_stable_offset",
+        "log_start_offset", "preferred_replica", "region", "wanted", "wants_sync",
     )  # fmt: skip
 
     def __init__(self, wanted: FetchedPartition, error_code: int = 0) -> None:
@@ -451,6 +504,10 @@ class _Read:
         self.at_end_of: Partition | None = None
         #: epoch and end offset of the common history, if the log of the reader diverges from ours
         self.diverging: tuple[int, int] | None = None
+        #: the replica that the consumer should read from instead
+        self.preferred_replica = NO_REPLICA
+        #: whether it must be sent although there is no error and there are no records
+        self.is_urgent = False
         #: for a follower: a writer waits until these records are synced
         self.wants_sync = False
 
@@ -469,6 +526,7 @@ def _read_partition(
     if request.last_fetched_epoch >= 0:
         read.diverging = _diverging(partition, request)
         if read.diverging is not None:
+            read.is_urgent = True
             return read
     if read_committed:
         read.aborted = []
@@ -554,7 +612,7 @@ def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], sha
             out.append(
                 shape.partition_start(
                     read.wanted.number, read.error_code, read.high_watermark, read.last_stable_offset,
-                    read.log_start_offset, length, read.aborted,
+                    read.log_start_offset, length, read.aborted, read.preferred_replica,
                 )
             )  # fmt: skip
             if region is not None:
