@@ -86,7 +86,8 @@ sim: $(VENV)/.dev
 sim-planted: $(VENV)/.dev
 	$(BIN)/python tests/sim/sim_planted.py --seeds $(or $(SEEDS),2000)
 
-# kill -9 of the brokers of a cluster under load: KILLS=100 SEED=1 ROLE=leader|controller|group|any, all of them optional.
+# kill -9 of the brokers of a cluster under load: KILLS=100 SEED=1 ROLE=leader|controller|group|transaction|any, all of
+# them optional.
 cluster-kills: $(VENV)/.dev
 	$(BIN)/python tests/cluster/cluster_kills.py --kills $(or $(KILLS),20) --seed $(or $(SEED),1) --role $(or $(ROLE),any)
 
