@@ -56,20 +56,23 @@ _READ_BACK_S = 20.0
 
 async def decide_and_write(
     store: MetadataStore, view: ClusterView, decide: Callable[[ClusterView], tuple[Sequence[Op], R]], *,
-    turn: asyncio.Lock, watched: bool = True,
+    turn: asyncio.Lock, watched: bool = True, repeated: bool = False,
 ) -> R:  # fmt: skip
     """Write the operations that ``decide`` returns for the current metadata, and return its other result.
 
     ``view`` is kept current by a watch if it is ``watched``. ``decide`` must not change anything: it is called again
     after a conflict, with ``view`` if it is current by then or with a view that was just loaded. Requests of one broker
     share a ``turn``. One of them at a time decides again, so that n requests that conflict need 2n multis, not n * n.
+    A ``repeated`` decision is made after every change of the watched view. If it finds nothing to write, that is the
+    result although the view may be old: the caller decides again when the watch delivers the change. Others load the
+    metadata then, which takes milliseconds of a broker that has thousands of partitions.
 
     Raise the KafkaError of ``decide``; REQUEST_TIMED_OUT if there are too many conflicts, if the store is not
     connected, or if it is unknown whether the change was applied; PolicyViolation if the change is too large for the
     store.
     """
     stays_current = store.watches_are_immediate and watched
-    done = await _try(store, view, decide, is_current=stays_current)
+    done = await _try(store, view, decide, is_current=stays_current or repeated)
     if done is not None:
         return done.result
     async with turn:

@@ -156,7 +156,9 @@ class Controller:
     async def _decide(self) -> None:
         """Write all changes that the current view asks for, some topics at a time."""
         while True:
-            changes = await decide_and_write(self._store, self._view(), self._next_changes, turn=self._turn)
+            changes = await decide_and_write(
+                self._store, self._view(), self._next_changes, turn=self._turn, repeated=True
+            )
             self.elections += changes.elections
             self.unclean_elections += changes.unclean_elections
             if not changes.topics:

@@ -11,7 +11,7 @@ from typing import Any
 from ottla.broker.apis.configs import BROKER, GROUP, TOPIC, alter_configs, incremental_alter_configs
 from ottla.broker.apis.topics import create_partitions, create_topics, delete_topics
 from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.services import Services
+from ottla.broker.services import ResolvedSettings, Services
 from ottla.cluster.schema import ops_create_skeleton
 from ottla.cluster.store import Changed, MetadataStore
 from ottla.cluster.view import ClusterView
@@ -49,7 +49,7 @@ class Admin:
         self.services: Any = SimpleNamespace(
             broker_id=broker_id, store=store, view=self.view, settings=settings, started_settings=settings,
             clock=SimpleNamespace(wall_ms=lambda: NOW_MS), new_id=lambda: rng.randbytes(16),
-            metadata_turn=asyncio.Lock(),
+            metadata_turn=asyncio.Lock(), resolved=ResolvedSettings(),
         )  # fmt: skip
         self.services.topic_settings = lambda topic: Services.topic_settings(self.services, topic)
         self.context: Any = SimpleNamespace(version=6)

@@ -13,9 +13,11 @@ from tests.unit.broker.cluster_fixtures import broker_changes, make_context
 
 from ottla.broker.apis.groups import find_coordinator
 from ottla.broker.apis.topics import create_partitions, create_topics
+from ottla.broker.services import ResolvedSettings
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.schema import broker_path
 from ottla.cluster.store import Create, Delete
+from ottla.cluster.view import PartitionView, TopicView
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.model.errors import ErrorCode
@@ -189,3 +191,19 @@ def test_min_insync_replicas_is_two_with_three_replicas_unless_it_is_set(
 ) -> None:
     settings = TopicSettings.resolve(overrides, BrokerSettings.parse(broker), replicas)
     assert settings.min_insync_replicas == expected
+
+
+def test_topics_with_the_same_overrides_share_their_settings_until_the_broker_settings_change() -> None:
+    resolved = ResolvedSettings()
+
+    def topic(replicas: int, **config: str) -> TopicView:
+        partition = PartitionView(leader=1, leader_epoch=0, replicas=tuple(range(replicas)), isr=(0,))
+        return TopicView(name="any", topic_id=bytes(16), partitions=(partition,), config=config)
+
+    broker, other = BrokerSettings.parse({}), BrokerSettings.parse({"log.retention.ms": "1000"})
+    found = resolved.of(topic(3), broker)
+    assert resolved.of(topic(3), broker) is found
+    assert resolved.of(topic(1), broker).min_insync_replicas == 1
+    assert resolved.of(topic(3, **{"retention.ms": "7"}), broker).retention_ms == 7
+    assert resolved.of(topic(3), other).retention_ms == 1000
+    assert resolved.of(topic(3), broker) == found

@@ -116,6 +116,19 @@ def test_nothing_to_write_from_a_view_that_lags_is_decided_again() -> None:
     play(scenario)
 
 
+def test_repeated_decision_without_operations_does_not_load_the_metadata() -> None:
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        (one, first), (two, second) = await open_tree(ensemble), await open_tree(ensemble, "two")
+        await write(one, first, count_up)
+        turn = asyncio.Lock()
+        assert (
+            await decide_and_write(two, second, lambda view: ([], view.versions[TOPICS]), turn=turn, repeated=True) == 0
+        )
+        assert await decide_and_write(two, second, count_up, turn=turn, repeated=True) == 1
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("applied", [True, False])
 def test_decision_whose_answer_is_lost_is_applied_once(applied: bool) -> None:
     async def scenario(ensemble: SimulatedEnsemble) -> None:

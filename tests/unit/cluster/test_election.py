@@ -12,7 +12,7 @@ from ottla.cluster.controller import ops_create_topic
 from ottla.cluster.decide import established
 from ottla.cluster.election import Controller
 from ottla.cluster.schema import broker_json, broker_path, registered_json, registered_path
-from ottla.cluster.store import Changed, Create, MetadataStore, Put
+from ottla.cluster.store import Changed, Create, MetadataStore, Node, Put
 from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.model.types import Endpoint
 
@@ -106,6 +106,28 @@ def test_controller_elects_when_the_leader_is_gone() -> None:
         await until(lambda: observer.partition.leader not in (leader, NO_LEADER))
         assert (observer.partition.leader, observer.partition.leader_epoch) == (other, 1)
         assert set(observer.partition.isr) == {other, first}
+
+    run(scenario)
+
+
+def test_controller_without_work_reads_nothing_from_the_store() -> None:
+    async def scenario(place: Simulated, members: list[Member]) -> None:
+        (first,) = active(members)
+        controller = members[first - 1]
+        await controller.create_topic(1, 2, 3)
+        await until(lambda: "orders" in controller.view.topics)
+        loads: list[str] = []
+        load = controller.store.load
+
+        async def counted(path: str) -> dict[str, Node]:
+            loads.append(path)
+            return await load(path)
+
+        controller.store.load = counted  # type: ignore[method-assign]
+        for _ in range(100):
+            controller.controller.wake()
+            await asyncio.sleep(0.1)
+        assert loads == []
 
     run(scenario)
 
