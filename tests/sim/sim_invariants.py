@@ -25,22 +25,35 @@ class Invariants:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        #: by broker and partition: the offsets at the last sample
+        self._samples: dict[int, dict[Any, tuple[Any, ...]]] = {}
         #: by broker and partition: epoch, log start, last stable offset, high watermark at the last sample
         self._last: dict[tuple[int, str], tuple[int, int, int, int]] = {}
 
     def forget(self, host: BrokerHost) -> None:
         """The process ended: a new one may start with lower values."""
+        self._samples.pop(host.broker_id, None)
         self._last = {key: value for key, value in self._last.items() if key[0] != host.broker_id}
 
     async def watch(self) -> None:
         while True:
             for host in self._world.hosts.values():
                 if host.is_ready and host.broker is not None:
-                    for partition in host.broker.replicas.all():
-                        self._check(host, partition)
-            if self._world.replication is not None:
-                self._world.replication.sample()
+                    self._sample(host, host.broker.replicas.all())
             await asyncio.sleep(_SAMPLE_S)
+
+    def _sample(self, host: BrokerHost, partitions: list[Any]) -> None:
+        """Check the partitions that have changed since the last sample: a run spends much of its time here."""
+        samples = self._samples.setdefault(host.broker_id, {})
+        for partition in partitions:
+            log = partition.log
+            sample = (
+                log, partition.role, partition.leader_epoch, partition.high_watermark, log.first_unstable_offset,
+                log.log_start_offset, log.written_end_offset, log.log_end_offset, log.synced_end_offset,
+            )  # fmt: skip
+            if samples.get(partition) != sample:
+                samples[partition] = sample
+                self._check(host, partition)
 
     def _check(self, host: BrokerHost, partition: Any) -> None:
         log, name = partition.log, str(partition.name)

@@ -185,17 +185,6 @@ class ReplicationInvariants:
             self._say("told-high-watermark-moved-back", line)
         self._told[place] = max(self.told_before(place), (epoch, high_watermark), key=lambda each: each[1])
 
-    def sample(self) -> None:
-        """No two brokers lead a partition in one epoch; a leader has all committed records of its in-sync replicas."""
-        leaders: dict[tuple[Place, int], int] = {}
-        for host in self._world.hosts.values():
-            if host.is_ready and host.broker is not None:
-                for partition in host.broker.replicas.all():
-                    if partition.role is Role.LEADER:
-                        key = _place(partition), partition.leader_epoch
-                        if leaders.setdefault(key, host.broker_id) != host.broker_id:
-                            self._say("two-leaders", f"{key[0]}: {leaders[key]} and {host.broker_id} in {key[1]}")
-
     # -- the end --------------------------------------------------------------------------------------------------
 
     async def wait_until_in_sync(self) -> None:

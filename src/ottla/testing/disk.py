@@ -94,8 +94,9 @@ class _File:
         self.unsynced.append((size, None))
 
     def sync(self) -> None:
-        self.durable = bytes(self.data)
-        self.unsynced.clear()
+        if self.unsynced:
+            self.durable = bytes(self.data)
+            self.unsynced.clear()
 
     def copy(self) -> _File:
         twin = _File()
@@ -116,7 +117,7 @@ class _File:
             for start, part in _sectors(position, data):
                 if rng.random() < 0.5:
                     _apply(twin.data, start, part)
-        twin.sync()
+        twin.durable = bytes(twin.data)
         return twin
 
 
