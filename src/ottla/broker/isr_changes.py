@@ -1,6 +1,7 @@
 """Writes the leader's ISR changes to the metadata store: many partitions in one multi, one change of each at a time.
 
-A replica that has caught up joins within CHECK_S. A replica that lags leaves when ``replica.lag.time.max.ms`` is over.
+A replica that has caught up joins within CHECK_S. A replica that lags leaves when ``replica.lag.time.max.ms`` is over,
+at most a tenth of this time later.
 The decision is `replica/isr.py`; versions in the store make sure that it is applied to the state it was made from.
 After a conflict it is not repeated with the new version: the watch brings the new state, and the next check decides
 again.
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: how often leaders look at the replicas that are not in sync
 CHECK_S = 0.1
+#: part of ``replica.lag.time.max.ms`` after which leaders look at all replicas, also at those that are in sync
+_FULL_CHECK_PART = 1 / 10
 #: topics whose states are written in one multi
 _TOPICS_PER_MULTI = 100
 
@@ -47,7 +50,7 @@ class IsrChanges:
         lag_s = settings.replica_lag_time_max_ms / 1000
         is_full = now >= self._full_check_due
         if is_full:
-            self._full_check_due = now + lag_s / 2
+            self._full_check_due = now + lag_s * _FULL_CHECK_PART
         epochs = {broker.broker_id: broker.epoch for broker in self._services.view.brokers.values()}
         wanted: dict[Partition, tuple[int, ...]] = {}
         for partition in replicas.replicated():

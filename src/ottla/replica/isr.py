@@ -5,6 +5,8 @@ A follower leaves if it has not had all of the leader's records for ``replica.la
 - it has synced everything below the high watermark, because it may have to lead after a power failure of all others,
 - it has everything that the log had when the leader's epoch began, because the high watermark of a new leader can be
   older than that of the last one,
+- it does not lag: otherwise it would have to leave again at once. While no follower can reach the leader, the high
+  watermark stands still, and all of them have everything below it,
 - and the process that fetched is the one that is registered now, because what an earlier one had may be lost (KIP-903).
 """
 
@@ -24,9 +26,8 @@ def wanted_isr(partition: Partition, broker_epochs: Mapping[int, int], lag_s: fl
     return tuple(
         number for number in partition.replicas
         if number == own or (
-            not _lags(partition, partition.followers[number], lag_s, now)
-            if number in partition.isr
-            else may_join(partition, number, broker_epochs)
+            (number in partition.isr or may_join(partition, number, broker_epochs))
+            and not _lags(partition, partition.followers[number], lag_s, now)
         )
     )  # fmt: skip
 
@@ -36,7 +37,7 @@ def _lags(partition: Partition, follower: Follower, lag_s: float, now: float) ->
 
 
 def may_join(partition: Partition, broker_id: int, broker_epochs: Mapping[int, int]) -> bool:
-    """Return whether a replica that is not in sync may become so."""
+    """Return whether a replica that is not in sync has all records that it needs to become so."""
     follower = partition.followers[broker_id]
     safe = follower.synced_end_offset if partition.log.flush_acks_all else follower.end_offset
     return (

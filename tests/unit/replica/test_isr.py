@@ -58,6 +58,19 @@ def test_replica_joins_when_it_has_everything() -> None:
     assert wanted(partition, 3.0) == (1, 2)
 
 
+def test_silent_follower_does_not_join_again_while_the_high_watermark_stands_still() -> None:
+    """The leader cannot reach its followers: they have every committed record, but would have to leave at once."""
+    partition = new_partition(replicas=3, overrides={"min_insync_replicas": 2})
+    for number in (2, 3):
+        partition.note_follower(number, 5, 5, broker_epoch=11 * number, now=1.0)
+    write(partition.log, batch(1))
+    assert wanted(partition, LAG_S + 2) == (1,)
+    partition.apply_state(state(replicas=3, isr=1, version=1), LAG_S + 2)
+    assert wanted(partition, LAG_S + 2.1) == (1,)
+    partition.note_follower(2, 6, 6, broker_epoch=22, now=LAG_S + 3)
+    assert wanted(partition, LAG_S + 3) == (1, 2)
+
+
 def test_replica_needs_what_the_log_had_when_the_epoch_began() -> None:
     """The high watermark of a new leader may be old, so it is not enough."""
     partition = new_partition(replicas=3, isr=2, high_watermark=2)
