@@ -1,0 +1,86 @@
+"""Apache Kafka's command-line tools in one JVM: the first call takes two seconds, each further one milliseconds."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from benchmarks import kafka_server
+
+_SOURCE = Path(__file__).resolve().parent.parent / "java" / "Tools.java"
+_JVM = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+REPLICA_VERIFICATION = "org.apache.kafka.tools.ReplicaVerificationTool"
+
+
+def missing() -> str | None:
+    """Return one line that says what is missing, None if the tools can be run."""
+    problem = kafka_server.fetch() or kafka_server.available()
+    if problem is None and _command("javac") is None:
+        problem = "the tools in one JVM need a JDK: javac is not installed"
+    return problem
+
+
+def _command(name: str) -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / name).exists():
+        return str(Path(home) / "bin" / name)
+    return shutil.which(name)
+
+
+class JavaProcess:
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        java = _command("java")
+        assert java is not None
+        self._java = [java, *_JVM, "-cp", str(kafka_server.JARS / "*")]
+        self._process = subprocess.Popen(
+            [*self._java, str(_SOURCE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, tool: str, *arguments: str, fails: bool = False) -> str:
+        """Return what the tool printed. It must succeed, or fail if that is expected.
+
+        The first word of the arguments is a command if it does not begin with a dash.
+        """
+        command = list(arguments[:1]) if arguments and not arguments[0].startswith("-") else []
+        # Some tools take the address before the command, others after it.
+        address = ["--bootstrap-server", self._bootstrap]
+        words = [*command, *address] if tool == CLUSTER else [*address, *command]
+        call = [tool, *words, *arguments[len(command) :]]
+        assert not any("\t" in word or "\n" in word for word in call)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("\t".join(call) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"the JVM ended: {self._errors()}"
+        status, _, printed = line.partition(" ")
+        text = base64.b64decode(printed).decode()
+        assert (int(status) != 0) == fails, f"{tool} {' '.join(arguments)} ended with {status}:\n{text}"
+        return text
+
+    def start(self, tool: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start a tool that does not end by itself, in a JVM of its own."""
+        return subprocess.Popen(
+            [*self._java, tool, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def _errors(self) -> str:
+        assert self._process.stderr is not None
+        return self._process.stderr.read()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
