@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,48 @@ def test_requests_are_sent_to_the_leader(client: RawClient, number: int) -> None
         ], timeout=1000), 2),
     ]  # fmt: skip
     assert [ask(client, request, version) for request, version in requests] == [NOT_LEADER] * len(requests)
+
+
+def topic_id(client: RawClient) -> bytes:
+    answer = client.ask(MetadataRequest(topics=None), 12)
+    return next(bytes(each.topic_id) for each in answer.topics if each.name == "t")
+
+
+def hint(leader: Any) -> tuple[int, int] | None:
+    return None if leader is None else (leader.leader_id, leader.leader_epoch)
+
+
+def addresses(answer: Any) -> list[tuple[int, str, int, str | None]]:
+    return [(node.node_id, node.host, node.port, node.rack) for node in answer.node_endpoints]
+
+
+@pytest.mark.parametrize("version", [9, 10, 12, 13])
+def test_produce_reply_names_the_leader_and_its_address(client: RawClient, version: int) -> None:
+    """KIP-951: both for a partition with a replica here and for one without; once if one leader has both."""
+    key = topic_id(client) if version >= 13 else "t"
+    batches = [(key, number, batch_of(b"two")) for number in (0, 1, 2, 3)]
+    answer = client.ask(produce_request(*batches), version)
+    rows = {row.index: row for each in answer.responses for row in each.partition_responses}
+    assert [rows[number].error_code for number in range(4)] == [NOT_LEADER, NOT_LEADER, 0, UNKNOWN]
+    expected = None if version < 10 else (OTHER, EPOCH)
+    assert [hint(rows[number].current_leader) for number in range(4)] == [expected, expected, None, None]
+    assert addresses(answer) == ([] if version < 10 else [(OTHER, "127.0.0.1", 1, None)])
+    alone = client.ask(produce_request((key, 0, batch_of(b"two"))), version)
+    assert addresses(alone) == addresses(answer)
+
+
+@pytest.mark.parametrize("version", [15, 16, 17, 18])
+def test_fetch_reply_names_the_leader_and_its_address(client: RawClient, version: int) -> None:
+    key = topic_id(client)
+    fenced = fetch_from(0, 0)
+    fenced.current_leader_epoch = EPOCH - 1
+    answer = client.ask(fetch_request({key: [fenced, fetch_from(1, 0), fetch_from(2, 0), fetch_from(3, 0)]}), version)
+    rows = {row.partition_index: row for each in answer.responses for row in each.partitions}
+    codes = [ErrorCode.FENCED_LEADER_EPOCH, NOT_LEADER, 0, UNKNOWN]
+    assert [rows[number].error_code for number in range(4)] == codes
+    expected = None if version < 16 else (OTHER, EPOCH)
+    assert [hint(rows[number].current_leader) for number in range(4)] == [expected, expected, None, None]
+    assert addresses(answer) == ([] if version < 16 else [(OTHER, "127.0.0.1", 1, None)])
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from ottla.wire.frame import (
     skip_tags,
     write_uvarint,
 )
+from ottla.wire.leader_hints import LeaderHint, leader_field
 
 FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
@@ -36,6 +37,9 @@ REPLICA_STATE_TAG = 1
 SYNCED_END_OFFSET_TAG = 10_000
 #: tag in the reply to a follower: a writer waits until followers have synced its batch
 SYNC_WANTED_TAG = 10_000
+#: versions in which a row with an error may name the leader, and the reply its address
+LEADERS_FROM = 16
+_LEADER_TAG = 1
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -309,8 +313,10 @@ class ReplyShape:
         rows = b"".join(_ABORTED.pack(*row) + self.partition_tail for row in aborted)
         return before + self.count(len(aborted)) + rows + head[len(head) - preferred_bytes :]
 
-    def partition_end(self, diverging: tuple[int, int] | None) -> bytes:
-        """Everything behind the records: tagged fields, of which only the diverging epoch is ever set."""
+    def partition_end(self, diverging: tuple[int, int] | None, leader: LeaderHint | None = None) -> bytes:
+        """Return everything behind the records: the tagged fields, with a diverging epoch or the leader if given."""
+        if leader is not None:
+            return b"\1" + leader_field(_LEADER_TAG, leader)
         if diverging is None or not self.flexible:
             return self.partition_tail
         value = _DIVERGING.pack(*diverging) + b"\0"

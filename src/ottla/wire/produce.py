@@ -20,9 +20,13 @@ from ottla.wire.frame import (
     skip_tags,
     write_uvarint,
 )
+from ottla.wire.leader_hints import LeaderHint, NodeAddress, leader_field, reply_tags
 
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
+#: versions in which a result with an error may name the leader, and the reply its address
+LEADERS_FROM = 10
+_LEADER_TAG = 0
 #: topics and partitions of one request; a request of 1 MB, the default of producers, has room for 14,000 batches
 PARTITIONS_MAX = 20_000
 
@@ -32,6 +36,7 @@ _ACKS_TIMEOUT = Struct(">hi")
 _RESULT_V3 = Struct(">ihqq")
 _RESULT_V5 = Struct(">ihqqq")
 _SIZE_CORRELATION = Struct(">ii")
+_NO_THROTTLE = b"\0\0\0\0"
 
 
 class PartitionData(NamedTuple):
@@ -63,6 +68,8 @@ class PartitionResult(NamedTuple):
     #: position in the batch and text of each invalid record, and a text for the batch; v8 and newer (KIP-467)
     record_errors: Sequence[tuple[int, str]] = ()
     message: str | None = None
+    #: the leader of the partition, for LEADERS_FROM and newer
+    leader: LeaderHint | None = None
 
 
 def parse_produce(buffer: Buffer, start: int, end: int, version: int) -> ProduceRequest:
@@ -157,8 +164,11 @@ def _check_count(count: int, position: int, end: int) -> None:
         raise WireError(f"an array of {count} elements in {end - position} bytes")
 
 
-def build_produce_reply(correlation_id: int, version: int, topics: list[tuple[bytes, list[PartitionResult]]]) -> bytes:
-    """The whole reply frame."""
+def build_produce_reply(
+    correlation_id: int, version: int, topics: list[tuple[bytes, list[PartitionResult]]],
+    nodes: Sequence[NodeAddress] = (),
+) -> bytes:  # fmt: skip
+    """Return the whole reply frame. ``nodes`` are the addresses of the leaders in the results."""
     flexible = version >= FLEXIBLE_FROM
     out: list[bytes] = [b"\0" if flexible else b"", _count(len(topics), flexible)]
     for name, results in topics:
@@ -168,7 +178,7 @@ def build_produce_reply(correlation_id: int, version: int, topics: list[tuple[by
             out.append(_result(result, version))
         if flexible:
             out.append(b"\0")
-    out.append(b"\0\0\0\0\0" if flexible else b"\0\0\0\0")  # throttle time, tags
+    out.append(_NO_THROTTLE + reply_tags(nodes) if flexible else _NO_THROTTLE)
     body = b"".join(out)
     return _SIZE_CORRELATION.pack(len(body) + 4, correlation_id) + body
 
@@ -181,10 +191,11 @@ def _result(result: PartitionResult, version: int) -> bytes:
         return fixed
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
+    end = tags if result.leader is None else b"\1" + leader_field(_LEADER_TAG, result.leader)
     errors = [_count(len(result.record_errors), flexible)]
     for batch_index, text in result.record_errors:
         errors += (_INT32.pack(batch_index), _nullable(text, flexible), tags)
-    return fixed + b"".join(errors) + _nullable(result.message, flexible) + tags
+    return fixed + b"".join(errors) + _nullable(result.message, flexible) + end
 
 
 class ReplyTemplate:

@@ -23,7 +23,8 @@ UNKNOWN_TOPIC, INVALID_RECORD = 3, 87
 
 
 class Slot:
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self.data: bytes | None = None
 
     def fill(self, data: bytes) -> None:
@@ -35,6 +36,8 @@ class Connection:
     """What the API does to a connection."""
 
     peer_host = "10.0.0.1"
+    listener = "PLAINTEXT"
+    local_address = ("h", 1)
     turn_started = 0.0
     closing = False
 
@@ -45,11 +48,11 @@ class Connection:
         self.ended = ""
 
     def reserve(self, api_key: int) -> Slot:
-        self.slots.append(Slot())
+        self.slots.append(Slot(self))
         return self.slots[-1]
 
     def enqueue(self, slot: Any) -> None:
-        slot.connection = SimpleNamespace(owed_bytes=0, touched=True)
+        slot.connection = SimpleNamespace(owed_bytes=0, touched=True, listener="PLAINTEXT", local_address=("h", 1))
         self.slots.append(slot)
 
     def mute(self) -> None:

@@ -15,6 +15,7 @@ from ottla.testing.raw import random_message, read_answer, request_bytes
 from ottla.wire import REQUEST_ELEMENTS_MAX, WireError
 from ottla.wire.fetch import frame_start, parse_fetch, reply_shape
 from ottla.wire.frame import write_uvarint
+from ottla.wire.leader_hints import LeaderHint, NodeAddress, reply_tags
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 VERSIONS = range(4, 19)
@@ -156,6 +157,21 @@ def test_array_that_claims_too_much_is_refused_before_anything_is_allocated(vers
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("version", [16, 17, 18])
+@pytest.mark.parametrize("rack", [None, "", "ž" * 200])
+def test_leader_and_its_address_are_read_by_the_generic_codec(version: int, rack: str | None) -> None:
+    shape = reply_shape(version)
+    nodes = [NodeAddress(3, "host", 9092, rack), NodeAddress(2**31 - 1, "", 0, None)]
+    body = shape.reply_start(0, 0, 0) + shape.count(1) + shape.topic(b"i" * 16) + shape.count(1)
+    body += shape.partition_start(4, 6, -1, -1, -1, 0) + shape.partition_end(None, LeaderHint(3, 7))
+    body += shape.partition_tail + reply_tags(nodes)
+    answer = read_answer((frame_start(6, len(body)) + body)[4:], 1, version, 6)
+    (row,) = answer.responses[0].partitions
+    assert (row.error_code, row.current_leader.leader_id, row.current_leader.leader_epoch) == (6, 3, 7)
+    found = [(node.node_id, node.host, node.port, node.rack) for node in answer.node_endpoints]
+    assert found == [tuple(node) for node in nodes]
 
 
 @every_version

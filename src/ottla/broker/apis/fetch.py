@@ -38,6 +38,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 
+from ottla.broker.leader_hints import LeaderHints
 from ottla.broker.replica_selection import NO_REPLICA, closest_replica
 from ottla.broker.services import Services
 from ottla.broker.sessions import FetchedPartition, FetchSession, FetchSessions, SessionPartition, partitions_of
@@ -49,6 +50,7 @@ from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Part, Slot
 from ottla.replica.partition import Partition
 from ottla.wire.fetch import (
+    LEADERS_FROM,
     SYNC_WANTED,
     TOPIC_IDS_FROM,
     FetchPartition,
@@ -58,8 +60,11 @@ from ottla.wire.fetch import (
     parse_fetch,
     reply_shape,
 )
+from ottla.wire.leader_hints import LeaderHint, reply_tags
 
 _FETCH = 1
+#: errors after which a client looks for the leader
+_LEADER_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 #: a region up to this size is read into the reply; a larger one is sent from its file
 _INLINE_BYTES_MAX = 64 << 10
 #: bytes of records that one reply may hold in memory; further small regions are sent from their files too
@@ -86,6 +91,7 @@ class FetchApi:
         self._time = services.loop.time
         #: whether consumers are sent to the closest replica (KIP-392); the setting does not change while it runs
         self.is_rack_aware = services.settings.replica_selector_class in (RACK_AWARE, RACK_AWARE_CLASS)
+        self.hints = LeaderHints(services)
         self.wheel = services.wheel
         self.deferred = services.deferred
         self.sessions = FetchSessions(
@@ -118,7 +124,7 @@ class FetchApi:
             else:
                 session, wanted, news_only = self._begin_replica(request, version >= TOPIC_IDS_FROM)
         except Refused as error:
-            _fill(slot, correlation_id, shape.reply_start(0, error.code, 0), [], shape)
+            _fill(slot, correlation_id, shape.reply_start(0, error.code, 0), [], shape, self.hints)
             return
         fetch = _Fetch(self, slot, shape, correlation_id, request, session, wanted, news_only)
         if news_only and len(wanted) > _FEW_PARTITIONS and not self.deferred.may_run(len(wanted)):
@@ -382,7 +388,7 @@ class _Fetch:
                 partition = self._api.find(wanted, by_id, rack)
                 read = read_partition(partition, wanted, left, at_least_one=not total, read_committed=read_committed)
             except KafkaError as error:
-                read = _Read(wanted, int(error.code))
+                read = self._read_failed(wanted, error.code)
                 if isinstance(error, OffsetOutOfRange):
                     read.log_start_offset = partition.log.log_start_offset
             except OSError as error:
@@ -394,6 +400,14 @@ class _Fetch:
                 left = max(left - read.region.size_bytes, 0)
             reads.append(read)
         return reads, total, is_urgent
+
+    def _read_failed(self, wanted: FetchedPartition, code: ErrorCode) -> _Read:
+        """Return the row of a partition with an error, and with its leader if a client looks for that (KIP-951)."""
+        read = _Read(wanted, int(code))
+        if code in _LEADER_ERRORS and self._shape.version >= LEADERS_FROM and not self.is_replica:
+            read.leader = self._api.hints.leader_of(wanted.topic, wanted.number, by_id=self._shape.topic_ids)
+            read.has_tags = True
+        return read
 
     def _read_or_redirect(
         self, partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
@@ -427,13 +441,14 @@ class _Fetch:
             and wanted.follower is follower  # else an earlier process of the follower, which would never stop to ask
             and follower.sent_high_watermark < read.high_watermark
         )
+        read.has_tags = read.diverging is not None
         size_bytes_max = min(request.size_bytes_max, left)
         if read.diverging is not None or (size_bytes_max <= 0 and not at_least_one):
             return read
         end_offset = log.written_end_offset
         read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
         if read.region is not None:
-            read.wants_sync = partition.waits_for_syncs
+            read.wants_sync = read.has_tags = partition.waits_for_syncs
         elif request.fetch_offset >= end_offset:
             read.at_end_of = partition
         return read
@@ -453,10 +468,10 @@ class _Fetch:
         session_id = self._session.session_id if self._session is not None else 0
         start = shape.reply_start(0, 0, session_id)
         try:
-            self._api.bytes_out += _fill(self._slot, self._correlation_id, start, reads, shape)
+            self._api.bytes_out += _fill(self._slot, self._correlation_id, start, reads, shape, self._api.hints)
         except OSError as error:
             reads = [self._without_records(read, error) if read.region is not None else read for read in reads]
-            _fill(self._slot, self._correlation_id, start, reads, shape)
+            _fill(self._slot, self._correlation_id, start, reads, shape, self._api.hints)
 
     def _without_records(self, read: _Read, error: OSError) -> _Read:
         partition = self._api.find(read.wanted, self._shape.topic_ids, self._request.rack)
@@ -487,8 +502,8 @@ class _Read:
     """The row of one partition in a reply."""
 
     __slots__ = (
-        "aborted", "at_end_of", "diverging", "error_code", "high_watermark", "is_urgent", "last_stable_offset",
-        "log_start_offset", "preferred_replica", "region", "wanted", "wants_sync",
+        "aborted", "at_end_of", "diverging", "error_code", "has_tags", "high_watermark", "is_urgent",
+        "last_stable_offset", "leader", "log_start_offset", "preferred_replica", "region", "wanted", "wants_sync",
     )  # fmt: skip
 
     def __init__(self, wanted: FetchedPartition, error_code: int = 0) -> None:
@@ -508,8 +523,12 @@ class _Read:
         self.preferred_replica = NO_REPLICA
         #: whether it must be sent although there is no error and there are no records
         self.is_urgent = False
+        #: whether there are tagged fields behind the records; only then are the next two set, or ``diverging``
+        self.has_tags = False
         #: for a follower: a writer waits until these records are synced
         self.wants_sync = False
+        #: the leader, for a consumer that looks for it
+        self.leader: LeaderHint | None = None
 
 
 def _read_partition(
@@ -526,7 +545,7 @@ def _read_partition(
     if request.last_fetched_epoch >= 0:
         read.diverging = _diverging(partition, request)
         if read.diverging is not None:
-            read.is_urgent = True
+            read.is_urgent = read.has_tags = True
             return read
     if read_committed:
         read.aborted = []
@@ -596,10 +615,13 @@ def _continues_log(partition: Partition, row: FetchPartition) -> bool:
         return False
 
 
-def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], shape: ReplyShape) -> int:
+def _fill(
+    slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], shape: ReplyShape, hints: LeaderHints
+) -> int:
     """Build the reply and fill the slot with it. Return the bytes of records in it."""
     parts: list[Part] = []
     out: list[bytes] = [start]
+    leaders: list[LeaderHint] = []
     size = records_bytes = inlined = 0
     topics = list(_by_topic(reads)) if len(reads) > 1 else [(reads[0].wanted.topic, reads)] if reads else []
     out.append(shape.count(len(topics)))
@@ -625,9 +647,14 @@ def _fill(slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], sha
                     parts.append(region)
                     size += len(parts[-2]) + length  # type: ignore[arg-type]
                     out = []
-            out.append(SYNC_WANTED if read.wants_sync else shape.partition_end(read.diverging))
+            if not read.has_tags:
+                out.append(shape.partition_tail)
+                continue
+            out.append(SYNC_WANTED if read.wants_sync else shape.partition_end(read.diverging, read.leader))
+            if read.leader is not None:
+                leaders.append(read.leader)
         out.append(shape.partition_tail)
-    out.append(shape.partition_tail)
+    out.append(reply_tags(hints.addresses(leaders, slot.connection)) if leaders else shape.partition_tail)
     last = b"".join(out)
     head = frame_start(correlation_id, size + len(last))
     if parts:

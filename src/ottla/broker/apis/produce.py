@@ -21,6 +21,7 @@ from functools import partial
 from struct import Struct
 from typing import NamedTuple
 
+from ottla.broker.leader_hints import LeaderHints
 from ottla.broker.services import Services
 from ottla.cluster.view import INTERNAL_TOPICS
 from ottla.coordinator.outcome import Moment, Producer, Ticket
@@ -46,6 +47,7 @@ from ottla.replica.partition import Partition
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from ottla.wire.produce import (
     FLEXIBLE_FROM,
+    LEADERS_FROM,
     TOPIC_IDS_FROM,
     PartitionData,
     PartitionResult,
@@ -71,17 +73,21 @@ _PRODUCER_AT = 43
 _unpack_producer = Struct(">qh").unpack_from
 
 
+#: results by topic: its name, or its id from v13 on
+Topics = list[tuple[bytes, list[PartitionResult]]]
+
+
 class _Shortcut:
     """The parts of a request to a single partition that the next request of the connection is likely to repeat."""
 
     __slots__ = (
-        "acks", "begins_transactions", "flexible", "generation", "partition", "prefix", "prefix_end", "template",
-        "timeout_s", "transactional_id", "version",
+        "acks", "begins_transactions", "flexible", "generation", "hints", "partition", "prefix", "prefix_end",
+        "template", "timeout_s", "transactional_id", "version",
     )  # fmt: skip
 
     def __init__(
         self, generation: int, version: int, prefix: bytes, partition: Partition, acks: int, timeout_ms: int,
-        template: ReplyTemplate, transactional_id: str | None,
+        template: ReplyTemplate, transactional_id: str | None, hints: LeaderHints,
     ) -> None:  # fmt: skip
         self.generation = generation
         self.version = version
@@ -93,6 +99,7 @@ class _Shortcut:
         self.acks = acks
         self.timeout_s = timeout_ms / 1000
         self.template = template
+        self.hints = hints
         #: None outside of a transaction
         self.transactional_id = transactional_id
         #: KIP-890: the coordinator is asked about the first batch of a transaction
@@ -120,8 +127,8 @@ class _OneWriter(Slot):
         if error_code:
             partition, version = self._shortcut.partition, self._shortcut.version
             key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
-            result = PartitionResult(partition.name.partition, error_code)
-            self.fill(build_produce_reply(self._correlation_id, version, [(key, [result])]))
+            topics = [(key, [PartitionResult(partition.name.partition, error_code)])]
+            self.fill(_error_reply(self.connection, self._correlation_id, version, topics, self._shortcut.hints))
         else:
             self.fill(self._reply)
 
@@ -129,18 +136,19 @@ class _OneWriter(Slot):
 class _ManyWriter:
     """A request for several partitions; it is completed when the last of them is."""
 
-    __slots__ = ("_correlation_id", "_incomplete", "_slot", "_topics", "_version", "deadline")
+    __slots__ = ("_correlation_id", "_hints", "_incomplete", "_slot", "_topics", "_version", "deadline", "has_errors")
 
     def __init__(
-        self, slot: Slot, correlation_id: int, version: int, topics: list[tuple[bytes, list[PartitionResult]]],
-        deadline: float,
-    ) -> None:  # fmt: skip
+        self, slot: Slot, correlation_id: int, version: int, topics: Topics, deadline: float, hints: LeaderHints
+    ) -> None:
         self._slot = slot
         self._correlation_id = correlation_id
         self._version = version
         self._topics = topics
         #: partitions that wait, plus one until every batch of the request has been handled
         self._incomplete = 1
+        self._hints = hints
+        self.has_errors = False
         self.deadline = deadline
 
     def expect(self, topic: int, place: int) -> _PartWriter:
@@ -149,14 +157,20 @@ class _ManyWriter:
 
     def complete(self, topic: int, place: int, error_code: int) -> None:
         if error_code:
+            self.has_errors = True
             results = self._topics[topic][1]
             results[place] = PartitionResult(results[place].partition, error_code)
         self.complete_one()
 
     def complete_one(self) -> None:
         self._incomplete -= 1
-        if not self._incomplete:
-            self._slot.fill(build_produce_reply(self._correlation_id, self._version, self._topics))
+        if self._incomplete:
+            return
+        slot, correlation_id, version = self._slot, self._correlation_id, self._version
+        if self.has_errors:
+            slot.fill(_error_reply(slot.connection, correlation_id, version, self._topics, self._hints))
+        else:
+            slot.fill(build_produce_reply(correlation_id, version, self._topics))
 
 
 class _PartWriter:
@@ -195,6 +209,7 @@ class ProduceApi:
         self._replicas = services.replicas
         self._wall_ms = services.clock.wall_ms
         self._monotonic = services.clock.monotonic
+        self._hints = LeaderHints(services)
         self._tasks = Tasks()
 
     def handle(
@@ -274,7 +289,8 @@ class ProduceApi:
                 return
             key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
             results = [(key, [_refusal(partition.name.partition, error)])]
-            connection.reserve(_PRODUCE).fill(build_produce_reply(correlation_id, version, results))
+            slot = connection.reserve(_PRODUCE)
+            slot.fill(_error_reply(connection, correlation_id, version, results, self._hints))
             return
         if acks == 0:
             replicas.acks_zero += 1
@@ -319,7 +335,7 @@ class ProduceApi:
         correlation_id: int,
     ) -> None:  # fmt: skip
         """Append the batches of a request in order. If one has to be opened first, those behind it wait for it."""
-        topics: list[tuple[bytes, list[PartitionResult]]] = []
+        topics: Topics = []
         whole = self._begin_reply(connection, request, version, correlation_id, topics)
         failed = False
         unopened: list[_Unopened] = []
@@ -354,13 +370,13 @@ class ProduceApi:
 
     def _begin_reply(
         self, connection: Connection, request: ProduceRequest, version: int, correlation_id: int,
-        topics: list[tuple[bytes, list[PartitionResult]]],
+        topics: Topics,
     ) -> _ManyWriter | None:  # fmt: skip
         """Reserve the slot of the reply; return None for acks=0."""
         if not request.acks:
             return None
         deadline = self._monotonic() + request.timeout_ms / 1000
-        return _ManyWriter(connection.reserve(_PRODUCE), correlation_id, version, topics, deadline)
+        return _ManyWriter(connection.reserve(_PRODUCE), correlation_id, version, topics, deadline, self._hints)
 
     def _expect(
         self, whole: _ManyWriter | None, topic: int, place: int, partition: Partition, request: ProduceRequest,
@@ -376,7 +392,7 @@ class ProduceApi:
 
     def _open_then_append(
         self, connection: Connection, request: ProduceRequest, version: int, whole: _ManyWriter | None,
-        topics: list[tuple[bytes, list[PartitionResult]]], unopened: list[_Unopened], *, failed: bool,
+        topics: Topics, unopened: list[_Unopened], *, failed: bool,
     ) -> None:  # fmt: skip
         # Later requests of this connection must not be handled before this one.
         connection.mute()
@@ -385,7 +401,7 @@ class ProduceApi:
 
     async def _append_opened(
         self, connection: Connection, request: ProduceRequest, version: int, whole: _ManyWriter | None,
-        topics: list[tuple[bytes, list[PartitionResult]]], unopened: list[_Unopened], failed: bool,
+        topics: Topics, unopened: list[_Unopened], failed: bool,
     ) -> None:  # fmt: skip
         """Open and append these batches in order, also if the client has disconnected."""
         completed = False
@@ -447,7 +463,7 @@ class ProduceApi:
         template = ReplyTemplate(key, data.partition, version)
         shortcut = _Shortcut(
             self._replicas.generation, version, prefix, partition, request.acks, request.timeout_ms, template,
-            request.transactional_id,
+            request.transactional_id, self._hints,
         )  # fmt: skip
         connection.cache = shortcut
         return shortcut
@@ -625,11 +641,30 @@ def _check_codec(buffer: FrameBuffer, start: int, end: int) -> None:
 def _end_reply(connection: Connection, whole: _ManyWriter | None, *, failed: bool) -> None:
     """Complete a request whose batches have all been handled, except for those that wait for a write or a sync."""
     if whole is not None:
+        whole.has_errors |= failed
         whole.complete_one()
     elif failed:
         connection.close()
     else:
         connection.touch()
+
+
+def _error_reply(
+    connection: Connection, correlation_id: int, version: int, topics: Topics, hints: LeaderHints
+) -> bytes:
+    """Return a reply with errors. It names the leaders of partitions that other brokers lead (KIP-951)."""
+    if version < LEADERS_FROM:
+        return build_produce_reply(correlation_id, version, topics)
+    leaders = []
+    by_id = version >= TOPIC_IDS_FROM
+    for key, results in topics:
+        for place, result in enumerate(results):
+            if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                leader = hints.leader_of(key, result.partition, by_id=by_id)
+                leaders.append(leader)
+                results[place] = result._replace(leader=leader)
+    nodes = hints.addresses(leaders, connection) if leaders else []
+    return build_produce_reply(correlation_id, version, topics, nodes)
 
 
 def _refusal(index: int, error: KafkaError) -> PartitionResult:
