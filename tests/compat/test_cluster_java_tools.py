@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 from drivers import Place, Record, java_process
-from drivers.cluster import ClusterState
+from drivers.cluster import ClusterState, wait_until
 from drivers.confluent import Confluent
 from drivers.confluent_groups import ConfluentGroups
 from drivers.confluent_transactions import ConfluentTransactions
 from drivers.java import CONFIGS, CONSUMER_GROUPS, DELETE_RECORDS, FEATURES, LOG_DIRS, OFFSETS, TOPICS
-from drivers.java_process import CLUSTER, ELECTION, QUORUM, REASSIGN, TRANSACTIONS, JavaProcess
+from drivers.java_process import (
+    CLUSTER,
+    ELECTION,
+    QUORUM,
+    REASSIGN,
+    REPLICA_VERIFICATION,
+    TRANSACTIONS,
+    JavaProcess,
+)
 
 from ottla.testing import ClusterProcess
 
@@ -241,6 +249,30 @@ def test_offsets_are_listed_and_records_deleted_at_their_leaders(
     assert tools.run(OFFSETS, *named).split() == [f"{topic}:{number}:5" for number in range(3)]
     earliest = tools.run(OFFSETS, *named, "--time", "earliest")
     assert earliest.split() == [f"{topic}:{number}:{number}" for number in range(3)]
+
+
+def test_replicas_are_compared_with_each_other(
+    tools: JavaProcess, state: ClusterState, client: Confluent, topic: str
+) -> None:
+    """The tool reads the same offsets from the leader and from the followers, and compares checksums."""
+    create(tools, state, topic, "1:2:3")
+    options = "--broker-list", state.cluster.bootstrap, "--topics-include", topic, "--report-interval-ms", "200"
+    process = tools.start(REPLICA_VERIFICATION, *options)
+    try:
+        assert process.stdout is not None
+        printed = [process.stdout.readline(), process.stdout.readline()]
+        assert "verification process is started" in printed[0]
+        client.produce(topic, [Record(value=b"x")] * 20)
+
+        def is_compared() -> bool:
+            assert process.stdout is not None
+            printed.append(process.stdout.readline())
+            return f"max lag is 0 for partition {topic}-0 at offset 20 " in printed[-1]
+
+        wait_until(is_compared, lambda: "".join(printed))
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_tools_show_and_handle_a_broker_that_is_down(

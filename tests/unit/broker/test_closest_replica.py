@@ -17,6 +17,7 @@ from ottla.cluster.view import ClusterView, PartitionView
 from ottla.log.transactions import marker_batch
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, InvalidSettings
+from ottla.wire.messages.fetch import ReplicaState
 
 RACKS = {1: "a", 2: "b", 3: "c", 4: "b"}
 JAVA_CLASS = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -240,3 +241,26 @@ def test_follower_reports_that_its_log_starts_later(fixture: RackFixture) -> Non
     fixture.manager.on_follower_changed = reported.append
     fixture.manager.follow_log_start(fixture.partition, 2)
     assert reported == [fixture.partition]
+
+
+# -- other readers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "field"), [(12, "replica_id"), (17, "replica_state")])
+def test_follower_serves_the_tool_that_compares_replicas(fixture: RackFixture, version: int, field: str) -> None:
+    """kafka-replica-verification has the replica id -2 and no rack."""
+    fixture.follow()
+    fixture.copy(batch(3), high_watermark=3)
+    asked = {field: -2 if field == "replica_id" else ReplicaState(replica_id=-2)}
+    assert fixture.ask(0, version=version, isolation=READ_UNCOMMITTED, max_wait=0, **asked).offsets == [0]
+    refused = fixture.ask(0, version=version, isolation=READ_UNCOMMITTED, max_wait=0)
+    assert refused.row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_new_leader_names_no_replica_before_it_has_committed(fixture: RackFixture) -> None:
+    """The answer would contain a high watermark, which may be lower than that of the leader before it."""
+    fixture.commit()
+    fixture.write(fixture.partition, 2)
+    fixture.lead(fixture.partition, EPOCH + 1)
+    answer = fixture.read("b", max_wait=0)
+    assert (answer.offsets, answer.row.preferred_read_replica, answer.row.high_watermark) == ([0], -1, -1)

@@ -83,9 +83,13 @@ class FetchFixture(TransactionFixture):
     async def run(self, executor: None, function: Callable[..., object], *arguments: object) -> object:
         return function(*arguments)
 
-    def ask(self, offset: int = 0, *, version: int = 12, isolation: int = READ_COMMITTED, **fields: Any) -> Answer:
+    def ask(
+        self, offset: int = 0, *, version: int = 12, isolation: int = READ_COMMITTED, last_epoch: int = -1,
+        **fields: Any,
+    ) -> Answer:  # fmt: skip
         topic = TOPIC_ID if version >= 13 else "orders"
-        request = fetch_request({topic: [fetch_from(0, offset)]}, isolation_level=isolation, **fields)
+        row = fetch_from(0, offset, last_fetched_epoch=last_epoch)
+        request = fetch_request({topic: [row]}, isolation_level=isolation, **fields)
         connection: Any = Connection()
         frame = bytearray(request_bytes(request, version, 77, "test"))
         self.api.handle(connection, frame, memoryview(frame), 0, len(frame), version, 77)

@@ -350,6 +350,12 @@ def test_new_leader_serves_what_it_knows_to_be_committed_without_a_high_watermar
     assert leader.ask(6, isolation=READ_COMMITTED, max_wait=0).row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+def test_consumer_of_a_new_leader_learns_at_once_that_its_log_diverges(leader: LeaderFixture) -> None:
+    _new_leader(leader)
+    answer = leader.ask(7, isolation=READ_UNCOMMITTED, max_wait=500, last_epoch=EPOCH)
+    assert (answer.row.diverging_epoch.epoch, answer.row.diverging_epoch.end_offset) == (EPOCH, 5)
+
+
 @pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
 def test_fetch_that_waits_for_a_new_leader_is_answered_when_it_has_committed(
     leader: LeaderFixture, isolation: int

@@ -30,7 +30,7 @@ A fetch with a replica id comes from a follower. It differs in these ways:
 
 A consumer that sends its rack may read from the closest replica (KIP-392). The leader answers with the id of that
 replica (`broker/replica_selection.py`), and a follower serves such a consumer up to its own high watermark, as long as
-it is in sync. Consumers without a rack are sent to the leader.
+it is in sync. Consumers without a rack are sent to the leader, except kafka-replica-verification (replica id -2).
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ PARKED_PARTITIONS_MAX = 100_000
 #: sessions of followers, and partitions of all of these sessions
 _REPLICA_SESSIONS_MAX = 1_000
 _REPLICA_PARTITIONS_MAX = 200_000
+#: the replica id of kafka-replica-verification, which reads the same offsets from all replicas
+_DEBUGGING_CONSUMER = -2
 #: about the size of one partition in a request
 _PARTITION_BYTES = 32
 
@@ -171,14 +173,14 @@ class FetchApi:
         for fetch in list(self.waiting.values()):
             fetch.on_partition_deleted()
 
-    def find(self, wanted: FetchedPartition, by_id: bool, rack: str) -> Partition:
+    def find(self, wanted: FetchedPartition, by_id: bool, or_follows: bool) -> Partition:
         """Return the partition. Raise the KafkaError for the reply if this broker does not serve it.
 
-        ``rack`` is that of a consumer, which may read from a follower; empty if the leader must be asked.
+        With ``or_follows`` an in-sync follower serves it too.
         """
         request = wanted.request
         return self._leader_of(
-            wanted.topic, wanted.number, request.current_leader_epoch, by_id=by_id, or_follows=rack != ""
+            wanted.topic, wanted.number, request.current_leader_epoch, by_id=by_id, or_follows=or_follows
         )
 
     def closest_replica(self, partition: Partition, rack: str, listener: str, fetch_offset: int) -> int:
@@ -226,6 +228,11 @@ class _Fetch:
     @property
     def is_replica(self) -> bool:
         return self._request.replica_id >= 0
+
+    @property
+    def _may_read_from_follower(self) -> bool:
+        """Return whether the reader may be served by a follower: it sent its rack, or it compares replicas."""
+        return self._request.rack != "" or self._request.replica_id == _DEBUGGING_CONSUMER
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
@@ -275,12 +282,12 @@ class _Fetch:
                 self.answer(reads)
 
     def _register(self) -> None:
-        api, by_id, rack = self._api, self._shape.topic_ids, self._request.rack
+        api, by_id, or_follows = self._api, self._shape.topic_ids, self._may_read_from_follower
         if self._session is not None:
             for changed in self._session.changed:
-                changed.register(api.find(changed, by_id, rack))
+                changed.register(api.find(changed, by_id, or_follows))
         elif self._wanted:
-            self._partitions = [api.find(wanted, by_id, rack) for wanted in self._wanted]
+            self._partitions = [api.find(wanted, by_id, or_follows) for wanted in self._wanted]
             for partition in self._partitions:
                 partition.park(self, read_committed=self._request.read_committed, replica=self.is_replica)
             api.parked_partitions += len(self._partitions)
@@ -374,18 +381,19 @@ class _Fetch:
         reads: list[_Read] = []
         total, is_urgent = 0, False
         left = min(self._request.size_bytes_max, self._api.size_bytes_max)
-        by_id, read_committed, rack = self._shape.topic_ids, self._request.read_committed, self._request.rack
+        by_id, read_committed = self._shape.topic_ids, self._request.read_committed
+        or_follows = self._may_read_from_follower
         read_partition = _read_partition
         if self._request.replica_id >= 0:
             read_partition = self._read_for_replica
-        elif rack and self._api.is_rack_aware:
+        elif self._request.rack and self._api.is_rack_aware:
             read_partition = self._read_or_redirect
         for wanted in self._partitions_to_look_at():
             if len(reads) >= _PARTITIONS_READ_MAX and self._news_only:  # noqa: SIM102
                 if is_urgent or (total and (is_last or total >= self._min_bytes)):
                     break
             try:
-                partition = self._api.find(wanted, by_id, rack)
+                partition = self._api.find(wanted, by_id, or_follows)
                 read = read_partition(partition, wanted, left, at_least_one=not total, read_committed=read_committed)
             except KafkaError as error:
                 read = self._read_failed(wanted, error.code)
@@ -413,8 +421,9 @@ class _Fetch:
         self, partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
     ) -> _Read:
         """Read for a consumer with a rack, or name the replica that it should read from."""
-        offset = wanted.request.fetch_offset
-        closest = self._api.closest_replica(partition, self._request.rack, self._slot.connection.listener, offset)
+        offset, closest = wanted.request.fetch_offset, NO_REPLICA
+        if partition.has_committed_in_epoch:
+            closest = self._api.closest_replica(partition, self._request.rack, self._slot.connection.listener, offset)
         if closest == NO_REPLICA:
             return _read_partition(partition, wanted, left, at_least_one=at_least_one, read_committed=read_committed)
         read = _Read(wanted)
@@ -474,7 +483,7 @@ class _Fetch:
             _fill(self._slot, self._correlation_id, start, reads, shape, self._api.hints)
 
     def _without_records(self, read: _Read, error: OSError) -> _Read:
-        partition = self._api.find(read.wanted, self._shape.topic_ids, self._request.rack)
+        partition = self._api.find(read.wanted, self._shape.topic_ids, self._may_read_from_follower)
         return self._api.unreadable(partition, read.wanted, error)
 
     def _within_session(self, session: FetchSession, reads: list[_Read]) -> list[_Read]:
@@ -576,6 +585,7 @@ def _read_from_new_leader(
     read.log_start_offset = log.log_start_offset
     read.diverging = _diverging(partition, request)
     if read.diverging is not None:
+        read.is_urgent = True
         return read
     end_offset = log.log_start_offset if read_committed else partition.high_watermark
     if read_committed:
