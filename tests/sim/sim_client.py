@@ -209,6 +209,10 @@ class Client:
         self._coordinators[kind, key] = found.node_id
         return int(found.node_id)
 
+    def known_coordinator(self, kind: int, key: str) -> int | None:
+        """Return the broker that this client takes for the coordinator; None if it knows none."""
+        return self._coordinators.get((kind, key))
+
     def forget_coordinator(self, kind: int, key: str) -> None:
         """A reply says that the known broker is not the coordinator any more."""
         if self._coordinators.pop((kind, key), None) is not None:

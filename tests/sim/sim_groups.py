@@ -6,8 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from sim_client import GROUP, NOT_COORDINATOR, Client, Lost
+from sim_host import SETTINGS
 
+from ottla.coordinator.group_runtime import OFFSETS_TOPIC
+from ottla.coordinator.runtime import java_hash
 from ottla.model.errors import ErrorCode
+from ottla.testing.history import Place
 from ottla.wire import Message
 from ottla.wire.messages.heartbeat import HeartbeatRequest
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from sim_world import World
 
 _SESSION_MS = 2500
+_OFFSETS_PARTITIONS = int(SETTINGS["offsets.topic.num.partitions"])
 #: the type and name of an opaque protocol: the broker does not read the assignments
 _PROTOCOL = "simulated"
 
@@ -61,9 +66,13 @@ class GroupOracle:
         self.commits += 1
         self._acknowledged[group, partition] = max(offset, self._acknowledged.get((group, partition), -1))
 
-    def fetched(self, group: str, partition: int, offset: int, at_least: int) -> None:
-        """An OffsetFetch returned this; ``at_least`` was acknowledged before it was sent."""
-        if offset < at_least:
+    def fetched(self, group: str, partition: int, offset: int, at_least: int, *, is_replaced: bool) -> None:
+        """An OffsetFetch returned this; ``at_least`` was acknowledged before it was sent.
+
+        A coordinator that was replaced and does not know it may return an older offset, for the time of its lease. A
+        member that commits from there is fenced by the new coordinator.
+        """
+        if offset < at_least and not is_replaced:
             line = f"{group} partition {partition}: {offset}, but {at_least} was acknowledged"
             self._world.violation("committed-offset-lost", line)
         elif offset > self._sent.get((group, partition), -1):
@@ -91,14 +100,24 @@ class GroupClient(Client):
         topics = [OffsetFetchRequestTopics(name=self.world.places[0].topic, partition_indexes=[partition])]
         asked = OffsetFetchRequestGroup(group_id=self._group, topics=topics)
         at_least = self.world.groups.acknowledged_before(self._group, partition)
+        asked_at = self.world.loop.time()
         reply = await self.ask_group(OffsetFetchRequest(groups=[asked], require_stable=True), 8)
         (found,) = reply.groups
         self.note_code(found.error_code)
         row: Any = found.topics[0].partitions[0] if found.topics else None
         if found.error_code or row is None or row.error_code:
             raise Rejoin
-        self.world.groups.fetched(self._group, partition, row.committed_offset, at_least)
+        is_replaced = self._is_replaced(asked_at)
+        self.world.groups.fetched(self._group, partition, row.committed_offset, at_least, is_replaced=is_replaced)
         return int(row.committed_offset)
+
+    def _is_replaced(self, asked_at: float) -> bool:
+        """Return whether the coordinator was replaced and may not have known it when it was asked."""
+        replication = self.world.replication
+        if replication is None:
+            return False
+        place = Place(OFFSETS_TOPIC, (java_hash(self._group) & 0x7FFFFFFF) % _OFFSETS_PARTITIONS)
+        return replication.store.may_act_on_old_role(self.known_coordinator(GROUP, self._group), place, asked_at)
 
 
 class OffsetMonitor(GroupClient):

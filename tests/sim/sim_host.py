@@ -16,6 +16,7 @@ from sim_loop import LIFE, ContextLoop, Life, VirtualLoop, run_in_life
 from sim_network import HostNetwork, SimulatedNetwork
 
 from ottla.broker.broker import Broker
+from ottla.cluster.decide import established
 from ottla.cluster.store import UnusableStore
 from ottla.log.log import Log
 from ottla.model.errors import StartError
@@ -30,6 +31,8 @@ Trace = Callable[[str], None]
 PORT = 9092
 #: the wall clock at the start of a run, in milliseconds since 1970
 WALL_START_MS = 1_800_000_000_000
+#: how long a broker that starts waits for the metadata store, as with ZooKeeper
+_CONNECT_TIMEOUT_S = 30.0
 
 SETTINGS = {
     "log.dirs": "/data",
@@ -241,7 +244,7 @@ class BrokerHost:
         broker.replicas.add = add_and_report  # type: ignore[method-assign]
         broker.replicas.apply_state = apply_and_report  # type: ignore[method-assign]
 
-    def _open_store(self, path: str) -> Any:
+    async def _open_store(self, path: str) -> Any:
         # The broker checks that the file of its store is there when its directory is not new.
         try:
             self.disk.write_file(path, b"simulated", sync=True)
@@ -249,6 +252,13 @@ class BrokerHost:
             raise UnusableStore(f"{path} cannot be opened ({error})") from None
         store = self._ensemble.connect(self.name)
         store._loop = ContextLoop(self._loop, self._life)
+        # As ZooKeeperStore.open does.
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                await established(store)
+        except TimeoutError:
+            await store.close()
+            raise UnusableStore("the metadata store did not answer") from None
         return store
 
     def _job_delay(self) -> float:

@@ -22,12 +22,16 @@ from ottla.cluster.store import Changed
 from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView
 from ottla.replica.partition import Partition, Role
 from ottla.testing.history import Place
+from ottla.testing.metadata_store import Timing
 
 if TYPE_CHECKING:
     from sim_world import World
 
 #: a healed cluster has all replicas in sync after this time
 IN_SYNC_WITHIN_S = 40.0
+#: how long a broker that is cut from the store may act on its old role after another one was elected: its lease, two
+#: thirds of its session, and the time until it looks at the lease
+_OLD_ROLE_S = Timing().session_timeout_s * 2 / 3 + 0.5
 
 
 class StoreMirror:
@@ -36,6 +40,8 @@ class StoreMirror:
     def __init__(self, world: World) -> None:
         self._world = world
         self.view = ClusterView()
+        #: the time of the last change of the leader
+        self._elected_at: dict[Place, float] = {}
         ensemble = world.ensemble
         publish = ensemble._publish
 
@@ -64,6 +70,8 @@ class StoreMirror:
             f"state of {place}: leader {after.leader} epoch {after.leader_epoch} isr {list(after.isr)} "
             f"partition epoch {after.partition_epoch} elr {list(after.elr)} unclean {[tuple(e) for e in after.unclean]}"
         )
+        if after.leader != before.leader:
+            self._elected_at[place] = self._world.loop.time()
         if after.leader_epoch < before.leader_epoch or after.partition_epoch <= before.partition_epoch:
             line = f"{place}: from {before.leader_epoch}/{before.partition_epoch}"
             self._say("store-epoch-moved-back", f"{line} to {after.leader_epoch}/{after.partition_epoch}")
@@ -88,6 +96,10 @@ class StoreMirror:
             return None
         leader = topic.partitions[place.partition].leader
         return None if leader == NO_LEADER else leader
+
+    def may_act_on_old_role(self, broker: int | None, place: Place, asked_at: float) -> bool:
+        """Return whether a broker that does not lead a partition any more may answer at this time as if it did."""
+        return self.leader_of(place) != broker and asked_at < self._elected_at.get(place, 0.0) + _OLD_ROLE_S
 
     def partitions(self) -> Iterator[tuple[Place, PartitionView]]:
         for topic in self.view.topics.values():

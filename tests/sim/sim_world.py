@@ -23,6 +23,7 @@ from sim_producers import IdempotentProducer, PlainProducer, TransactionalProduc
 from sim_readers import FinalReader, Reader
 from sim_replication import IN_SYNC_WITHIN_S, ReplicationInvariants
 
+from ottla.broker import coordination
 from ottla.coordinator import runtime
 from ottla.model.types import TopicPartition
 from ottla.testing.disk import DiskCut
@@ -204,10 +205,12 @@ class World:
 
     def run(self) -> Report:
         """Run to the end and return the report."""
-        load_step_bytes = runtime._LOAD_STEP_BYTES
+        load_step_bytes, journal_partitions = runtime._LOAD_STEP_BYTES, coordination._JOURNAL_PARTITIONS
         # The load of a coordinator yields between steps. Small steps and rounds that take time make loads long.
         runtime._LOAD_STEP_BYTES = self.rng.choice((load_step_bytes, 200))
         self.loop.round_s = self.rng.choice((0.0, 0.00002, 0.002))
+        # Partitions without writes cost time and show nothing.
+        coordination._JOURNAL_PARTITIONS = 3
         try:
             self.loop.run_until_complete(self._main())
         except Stuck as stuck:
@@ -219,7 +222,7 @@ class World:
         else:
             self.loop.report_failed_tasks()
         finally:
-            runtime._LOAD_STEP_BYTES = load_step_bytes
+            runtime._LOAD_STEP_BYTES, coordination._JOURNAL_PARTITIONS = load_step_bytes, journal_partitions
             self.loop.close()
         ends: dict[str, int] = {}
         for host in self.hosts.values():

@@ -16,6 +16,7 @@ from sim_world import World
 from ottla.cluster.schema import state_path
 from ottla.cluster.store import Create, Node, Put
 from ottla.model.types import Endpoint
+from ottla.testing.history import Place
 
 
 class Echo(asyncio.BufferedProtocol):
@@ -196,4 +197,43 @@ def test_change_of_a_partition_in_the_store_is_checked(
     node: Node = world.ensemble.tree()[state_path("t")]
     world.ensemble.multi(store, [Put(state_path("t"), _state(*state), node.version)])
     assert list(world.violations) == ([violation] if violation else [])
+    world.loop.close()
+
+
+def test_broker_that_starts_without_the_store_waits_for_it() -> None:
+    world = World(1, brokers=3)
+    host = world.hosts[1]
+
+    async def main() -> None:
+        host.cut_from_store()
+        for each in world.hosts.values():
+            each.start()
+        await asyncio.sleep(20)
+        assert (host.is_ready, host.starts, world.hosts[2].is_ready) == (False, 1, True)
+        host.heal_store()
+        await asyncio.sleep(2)
+        assert (host.is_ready, host.starts, host.ends) == (True, 1, {})
+
+    world.loop.run_until_complete(main())
+    world.loop.close()
+
+
+@pytest.mark.parametrize(
+    ("broker", "seconds_later", "expected"),
+    [(1, 1.0, ["allowed"]), (1, 6.0, ["committed-offset-lost"]), (2, 1.0, ["committed-offset-lost"])],
+    ids=["replaced", "replaced-long-ago", "current"],
+)
+def test_only_a_replaced_coordinator_may_return_an_old_offset_and_not_for_long(
+    broker: int, seconds_later: float, expected: list[str]
+) -> None:
+    world = World(1, brokers=3)
+    assert world.replication is not None
+    place = Place("__consumer_offsets", 0)
+    store: Any = world.replication.store
+    store._elected_at[place] = world.loop.time()
+    store.leader_of = lambda place: 2
+    is_replaced = store.may_act_on_old_role(broker, place, world.loop.time() + seconds_later)
+    world.groups.sends("group", 0, 6)
+    world.groups.fetched("group", 0, 5, 6, is_replaced=is_replaced)
+    assert (list(world.violations) or ["allowed"]) == expected
     world.loop.close()

@@ -13,7 +13,7 @@ import gc
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -81,7 +81,8 @@ class Broker:
         self, settings: BrokerSettings, *, loop: asyncio.AbstractEventLoop, clock: Clock | None = None,
         disk: Disk | None = None, random_bytes: Callable[[int], bytes] = os.urandom,
         network: Network | None = None, threads: Threads | None = None,
-        open_store: Callable[[str], MetadataStore] | None = None, freeze: Callable[[], None] = freeze_objects,
+        open_store: Callable[[str], Awaitable[MetadataStore]] | None = None,
+        freeze: Callable[[], None] = freeze_objects,
     ) -> None:  # fmt: skip
         # Environment
         self._settings = settings
@@ -166,9 +167,7 @@ class Broker:
                 path = os.path.join(settings.data_dirs[0], FILE_NAME)
                 raise StartError(f"{path} is damaged, {error}; restore the file from a backup") from None
             if isinstance(error, StoreError | KafkaError) and not isinstance(error, StartError):
-                where = settings.data_dirs[0]
-                text = f"{error}; see that the disk of {where} has room and works, then start again"
-                raise StartError(text) from None
+                raise StartError(f"{error}; {self._store_advice()}") from None
             raise
         await self._accept(listeners)
         assert self._membership is not None
@@ -205,13 +204,19 @@ class Broker:
     async def _open_metadata(self, path: str) -> MetadataStore:
         """Open the metadata store: that of the cluster, or the file of a broker that is alone."""
         if self._open_store is not None:
-            return self._open_store(path)
+            return await self._open_store(path)
         if self._is_alone:
             return EmbeddedStore.open(path)
         settings = self._settings
         return await ZooKeeperStore.open(
             settings.zookeeper_connect, session_timeout_s=settings.zookeeper_session_timeout_ms / 1000
         )
+
+    def _store_advice(self) -> str:
+        """Return what to do when the metadata store fails while the broker starts."""
+        if self._is_alone:
+            return f"see that the disk of {self._settings.data_dirs[0]} has room and works, then start again"
+        return f"check that ZooKeeper at {self._settings.zookeeper_connect} runs, then start again"
 
     def _complete_tree(
         self, store_path: str, known: str | None, nodes: Mapping[str, Node]
