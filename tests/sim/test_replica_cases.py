@@ -8,12 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+import sim_replicas
 from sim_replicas import NAME, ReplicaHost, ReplicaWorld, batches
 
 from ottla.cluster.view import PartitionView
 from ottla.log.store import PartitionSpec
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch
+from ottla.model.settings import BrokerSettings
 from ottla.model.types import TopicPartition
 from ottla.replica.fetcher import LeaderFetcher, _Followed
 from ottla.replica.partition import Partition, Role, Until
@@ -29,6 +31,9 @@ def _no_log() -> Iterator[None]:
 
 class Case(ReplicaWorld):
     """A world without faults; broker 1 leads."""
+
+    #: when a measurement began, and its result, in virtual seconds
+    started = elapsed = 0.0
 
     def run_case(self, case: Callable[[Case], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -432,3 +437,34 @@ def test_partitions_of_one_session_are_copied_independently(seed: int) -> None:
         await case.until(many.is_identical, 0.1)
 
     Case(seed).run_case(case)
+
+
+# -- throttles --------------------------------------------------------------------------------------------------------
+
+
+async def replica_catches_up(case: Case) -> None:
+    """Broker 2 is out of sync and 40,000 bytes behind, then reads them. Broker 3 is in sync and never waits."""
+    case.isolate(case.hosts[2])
+    case.elect(1, (1, 3))
+    await case.until(lambda: case.partition(1).isr == (1, 3))
+    for n in range(40):
+        case.write(1, f"text-{n}", size=1000)
+    await case.until(lambda: case.end(3) == 40)
+    case.network.heal_all()
+    await case.until(lambda: case.end(2) > 0)
+    case.started = case.loop.time()
+    await case.until(lambda: case.end(2) == 40)
+    case.elapsed = case.loop.time() - case.started
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+@pytest.mark.parametrize(("replicas", "is_slow"), [("0:1,0:2", True), ("0:3", False)])
+def test_throttled_replica_catches_up_at_the_rate(
+    monkeypatch: pytest.MonkeyPatch, side: str, replicas: str, is_slow: bool
+) -> None:
+    rate = {f"{side}.replication.throttled.rate": "5000", "replica.fetch.max.bytes": "1000"}
+    monkeypatch.setattr(sim_replicas, "SETTINGS", BrokerSettings.parse(rate))
+    case = Case(1, **{f"{side}.replication.throttled.replicas": replicas})
+    case.run_case(replica_catches_up)
+    assert (4 < case.elapsed < 10) is is_slow
+    assert is_slow or case.elapsed < 2

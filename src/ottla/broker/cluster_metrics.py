@@ -48,6 +48,11 @@ class ClusterMetrics:
                 controller.unclean_elections,
             ),
             ("ottla_replication_bytes_in", "Bytes of batches fetched.", self._services.replicas.replication_bytes_in),
+            (
+                "ottla_throttled_replication_bytes_in",
+                "Bytes that throttled replicas of this broker have fetched.",
+                fetchers.quota.total_bytes,
+            ),
             ("ottla_replica_fetches", "Fetch requests sent to leaders.", fetchers.requests),
             ("ottla_replica_truncations", "Truncations of logs followed here.", fetchers.truncations),
             ("ottla_metadata_disconnects", "Lost connections to the metadata store.", self.disconnects),

@@ -86,6 +86,11 @@ class BrokerMetrics:
         return (
             ("ottla_bytes_in", "Bytes of batches appended.", replicas.bytes_in),
             ("ottla_bytes_out", "Bytes of batches sent to readers.", fetch.bytes_out if fetch else 0),
+            (
+                "ottla_throttled_replication_bytes_out",
+                "Bytes sent from throttled replicas to their followers.",
+                fetch.quota.total_bytes if fetch else 0,
+            ),
             ("ottla_log_syncs", "fdatasync calls for acknowledgements.", replicas.syncs),
             ("ottla_acks_zero", "Produces that asked for no acknowledgement.", replicas.acks_zero),
             ("ottla_read_errors", "Reads of a log's files that failed.", replicas.read_errors),

@@ -16,6 +16,7 @@ from ottla.model.setting_types import (
     INT_MAX,
     LIST,
     LONG,
+    LONG_MAX,
     STRING,
     Check,
     InvalidSettings,
@@ -290,6 +291,22 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
     )
     replica_fetch_min_bytes = Setting(
         "replica.fetch.min.bytes", INT, 1, at_least(0), "Bytes a follower's fetch waits for."
+    )
+    leader_replication_throttled_rate = Setting(
+        "leader.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        at_least(0),
+        "Bytes per second that a leader sends to throttled replicas that are not in sync.",
+        dynamic=True,
+    )
+    follower_replication_throttled_rate = Setting(
+        "follower.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        at_least(0),
+        "Bytes per second that throttled replicas of this broker fetch while they are not in sync.",
+        dynamic=True,
     )
     replica_high_watermark_checkpoint_interval_ms = Setting(
         "replica.high.watermark.checkpoint.interval.ms",

@@ -326,16 +326,14 @@ class TopicSettings(SettingsSnapshot):
         LIST,
         (),
         THROTTLED_REPLICAS,
-        "Replicas whose leaders send at the throttled rate.",
-        used=False,
+        "Replicas that, as leaders, send to followers that are not in sync at `leader.replication.throttled.rate`.",
     )
     follower_replication_throttled_replicas = TopicSetting(
         "follower.replication.throttled.replicas",
         LIST,
         (),
         THROTTLED_REPLICAS,
-        "Replicas that fetch at the throttled rate.",
-        used=False,
+        "Replicas that fetch at `follower.replication.throttled.rate` while they are not in sync.",
     )
     remote_storage_enable = TopicSetting(
         "remote.storage.enable",

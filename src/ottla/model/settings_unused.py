@@ -12,7 +12,7 @@ def _unused(name: str, type_: SettingType[int], default: int, check: Check, help
 
 
 class UnusedSettings(SettingsSnapshot):
-    """Rows of threads, tiered storage, replication throttles and protocols that Ottla does not have."""
+    """Rows of threads, tiered storage, moves between log directories and protocols that Ottla does not have."""
 
     # Threads and buffers
 
@@ -74,22 +74,8 @@ class UnusedSettings(SettingsSnapshot):
         "Time between two assignments of a streams group. Ottla has no streams groups.",
     )
 
-    # Replication throttles
+    # Moves between log directories, of which a broker makes none
 
-    leader_replication_throttled_rate = _unused(
-        "leader.replication.throttled.rate",
-        LONG,
-        LONG_MAX,
-        at_least(0),
-        "Bytes per second that a leader sends to throttled replicas.",
-    )
-    follower_replication_throttled_rate = _unused(
-        "follower.replication.throttled.rate",
-        LONG,
-        LONG_MAX,
-        at_least(0),
-        "Bytes per second that throttled replicas fetch.",
-    )
     replica_alter_log_dirs_io_max_bytes_per_second = _unused(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         LONG,

@@ -38,6 +38,7 @@ from ottla.model.types import Endpoint
 from ottla.net.client import BrokerClients, ClientConnection, Unreachable
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition, Role
+from ottla.replica.throttle import ReplicationQuota
 from ottla.wire import WireError
 from ottla.wire.replica_fetch import FetchedRow, FollowerRow, follower_fetch, parse_reply
 
@@ -94,6 +95,8 @@ class ReplicaFetchers:
         # Counters
         self.requests = 0
         self.truncations = 0
+        #: what throttled replicas of this broker have fetched
+        self.quota = ReplicationQuota()
 
     @property
     def is_following(self) -> bool:
@@ -531,12 +534,39 @@ class LeaderFetcher:
                 self._fail(followed, error, _RETRY_LATE_S)
                 return
             self._changed[followed] = None
+            if partition.is_follower_throttled:
+                self._throttle(followed, len(row.records))
             if row.wants_sync or partition.broker_id not in partition.isr:
                 replicas.sync_fetched(partition)
             else:
                 self._owner.sync_when_idle(partition)
         partition.follow_high_watermark(row.high_watermark)
         replicas.follow_log_start(partition, row.log_start_offset)
+
+    def _throttle(self, followed: _Followed, size_bytes: int) -> None:
+        """Count the bytes of a throttled replica. Let it wait if there were too many and it is not in sync.
+
+        The leader sends no further records of a partition until it is named with its new fetch offset.
+        """
+        partition, quota = followed.partition, self._owner.quota
+        rate, now = self._owner.settings().follower_replication_throttled_rate, self._replicas.monotonic()
+        quota.record(size_bytes, rate, now)
+        wait_s = quota.wait_s(rate, now)
+        if wait_s and partition.broker_id not in partition.isr:
+            followed.retry = self._loop.call_later(wait_s, self._continue, followed)
+
+    def _continue(self, followed: _Followed) -> None:
+        """Fetch a throttled partition again, or let it wait further."""
+        owner = self._owner
+        rate = owner.settings().follower_replication_throttled_rate
+        wait_s = owner.quota.wait_s(rate, self._replicas.monotonic())
+        if wait_s and followed.partition.is_follower_throttled:
+            followed.retry = self._loop.call_later(wait_s, self._continue, followed)
+            return
+        followed.retry = None
+        if not followed.partition.offline:
+            self._changed[followed] = None
+            self._send_soon()
 
     def _truncate(self, followed: _Followed, epoch: int, end_offset: int) -> None:
         """Truncate to the end of the common history: ``epoch`` and where it ends in the leader's log.

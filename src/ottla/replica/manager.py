@@ -119,6 +119,7 @@ class ReplicaManager:
             high_watermark=directory.high_watermarks.get(name, 0),
         )  # fmt: skip
         partition.set_room(directory.has_room)
+        partition.note_settings()
         partition.apply_state(state, self.monotonic())
         self.topics.setdefault(partition.topic_name, {})[name.partition] = partition
         self.topics_by_id.setdefault(spec.topic_id, {})[name.partition] = partition
@@ -192,6 +193,7 @@ class ReplicaManager:
     def configure(self, topic: bytes, settings: TopicSettings) -> None:
         for partition in self.topics.get(topic, {}).values():
             partition.log.configure(settings)
+            partition.note_settings()
         self.generation += 1
 
     def find(self, topic: str, number: int) -> Partition | None:

@@ -35,6 +35,7 @@ from ottla.model.errors import (
     UnknownLeaderEpoch,
 )
 from ottla.model.types import TopicPartition
+from ottla.replica.throttle import is_throttled
 
 
 class Role(Enum):
@@ -161,9 +162,10 @@ class Partition:
 
     __slots__ = (
         "appended_bytes", "broker_id", "epoch_start_offset", "followers", "has_room", "high_watermark",
-        "is_lease_over", "isr", "leader_epoch", "leader_id", "log", "name", "partition_epoch", "proposed_isr",
-        "readers", "replica_bytes", "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers",
-        "sync_in_flight", "sync_wanted_offset", "topic_id", "topic_name", "waiting", "writable", "written",
+        "is_follower_throttled", "is_leader_throttled", "is_lease_over", "isr", "leader_epoch", "leader_id", "log",
+        "name", "partition_epoch", "proposed_isr", "readers", "replica_bytes", "replica_readers", "replicas",
+        "reported_stable_offset", "role", "stable_readers", "sync_in_flight", "sync_wanted_offset", "topic_id",
+        "topic_name", "waiting", "writable", "written",
     )  # fmt: skip
 
     def __init__(
@@ -200,6 +202,8 @@ class Partition:
         self.is_lease_over = False
         #: the log end offset when this broker became the leader in this epoch
         self.epoch_start_offset = 0
+        #: whether this replica is throttled when it sends to followers, and when it copies its leader's log
+        self.is_leader_throttled = self.is_follower_throttled = False
         #: ``log.appended_bytes`` when the high watermark was last moved
         self.appended_bytes = log.appended_bytes
         #: parked read_uncommitted fetches; a dict, so that one can be removed in constant time when it expires
@@ -273,6 +277,14 @@ class Partition:
             written, self.written = self.written, []
             for writer in written:
                 self.wait(_COMMITTED, self.log.log_end_offset, writer)
+
+    def note_settings(self) -> None:
+        """The settings of the topic may have changed."""
+        settings, number = self.log.settings, self.name.partition
+        self.is_leader_throttled = is_throttled(settings.leader_replication_throttled_replicas, number, self.broker_id)
+        self.is_follower_throttled = is_throttled(
+            settings.follower_replication_throttled_replicas, number, self.broker_id
+        )
 
     def go_offline(self, error_code: ErrorCode) -> None:
         """The log can be neither read nor written any more: answer all requests that wait."""

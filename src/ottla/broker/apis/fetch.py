@@ -35,6 +35,7 @@ it is in sync. Consumers without a rack are sent to the leader, except kafka-rep
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 
@@ -49,6 +50,7 @@ from ottla.model.settings_broker import RACK_AWARE, RACK_AWARE_CLASS
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Part, Slot
 from ottla.replica.partition import Partition
+from ottla.replica.throttle import ReplicationQuota
 from ottla.wire.fetch import (
     LEADERS_FROM,
     SYNC_WANTED,
@@ -107,6 +109,10 @@ class FetchApi:
         self.waiting: dict[Connection, _Fetch] = {}
         self.parked_partitions = 0
         self.bytes_out = 0
+        #: what throttled replicas are sent, and the fetches that wait until more may be sent
+        self.quota = ReplicationQuota()
+        self._throttled: dict[_Fetch, None] = {}
+        self._throttle_timer: asyncio.TimerHandle | None = None
 
     @property
     def parked(self) -> int:
@@ -168,8 +174,32 @@ class FetchApi:
                 )  # fmt: skip
         return session, wanted, news_only
 
+    def must_wait(self, fetch: _Fetch) -> bool:
+        """Return whether throttled replicas may be sent nothing now. The fetch will then look again."""
+        replicas, settings = self._services.replicas, self._services.settings
+        wait_s = self.quota.wait_s(settings.leader_replication_throttled_rate, replicas.monotonic())
+        if not wait_s:
+            return False
+        self._throttled[fetch] = None
+        if self._throttle_timer is None:
+            self._throttle_timer = self._services.loop.call_later(wait_s, self._wake_throttled)
+        return True
+
+    def _wake_throttled(self) -> None:
+        self._throttle_timer = None
+        throttled, self._throttled = self._throttled, {}
+        for fetch in throttled:
+            fetch.on_stable()
+
+    def note_throttled(self, size_bytes: int) -> None:
+        """Count bytes that were sent to throttled replicas."""
+        rate = self._services.settings.leader_replication_throttled_rate
+        self.quota.record(size_bytes, rate, self._services.replicas.monotonic())
+
     def answer_all(self) -> None:
         """Complete every parked fetch: the broker stops."""
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
         for fetch in list(self.waiting.values()):
             fetch.on_partition_deleted()
 
@@ -454,6 +484,10 @@ class _Fetch:
         size_bytes_max = min(request.size_bytes_max, left)
         if read.diverging is not None or (size_bytes_max <= 0 and not at_least_one):
             return read
+        if partition.is_leader_throttled:
+            read.is_throttled = True
+            if self._request.replica_id not in partition.isr and self._api.must_wait(self):
+                return read
         end_offset = log.written_end_offset
         read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
         if read.region is not None:
@@ -500,6 +534,8 @@ class _Fetch:
                     wanted.follower.sent_high_watermark = read.high_watermark
             if session.replica_id >= 0 and (size_bytes or read.error_code or read.diverging is not None):
                 session.pause(wanted)
+                if read.is_throttled:
+                    self._api.note_throttled(size_bytes)
             elif read.at_end_of is not None:
                 session.note_caught_up(wanted, read.at_end_of)
             elif size_bytes or read.error_code:
@@ -511,8 +547,9 @@ class _Read:
     """The row of one partition in a reply."""
 
     __slots__ = (
-        "aborted", "at_end_of", "diverging", "error_code", "has_tags", "high_watermark", "is_urgent",
-        "last_stable_offset", "leader", "log_start_offset", "preferred_replica", "region", "wanted", "wants_sync",
+        "aborted", "at_end_of", "diverging", "error_code", "has_tags", "high_watermark", "is_throttled",
+        "is_urgent", "last_stable_offset", "leader", "log_start_offset", "preferred_replica", "region", "wanted",
+        "wants_sync",
     )  # fmt: skip
 
     def __init__(self, wanted: FetchedPartition, error_code: int = 0) -> None:
@@ -536,6 +573,8 @@ class _Read:
         self.has_tags = False
         #: for a follower: a writer waits until these records are synced
         self.wants_sync = False
+        #: for a follower: the records count as those of a throttled replica
+        self.is_throttled = False
         #: the leader, for a consumer that looks for it
         self.leader: LeaderHint | None = None
 
