@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from ottla.cli.cluster_noun import command
 from ottla.testing import ClusterProcess
@@ -101,6 +101,38 @@ def test_replicas_move_to_named_brokers(ottla_cluster: ClusterProcess) -> None:
     assert "no moves are in progress" in run(ottla_cluster, "reassign").output
     assert "does not exist" in run(ottla_cluster, "reassign", "moved:9=1", code=3).output
     assert "INVALID_REPLICA_ASSIGNMENT" in run(ottla_cluster, "reassign", "moved:0=3,9", code=1).output
+
+
+def throttles(cluster: ClusterProcess, topic: str) -> dict[str, str]:
+    """Return the throttles of a topic and of the first broker that differ from the defaults."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    resources = [ConfigResource("topic", topic), ConfigResource("broker", "1")]
+    found = [future.result(_DEADLINE_S) for future in admin.describe_configs(resources).values()]
+    return {
+        name: entry.value
+        for configs in found
+        for name, entry in configs.items()
+        if "replication.throttled" in name and not entry.is_default
+    }
+
+
+def test_moves_are_throttled_until_they_are_complete(ottla_cluster: ClusterProcess) -> None:
+    create(ottla_cluster, "slow", [[1, 2], [2, 1]])
+    planned = run_json(ottla_cluster, "reassign", "slow:0=1,3", "slow:1=3,1", "--no-wait", "--throttle", "100000")
+    assert [row["adding"] for row in planned] == [[3], [3]]
+    expected = {
+        "leader.replication.throttled.replicas": "0:1,0:2,1:2,1:1",
+        "follower.replication.throttled.replicas": "0:3,1:3",
+        "leader.replication.throttled.rate": "100000",
+        "follower.replication.throttled.rate": "100000",
+    }
+    wait_until(lambda: throttles(ottla_cluster, "slow") == expected)
+    wait_for_replicas(ottla_cluster, "slow", [[1, 3], [3, 1]])
+    assert "throttles are removed" in run(ottla_cluster, "reassign", "--unthrottle").output
+    wait_until(lambda: throttles(ottla_cluster, "slow") == {})
+    result = run(ottla_cluster, "reassign", "slow:0=2,1", "--throttle", "100000")
+    assert "each broker copies at most 100000 bytes per second" in result.output
+    wait_until(lambda: throttles(ottla_cluster, "slow") == {})
 
 
 def test_moves_in_progress_are_listed_and_cancelled(ottla_cluster: ClusterProcess, tmp_path: Path) -> None:

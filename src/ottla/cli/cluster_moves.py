@@ -53,7 +53,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _execution_options(function: _Function) -> _Function:
-    """Add --dry-run, --no-wait and --batch, and the options of every verb."""
+    """Add --dry-run, --no-wait, --batch and --throttle, and the options of every verb."""
     for option in reversed(
         (
             click.option("--dry-run", is_flag=True, help="Show the plan; change nothing."),
@@ -61,6 +61,11 @@ def _execution_options(function: _Function) -> _Function:
             click.option(
                 "--batch", metavar="N", type=click.IntRange(min=1), default=_BATCH_DEFAULT, show_default=True,
                 help="Partitions that move at the same time.",
+            ),
+            click.option(
+                "--throttle", metavar="BYTES", type=click.IntRange(min=1),
+                help="Bytes per second that each broker sends and fetches for the moves. The limit is removed at the "
+                "end, or with 'ottla cluster reassign --unthrottle' after --no-wait or an interruption.",
             ),
             connection_options,
             output_option(TABLE, JSON, YAML),
@@ -100,10 +105,13 @@ def parse_file(text: str) -> Targets:
     "--file", metavar="FILE", type=click.File(), help="Read the moves from a file of kafka-reassign-partitions."
 )
 @click.option("--cancel", is_flag=True, help="Cancel the moves of TOPIC:PARTITION, or all that are in progress.")
+@click.option(
+    "--unthrottle", is_flag=True, help="Remove the throttles of all moves, as kafka-reassign-partitions does."
+)
 @_execution_options
 def reassign(
-    targets: Targets, file: Any, cancel: bool, dry_run: bool, no_wait: bool, batch: int, connection: Connection,
-    output: str,
+    targets: Targets, file: Any, cancel: bool, unthrottle: bool, dry_run: bool, no_wait: bool, batch: int,
+    throttle: int | None, connection: Connection, output: str,
 ) -> None:  # fmt: skip
     """Move the replicas of partitions to these brokers; the first one is the preferred leader.
 
@@ -116,18 +124,24 @@ def reassign(
             raise Failure(f"{file.name}: {error}") from None
     with opened(connection) as admin:
         state = admin.state()
+        if unthrottle and not dry_run:
+            _unthrottle(admin)
         if cancel:
             _cancel(admin, state, targets, dry_run=dry_run, output=output)
         elif targets:
             moves = _explicit_moves(state, targets)
-            _execute(admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, output=output)
+            _execute(
+                admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, throttle=throttle, output=output
+            )  # fmt: skip
         else:
             _print_ongoing(state, output)
 
 
 @click.command("balance")
 @_execution_options
-def balance(dry_run: bool, no_wait: bool, batch: int, connection: Connection, output: str) -> None:
+def balance(
+    dry_run: bool, no_wait: bool, batch: int, throttle: int | None, connection: Connection, output: str
+) -> None:
     """Spread replicas and leaders evenly over the brokers, with as few moves as possible.
 
     Afterwards brokers differ by one replica and one preferred leader at most, and racks hold as many different
@@ -137,13 +151,18 @@ def balance(dry_run: bool, no_wait: bool, batch: int, connection: Connection, ou
 
     with opened(connection) as admin:
         moves = plan_balance(to_view(admin.state()))
-        _execute(admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, output=output)
+        _execute(
+            admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, throttle=throttle, output=output
+        )  # fmt: skip
 
 
 @click.command("add")
 @click.argument("ids", metavar="BROKER...", nargs=-1, required=True, type=click.IntRange(min=0))
 @_execution_options
-def add(ids: tuple[int, ...], dry_run: bool, no_wait: bool, batch: int, connection: Connection, output: str) -> None:
+def add(
+    ids: tuple[int, ...], dry_run: bool, no_wait: bool, batch: int, throttle: int | None, connection: Connection,
+    output: str,
+) -> None:  # fmt: skip
     """Move a fair share of the replicas to new brokers. No replica moves between the other brokers.
 
     Start the brokers first: `ottla broker --id N -X zookeeper.connect=...`.
@@ -159,15 +178,18 @@ def add(ids: tuple[int, ...], dry_run: bool, no_wait: bool, batch: int, connecti
                     "-X zookeeper.connect=HOST:PORT/PATH'"
                 )
         moves = [move for move in plan_balance(to_view(state)) if set(move.added) & set(ids)]
-        _execute(admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, output=output)
+        _execute(
+            admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, throttle=throttle, output=output
+        )  # fmt: skip
 
 
 @click.command("decommission")
 @click.argument("ids", metavar="BROKER...", nargs=-1, required=True, type=click.IntRange(min=0))
 @_execution_options
 def decommission(
-    ids: tuple[int, ...], dry_run: bool, no_wait: bool, batch: int, connection: Connection, output: str
-) -> None:
+    ids: tuple[int, ...], dry_run: bool, no_wait: bool, batch: int, throttle: int | None, connection: Connection,
+    output: str,
+) -> None:  # fmt: skip
     """Move all replicas of brokers to the others. Then the brokers can be stopped for good.
 
     Also replaces the replicas of brokers that do not run. No other replica moves.
@@ -182,7 +204,9 @@ def decommission(
             moves = plan_decommission(to_view(state), ids)
         except KafkaError as error:
             raise Failure(f"{error}; start more brokers first, or delete the topic") from None
-        _execute(admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, output=output)
+        _execute(
+            admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, throttle=throttle, output=output
+        )  # fmt: skip
         if not dry_run and not no_wait:
             names = ", ".join(map(str, ids))
             click.echo(f"no replicas are left on broker {names}; it can be stopped", err=True)
@@ -285,14 +309,17 @@ def _cancel(
 
 
 def _execute(
-    admin: ClusterAdmin, moves: Sequence[Move], *, dry_run: bool, no_wait: bool, batch: int, output: str
-) -> None:
+    admin: ClusterAdmin, moves: Sequence[Move], *, dry_run: bool, no_wait: bool, batch: int, throttle: int | None,
+    output: str,
+) -> None:  # fmt: skip
     """Show the plan and execute it. Raise a Failure if a move is refused or does not end as planned."""
     if output == TABLE:
         _print_plan(moves)
     failures: dict[TopicPartition, Failure] = {}
     if moves and not dry_run:
         size = len(moves) if no_wait else batch
+        if throttle is not None:
+            _throttle(admin, moves, throttle)
         for start in range(0, len(moves), size):
             part = moves[start : start + size]
             outcome = admin.reassign({move.partition: move.new for move in part})
@@ -300,11 +327,27 @@ def _execute(
             if not no_wait:
                 _wait(admin, [move.partition for move in part if move.partition not in failures], start, len(moves))
         if not no_wait:
+            if throttle is not None:
+                _unthrottle(admin)
             failures |= _finish(admin, [move for move in moves if move.partition not in failures])
     if output != TABLE:
         status = "planned" if dry_run else "started" if no_wait else "complete"
         print_data([_plan_row(m) | {"status": "failed" if m.partition in failures else status} for m in moves], output)
     fail_with(list(failures.values()))
+
+
+def _throttle(admin: ClusterAdmin, moves: Sequence[Move], rate: int) -> None:
+    from ottla.cli.cluster_throttle import throttle
+
+    throttle(admin, moves, rate)
+    click.echo(f"each broker copies at most {rate} bytes per second", err=True)
+
+
+def _unthrottle(admin: ClusterAdmin) -> None:
+    from ottla.cli.cluster_throttle import unthrottle
+
+    unthrottle(admin)
+    click.echo("throttles are removed", err=True)
 
 
 def _print_plan(moves: Sequence[Move]) -> None:
