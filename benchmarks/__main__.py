@@ -22,11 +22,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import kafka_server, ottla_server
+from benchmarks import cluster, kafka_server, ottla_server
+from benchmarks.cluster import ClusterBench
 from benchmarks.maven import ROOT, SCRATCH
 from benchmarks.measure import Lab, MeasurementFailed, Metrics, compile_load
-from benchmarks.report import build_document, number, render, render_spark, write_report
-from benchmarks.scenarios import LOADED, SCENARIOS, SPARK_ROWS, SPARK_SCENARIOS, Scenario, SparkRow
+from benchmarks.report import build_document, number, render, render_cluster, render_spark, write_report
+from benchmarks.scenarios import (
+    CLUSTER_SCENARIOS,
+    LOADED,
+    SCENARIOS,
+    SPARK_ROWS,
+    SPARK_SCENARIOS,
+    Scenario,
+    SparkRow,
+)
 from benchmarks.spark import SparkBench
 
 IDLE_SECONDS = 10.0
@@ -38,12 +47,14 @@ BUSY_LOAD = 0.5
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     if options.list:
-        for name, title in [*((each.name, each.title) for each in SCENARIOS), *SPARK_SCENARIOS.items()]:
+        named = [(each.name, each.title) for each in (*SCENARIOS, *CLUSTER_SCENARIOS)]
+        for name, title in [*named, *SPARK_SCENARIOS.items()]:
             print(f"{name:28} {title}")
         return 0
     scenarios = [scenario for scenario in SCENARIOS if re.search(options.only, scenario.name)]
+    clusters = [scenario for scenario in CLUSTER_SCENARIOS if re.search(options.only, scenario.name)]
     spark_rows = [row for row in SPARK_ROWS if re.search(options.only, row.scenario)]
-    if not scenarios and not spark_rows:
+    if not scenarios and not clusters and not spark_rows:
         print(f"bench: no scenario matches {options.only!r}; --list shows them", file=sys.stderr)
         return 2
     brokers = _usable_brokers(options.brokers)
@@ -57,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        bench = Bench(scenarios, spark_rows, brokers, options, directory)
+        bench = Bench(scenarios, clusters, spark_rows, brokers, options, directory)
         return bench.run()
     except MeasurementFailed as problem:
         print(f"bench: {problem}", file=sys.stderr)
@@ -75,6 +86,7 @@ class Bench:
     def __init__(
         self,
         scenarios: Sequence[Scenario],
+        clusters: Sequence[Scenario],
         spark_rows: Sequence[SparkRow],
         brokers: Sequence[str],
         options: argparse.Namespace,
@@ -83,9 +95,17 @@ class Bench:
         self._scenarios = scenarios
         self._brokers = list(brokers)
         self._options = options
-        every_row = len(scenarios) == len(SCENARIOS) and len(spark_rows) == len(SPARK_ROWS)
+        every_row = (len(scenarios), len(clusters), len(spark_rows)) == (
+            len(SCENARIOS), len(CLUSTER_SCENARIOS), len(SPARK_ROWS),
+        )  # fmt: skip
         self._whole = not options.quick and len(brokers) == 2 and every_row
         self._lab = Lab(directory, compile_load(SCRATCH))
+        self._clusters: ClusterBench | None = None
+        if clusters and (reason := cluster.missing_parts(brokers)) is not None:
+            print(f"skipping clusters: {reason}", flush=True)
+        elif clusters:
+            load, parent = compile_load(SCRATCH), directory / "cluster"
+            self._clusters = ClusterBench(clusters, brokers, load, parent, quick=options.quick)
         self._spark: SparkBench | None = None
         if spark_rows:
             self._spark = SparkBench(spark_rows, brokers, self._lab, directory / "spark", quick=options.quick)
@@ -98,6 +118,11 @@ class Bench:
             print(f"note: the machine is busy (load {load:.1f}); expect low figures, widely spread", flush=True)
         try:
             self._measure_all()
+            if self._clusters is not None:
+                # Single brokers take memory and CPU, and are not needed any more, except by Spark.
+                if self._spark is None:
+                    self._lab.close()
+                self._clusters.run(self._options.rounds, self._options.seconds)
             if self._spark is not None:
                 self._spark.run(self._options.rounds)
         finally:
@@ -105,12 +130,17 @@ class Bench:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             print("stopping the brokers", flush=True)
+            if self._clusters is not None:
+                self._clusters.close()
             self._lab.close()
         rows = [*self._scenarios, *([LOADED] if LOADED.name in self._samples else [])]
         facts = self._facts(load)
         document = build_document(rows, self._samples, self._failures, facts)
         if rows:
             print("\n" + render(document))
+        if self._clusters is not None:
+            document["cluster_rows"] = self._clusters.document(facts)
+            print("\n" + render_cluster(document["cluster_rows"]))
         if self._spark is not None:
             document["spark_rows"] = self._spark.document(facts)
             print("\n" + render_spark(document["spark_rows"]))
@@ -119,7 +149,8 @@ class Bench:
             print("\nwritten: docs/performance.md, docs/performance.json")
         else:
             print("\ndocs/performance.md is left as it is: this was not a whole run (--write overrides)")
-        return 1 if self._failures or (self._spark is not None and self._spark.failures) else 0
+        others = [each.failures for each in (self._clusters, self._spark) if each is not None]
+        return 1 if any([self._failures, *others]) else 0
 
     def _measure_all(self) -> None:
         # Starts come first: they want the machine for themselves.

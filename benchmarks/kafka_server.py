@@ -102,13 +102,25 @@ class ApacheKafka(BrokerProcess):
 
     name = "kafka"
 
-    def __init__(self, *, parent: Path | None = None, settings: dict[str, str] | None = None) -> None:
-        """Settings are added to server.properties, or replace what is there."""
+    def __init__(
+        self,
+        *,
+        parent: Path | None = None,
+        settings: dict[str, str] | None = None,
+        node_id: int = 1,
+        voters: dict[int, int] | None = None,
+    ) -> None:
+        """Settings are added to server.properties, or replace what is there.
+
+        ``voters`` are the controller ports of all nodes of a cluster by node id, this one included.
+        """
         reason = available()
         if reason is not None:
             raise BrokerFailed(reason)
         super().__init__(parent=parent)
         self._settings = settings or {}
+        self._node_id = node_id
+        self._voters = voters or {}
         # The tools want it too, and they also work while no broker runs.
         (self.directory / "log4j2.properties").write_text(_LOGGING)
 
@@ -134,10 +146,11 @@ class ApacheKafka(BrokerProcess):
         """Writes the properties and formats the storage, once; not part of what a start is measured by."""
         if self._properties.exists():
             return
+        controller = f"127.0.0.1:{self._voters.get(self._node_id) or free_port()}"
         lines = {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{free_port()}",
+            "node.id": str(self._node_id),
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://{controller}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -149,10 +162,15 @@ class ApacheKafka(BrokerProcess):
             "share.coordinator.state.topic.min.isr": "1",
             **self._settings,
         }
-        controller = lines["listeners"].rpartition("//")[2]
-        lines["controller.quorum.bootstrap.servers"] = controller
+        if self._voters:
+            voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in self._voters.items())
+            lines["controller.quorum.voters"] = voters
+        else:
+            lines["controller.quorum.bootstrap.servers"] = lines["listeners"].rpartition("//")[2]
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-        arguments = ["format", "--cluster-id", _CLUSTER_ID, "--standalone", "--config", str(self._properties)]
+        arguments = ["format", "--cluster-id", _CLUSTER_ID, "--config", str(self._properties)]
+        if not self._voters:
+            arguments.append("--standalone")
         done = self.run_tool("kafka.tools.StorageTool", arguments)
         if done.returncode != 0:
             self._properties.unlink()

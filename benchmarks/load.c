@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 enum { HEAD_MAX = 512, IOV_MAX_USED = 64, EVENTS_MAX = 256, CLIENT_ID_LENGTH = 4, BATCH_HEADER = 61 };
-enum { PARTITIONS_MAX = 64, ATTRIBUTE_TRANSACTIONAL = 0x10, ATTRIBUTE_CONTROL = 0x20 };
+enum { BROKERS_MAX = 8, PARTITIONS_MAX = 64, ATTRIBUTE_TRANSACTIONAL = 0x10, ATTRIBUTE_CONTROL = 0x20 };
 enum { COORDINATOR_LOADING = 14, COORDINATOR_NOT_AVAILABLE = 15, NOT_COORDINATOR = 16, CONCURRENT_TRANSACTIONS = 51 };
 enum { E2E_RECORDS_MAX = 1000, E2E_FETCH_WAIT_MS = 500 };
 
@@ -42,7 +42,7 @@ static const double DRAIN_SECONDS = 30.0;
 
 static struct {
     const char *mode, *host, *topic, *batch_path;
-    int port, partitions, connections, depth, acks, records_per_batch, record_bytes;
+    int ports[BROKERS_MAX], port_count, partitions, connections, depth, acks, records_per_batch, record_bytes;
     int transaction_version, batches_per_transaction, abort_every, isolation;
     int64_t fetch_bytes, bytes_max;
     double seconds, warmup, rate;
@@ -255,7 +255,8 @@ static void watch(struct conn *c, uint32_t events, int op) {
 }
 
 static void open_conn(struct conn *c, int partition, size_t head_capacity, size_t in_capacity) {
-    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)opt.port) };
+    int port = opt.ports[partition % opt.port_count];
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
     if (inet_pton(AF_INET, opt.host, &to.sin_addr) != 1) fail("--host must be an IPv4 address");
     c->fd = socket(AF_INET, SOCK_STREAM, 0);
     if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&to, sizeof to)) fail_errno("connect");
@@ -657,13 +658,24 @@ static void print_result(double seconds) {
            percentile_ms(0.50), percentile_ms(0.99), percentile_ms(0.999));
 }
 
+/* One port, or those of several brokers with commas between them: broker p % n leads partition p. */
+static void parse_ports(const char *text) {
+    opt.port_count = 0;
+    for (char *end; *text; text = *end ? end + 1 : end) {
+        if (opt.port_count == BROKERS_MAX) fail("too many ports");
+        int port = (int)strtol(text, &end, 10);
+        if (end == text || port <= 0 || port > 65535 || (*end && *end != ',')) fail("--port is not a list of ports");
+        opt.ports[opt.port_count++] = port;
+    }
+}
+
 static void parse_options(int argc, char **argv) {
     if (argc < 2) fail("say produce, idempotent, transactions, consume or e2e");
     opt.mode = argv[1];
     for (int i = 2; i + 1 < argc; i += 2) {
         const char *name = argv[i], *value = argv[i + 1];
         if (!strcmp(name, "--host")) opt.host = value;
-        else if (!strcmp(name, "--port")) opt.port = atoi(value);
+        else if (!strcmp(name, "--port")) parse_ports(value);
         else if (!strcmp(name, "--topic")) opt.topic = value;
         else if (!strcmp(name, "--partitions")) opt.partitions = atoi(value);
         else if (!strcmp(name, "--batch")) opt.batch_path = value;
@@ -684,7 +696,7 @@ static void parse_options(int argc, char **argv) {
         else { fprintf(stderr, "load: unknown option %s\n", name); exit(2); }
     }
     if (argc % 2) fail("an option without a value");
-    if (opt.port <= 0 || opt.connections <= 0 || opt.depth <= 0 || opt.partitions <= 0) fail("counts must be positive");
+    if (!opt.port_count || opt.connections <= 0 || opt.depth <= 0 || opt.partitions <= 0) fail("counts must be positive");
     if (strlen(opt.topic) > 100) fail("--topic is too long");
     if (opt.partitions > PARTITIONS_MAX) fail("too many --partitions");
 }

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ class Lab:
     def _produce(self, broker: Broker, scenario: Scenario, seconds: float) -> Metrics:
         topic = self._create_topic(broker, scenario)
         try:
-            batch, count = self._batch(scenario)
+            batch, count = write_batch(self._directory, scenario)
             arguments = ["--batch", str(batch), "--records", str(count), "--acks", str(scenario.acks)]
             arguments += ["--connections", str(scenario.connections), "--depth", str(scenario.depth)]
             arguments += ["--bytes-max", str(PRODUCE_BYTES_MAX)]
@@ -146,7 +146,7 @@ class Lab:
         with RawClient(broker.port) as client:
             client.create_topic(topic, scenario.partitions, {"segment.bytes": str(SEGMENT_BYTES)})
         wait_writable(broker.port, topic, scenario.partitions)
-        batch, count = self._batch(scenario)
+        batch, count = write_batch(self._directory, scenario)
         arguments = ["--batch", str(batch), "--records", str(count), "--bytes-max", str(CONSUME_LOG_BYTES)]
         arguments += ["--connections", str(scenario.partitions), "--depth", "2"]
         self._run_load(broker, "produce", topic, scenario, 60.0, arguments)
@@ -190,7 +190,9 @@ class Lab:
         topic = self._create_topic(broker, scenario)
         try:
             cpu = cpu_seconds(broker.pid)
-            records, took = _confluent_kafka(broker.bootstrap, topic, scenario.record_bytes, seconds)
+            records, took = produce_with_confluent_kafka(
+                broker.bootstrap, topic, scenario.record_bytes, seconds, {"acks": "1"}
+            )
             cpu = cpu_seconds(broker.pid) - cpu
             per_million = cpu * 1e6 / records
             return {"records_per_second": records / took, "cpu_seconds_per_million_records": per_million}
@@ -285,7 +287,7 @@ class Lab:
         self, broker: Broker, topic: str, scenario: Scenario, seconds: float, mode: str, arguments: list[str]
     ) -> dict[str, Any]:
         """Returns once the log holds every record and every marker."""
-        batch, count = self._batch(scenario)
+        batch, count = write_batch(self._directory, scenario)
         batches = math.ceil(TRANSACTION_RECORDS / count) if scenario.batch_bytes else scenario.partitions
         arguments = [*arguments, "--batch", str(batch), "--records", str(count), "--acks", str(scenario.acks)]
         arguments += ["--transaction-version", str(scenario.transaction_version), "--transaction-batches", str(batches)]
@@ -382,16 +384,17 @@ class Lab:
         while any(broker.data_directory.glob(f"{topic}-*")) and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    def _batch(self, scenario: Scenario) -> tuple[Path, int]:
-        """The file with the scenario's record batch, and how many records are in it."""
-        if scenario.batch_bytes:
-            batch, count = filled_batch(scenario.record_bytes, scenario.batch_bytes, lz4=scenario.lz4)
-        else:
-            count = scenario.batch_records
-            batch = encode_batch(sample_values(scenario.record_bytes, count))
-        path = self._directory / f"{scenario.name}.batch"
-        path.write_bytes(batch)
-        return path, count
+
+def write_batch(directory: Path, scenario: Scenario) -> tuple[Path, int]:
+    """Write the scenario's record batch to a file. Return the file and how many records are in the batch."""
+    if scenario.batch_bytes:
+        batch, count = filled_batch(scenario.record_bytes, scenario.batch_bytes, lz4=scenario.lz4)
+    else:
+        count = scenario.batch_records
+        batch = encode_batch(sample_values(scenario.record_bytes, count))
+    path = directory / f"{scenario.name}.batch"
+    path.write_bytes(batch)
+    return path, count
 
 
 def compile_load(directory: Path) -> Path:
@@ -428,17 +431,20 @@ def _create_many(broker: Broker, partitions: int) -> None:
     first_acknowledged(broker.port, "first", deadline=time.monotonic() + START_SECONDS_MAX)
 
 
-def _confluent_kafka(bootstrap: str, topic: str, record_bytes: int, seconds: float) -> tuple[int, float]:
+def produce_with_confluent_kafka(
+    bootstrap: str, topic: str, record_bytes: int, seconds: float, settings: Mapping[str, Any]
+) -> tuple[int, float]:
+    """Return how many records were delivered, and how long that took."""
     failures: list[str] = []
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
-            "acks": "1",
             "enable.idempotence": False,
             "compression.type": "none",
             "queue.buffering.max.messages": 1_000_000,
             "delivery.report.only.error": True,
             "on_delivery": lambda error, _message: failures.append(str(error)),
+            **settings,
         }
     )
     value, sent, began = b"x" * record_bytes, 0, time.monotonic()

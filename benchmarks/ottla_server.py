@@ -30,9 +30,12 @@ class Ottla(BrokerProcess):
 
     name = "ottla"
 
-    def __init__(self, *, parent: Path | None = None, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *, parent: Path | None = None, settings: dict[str, str] | None = None, broker_id: int | None = None
+    ) -> None:
         super().__init__(parent=parent)
         self._settings = settings or {}
+        self._broker_id = broker_id
 
     def start(self) -> None:
         """Returns once the broker has printed its ready line."""
@@ -40,7 +43,7 @@ class Ottla(BrokerProcess):
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._said_ready():
             self.check_alive()
-            wait_until(deadline, "starting Ottla")
+            wait_until(deadline, f"starting {self.name}")
 
     def prepare(self) -> None:
         """Nothing: an empty directory is enough."""
@@ -50,6 +53,8 @@ class Ottla(BrokerProcess):
         self._log_path.unlink(missing_ok=True)
         command = [_ottla() or "ottla", "broker", "--data", str(self.data_directory)]
         command += ["--listener", f"PLAINTEXT://{self.bootstrap}"]
+        if self._broker_id is not None:
+            command += ["--id", str(self._broker_id)]
         for name, value in self._settings.items():
             command += ["-X", f"{name}={value}"]
         self._spawn(command, env={**os.environ, "PYTHONPATH": str(COMPILED)} if COMPILED else None)
@@ -57,6 +62,16 @@ class Ottla(BrokerProcess):
     def _said_ready(self) -> bool:
         text = self._log_path.read_text(errors="replace")
         return any(line.startswith("ready") for line in text.splitlines())
+
+
+class ZooKeeper(Ottla):
+    """The metadata store of a cluster of Ottla: `ottla zookeeper`."""
+
+    name = "zookeeper"
+
+    def launch(self) -> None:
+        self._log_path.unlink(missing_ok=True)
+        self._spawn([_ottla() or "ottla", "zookeeper", "--data", str(self.data_directory), "--listen", self.bootstrap])
 
 
 def _ottla() -> str | None:

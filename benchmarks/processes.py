@@ -72,6 +72,14 @@ class BrokerProcess:
             process.wait()
         self._process = None
 
+    def kill(self) -> None:
+        """Kill the process with SIGKILL and keep its directory."""
+        process = self._process
+        assert process is not None, "the broker was not started"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._process = None
+
     def stop(self) -> None:
         """Stops the process and removes its directory; calling it twice is fine."""
         self.halt()

@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from crc32c import crc32c
 from lz4.frame import compress  # type: ignore[import-untyped]
@@ -47,8 +48,18 @@ class RawClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihi", partitions, 1, 0)
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        assignment: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Create a topic with one replica per partition, or with the replicas of ``assignment`` for each partition."""
+        counts = (-1, -1) if assignment else (partitions, 1)
+        body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihi", *counts, len(assignment))
+        for number, replicas in enumerate(assignment):
+            body += struct.pack(f">ii{len(replicas)}i", number, len(replicas), *replicas)
         body += struct.pack(">i", len(configs))
         body += b"".join(_string(name) + _string(value) for name, value in configs.items())
         reply = self._call(CREATE_TOPICS, body + struct.pack(">i?", ADMIN_TIMEOUT_MS, False))
@@ -81,9 +92,40 @@ class RawClient:
         topics = struct.pack(">i", 0) if topic is None else struct.pack(">i", 1) + _string(topic)
         self._call(METADATA, topics + struct.pack(">???", True, False, False))
 
-    def produce(self, topic: str, partition: int, batch: bytes) -> int:
-        """Returns the error code of the partition: 0 when the batch was acknowledged (acks=1)."""
-        body = struct.pack(">hhii", -1, 1, 30_000, 1) + _string(topic)
+    def broker_count(self) -> int:
+        """Return the number of brokers that the broker knows."""
+        reply = Cursor(self._call(METADATA, struct.pack(">i???", 0, False, False, False)))
+        reply.skip(4)
+        return reply.int32()
+
+    def partitions(self) -> dict[tuple[str, int], PartitionState]:
+        """Return the state of every partition of the cluster."""
+        reply = Cursor(self._call(METADATA, struct.pack(">i???", -1, False, False, False)))
+        reply.skip(4)
+        for _ in range(reply.int32()):
+            reply.skip(4)
+            reply.string()
+            reply.skip(4)
+            reply.string()
+        reply.string()
+        reply.skip(4)
+        found = {}
+        for _ in range(reply.int32()):
+            reply.skip(2)
+            topic = reply.string()
+            reply.skip(1)
+            for _ in range(reply.int32()):
+                reply.skip(2)
+                number, leader = reply.int32(), reply.int32()
+                reply.skip(4)
+                replicas, isr, _ = (reply.int32s() for _ in range(3))
+                found[topic, number] = PartitionState(leader, replicas, isr)
+            reply.skip(4)
+        return found
+
+    def produce(self, topic: str, partition: int, batch: bytes, *, acks: int = 1) -> int:
+        """Return the error code of the partition: 0 if the batch was acknowledged."""
+        body = struct.pack(">hhii", -1, acks, 30_000, 1) + _string(topic)
         reply = self._call(PRODUCE, body + struct.pack(">iii", 1, partition, len(batch)) + batch)
         name_length = struct.unpack_from(">h", reply, 4)[0]
         code: int = struct.unpack_from(">h", reply, 6 + name_length + 8)[0]
@@ -123,6 +165,43 @@ class RawClient:
                 raise ConnectionError("the broker closed the connection")
             parts += part
         return bytes(parts)
+
+
+class PartitionState(NamedTuple):
+    """A partition as Metadata describes it."""
+
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class Cursor:
+    """Reads the fields of a response in their order."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def skip(self, count: int) -> None:
+        self._at += count
+
+    def int32(self) -> int:
+        value: int = struct.unpack_from(">i", self._data, self._at)[0]
+        self._at += 4
+        return value
+
+    def int32s(self) -> tuple[int, ...]:
+        count = self.int32()
+        values: tuple[int, ...] = struct.unpack_from(f">{count}i", self._data, self._at)
+        self._at += 4 * count
+        return values
+
+    def string(self) -> str:
+        """Return a string; empty for null."""
+        length = max(struct.unpack_from(">h", self._data, self._at)[0], 0)
+        text = self._data[self._at + 2 : self._at + 2 + length].decode()
+        self._at += 2 + length
+        return text
 
 
 class RequestRefused(RuntimeError):

@@ -25,6 +25,7 @@ from benchmarks.scenarios import (
 )
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+CLUSTER_BEGIN, CLUSTER_END = "<!-- bench:cluster:begin -->", "<!-- bench:cluster:end -->"
 SPARK_BEGIN, SPARK_END = "<!-- bench:spark:begin -->", "<!-- bench:spark:end -->"
 
 #: scenario name -> broker or contestant -> one dict of metrics per round
@@ -36,6 +37,13 @@ _METRIC_TITLES = {
     "idle_mb": "idle memory (resident)",
     "idle_cpu_percent": "idle CPU",
     "loaded_mb": "memory (resident)",
+    "create_seconds": "time to create",
+    "empty_brokers_mb": "memory before that, all brokers (PSS)",
+    "brokers_mb": "memory of all brokers (PSS)",
+    "cluster_mb": "memory of all brokers and ZooKeeper (PSS)",
+    "idle_cluster_cpu_percent": "idle CPU with ZooKeeper",
+    "failover_seconds": "failover after the kill of broker 3",
+    "failover_first_seconds": "failover after the kill of broker 1",
     "loaded_own_mb": "memory (without mapped files)",
     "p50_ms": "p50",
     "p99_ms": "p99",
@@ -56,6 +64,13 @@ _METRIC_UNITS = {
     "idle_mb": " MB",
     "idle_cpu_percent": " %",
     "loaded_mb": " MB",
+    "create_seconds": " s",
+    "empty_brokers_mb": " MB",
+    "brokers_mb": " MB",
+    "cluster_mb": " MB",
+    "idle_cluster_cpu_percent": " %",
+    "failover_seconds": " s",
+    "failover_first_seconds": " s",
     "loaded_own_mb": " MB",
     "memory_mb": " MB",
     "p50_ms": " ms",
@@ -193,6 +208,19 @@ def render(document: Document) -> str:
     return "\n\n".join(parts)
 
 
+def render_cluster(document: Document) -> str:
+    """Return the tables of clusters."""
+    rows = document["scenarios"]
+    parts = [_facts(document)]
+    throughput = [row for row in rows if row["kind"] in ("produce", "client")]
+    if throughput:
+        parts.append(_throughput(throughput))
+    rest = [row for row in rows if row["kind"] in ("e2e", "loaded", "many")]
+    if rest:
+        parts.append(_by_metric(rest))
+    return "\n\n".join(parts)
+
+
 def render_spark(document: Document) -> str:
     """The tables of Spark."""
     machine, settings = document["machine"], document["settings"]
@@ -246,11 +274,14 @@ def splice(page: str, tables: str, begin: str = BEGIN, end: str = END) -> str:
 
 
 def write_report(docs: Path, document: Document) -> None:
-    """What was not measured, the brokers' rows or Spark's, stays as it is."""
+    """Rows that were not measured, of single brokers, of clusters or of Spark, stay as they are."""
     page, figures = docs / "performance.md", docs / "performance.json"
     text = page.read_text()
     old: Document = json.loads(figures.read_text()) if figures.exists() else {}
-    spark = old.get("spark_rows")
+    spark, cluster = old.get("spark_rows"), old.get("cluster_rows")
+    if document.get("cluster_rows"):
+        cluster = document["cluster_rows"]
+        text = splice(text, render_cluster(cluster), CLUSTER_BEGIN, CLUSTER_END)
     if document.get("spark_rows"):
         spark = merge_spark(spark, document["spark_rows"])
         text = splice(text, render_spark(spark), SPARK_BEGIN, SPARK_END)
@@ -258,7 +289,8 @@ def write_report(docs: Path, document: Document) -> None:
         text = splice(text, render(document))
         old = document
     page.write_text(text)
-    written = {**old, "spark_rows": spark} if spark else old
+    apart = {"cluster_rows": cluster, "spark_rows": spark}
+    written = {**old, **{name: rows for name, rows in apart.items() if rows}}
     figures.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n")
 
 

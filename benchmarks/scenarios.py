@@ -31,7 +31,7 @@ class Scenario:
     title: str
     kind: Literal[
         "produce", "consume", "e2e", "client", "client-transactions", "footprint", "loaded", "transactions", "commit",
-        "committed",
+        "committed", "many",
     ]  # fmt: skip
     targets: tuple[Target, ...] = ()
     # What is sent. batch_bytes 0 means one record per request.
@@ -47,6 +47,8 @@ class Scenario:
     connections: int = 1
     depth: int = 1
     partitions: int = 1
+    #: records per second of an end-to-end measurement
+    rate: int = E2E_RECORDS_PER_SECOND
     #: 1: AddPartitionsToTxn and a fixed epoch (older clients); 2: implicit partitions, a new epoch each time (KIP-890)
     transaction_version: int = 2
     # What exists before a footprint is taken.
@@ -255,6 +257,75 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 #: Filled from all the others while they run: the memory a broker holds after work.
 LOADED = Scenario(name="loaded", title="after the work above", kind="loaded")
+
+
+# ---- Clusters of three brokers: replication factor 3, min.insync.replicas=2, acks=all
+
+CLUSTER_MANY_PARTITIONS = 3_000
+
+
+def _replicated(
+    name: str,
+    title: str,
+    *,
+    fsync: bool,
+    batch_bytes: int = 0,
+    client: bool = False,
+    connections: int = 6,
+    depth: int = 5,
+) -> Scenario:
+    return Scenario(
+        name=f"cluster-{name}{'-fsync' if fsync else ''}",
+        title=f"{title}, {'fsync' if fsync else 'page cache'}",
+        kind="client" if client else "produce",
+        targets=() if client else (_faster(2.0),),
+        batch_bytes=batch_bytes,
+        acks=-1,
+        fsync=fsync,
+        connections=connections,
+        depth=depth,
+        partitions=6,
+    )
+
+
+def _replicated_rows(*, fsync: bool) -> tuple[Scenario, ...]:
+    return (
+        _replicated("16k", "100 B records, 16 KB batches", batch_bytes=16 * KB, fsync=fsync),
+        _replicated("1m", "100 B records, 1 MB batches", batch_bytes=MB, depth=2, connections=3, fsync=fsync),
+        _replicated("single", "single records, 100 connections", connections=100, depth=1, fsync=fsync),
+        _replicated("client-16k", "librdkafka, 100 B, 16 KB batches", batch_bytes=16 * KB, client=True, fsync=fsync),
+        _replicated("client-1m", "librdkafka, 100 B, 1 MB batches", batch_bytes=MB, client=True, fsync=fsync),
+        _replicated("client-single", "librdkafka, batches of one record", client=True, fsync=fsync),
+        Scenario(
+            name=f"cluster-e2e{'-fsync' if fsync else ''}",
+            title=f"end to end at 1,000 records/s, {'fsync' if fsync else 'page cache'}",
+            kind="e2e",
+            targets=(Target("p99_ms", "ratio <=", 0.5),),
+            rate=1_000,
+            depth=5,
+            acks=-1,
+            fsync=fsync,
+        ),
+    )
+
+
+CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
+    *_replicated_rows(fsync=False),
+    *_replicated_rows(fsync=True),
+    Scenario(
+        name="cluster-memory",
+        title="after the work above",
+        kind="loaded",
+        targets=(Target("brokers_mb", "ratio <=", 0.2),),
+    ),
+    Scenario(
+        name="cluster-many",
+        title="3,000 partitions",
+        kind="many",
+        existing_partitions=CLUSTER_MANY_PARTITIONS,
+        targets=(Target("brokers_mb", "ratio <=", 0.2), Target("failover_seconds", "ottla <=", 2.0)),
+    ),
+)
 
 
 # ---- Spark: two engines on two brokers

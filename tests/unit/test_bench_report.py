@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.raw_client import count_batches, encode_batch, sample_values
+from benchmarks.raw_client import Cursor, count_batches, encode_batch, sample_values
 from benchmarks.report import (
     BEGIN,
+    CLUSTER_BEGIN,
+    CLUSTER_END,
     END,
     SPARK_BEGIN,
     SPARK_END,
@@ -17,13 +19,22 @@ from benchmarks.report import (
     merge_spark,
     number,
     render,
+    render_cluster,
     render_spark,
     splice,
     summarise,
     verdict,
     write_report,
 )
-from benchmarks.scenarios import CONTESTANTS, SCENARIOS, SPARK_ROWS, SPARK_SCENARIOS, Scenario, Target
+from benchmarks.scenarios import (
+    CLUSTER_SCENARIOS,
+    CONTESTANTS,
+    SCENARIOS,
+    SPARK_ROWS,
+    SPARK_SCENARIOS,
+    Scenario,
+    Target,
+)
 
 FACTS = {
     "ottla": "0.1.0",
@@ -103,7 +114,7 @@ def test_numbers_have_three_digits_and_a_size(value: float, text: str):
 
 
 def test_scenario_names_are_unique():
-    names = [scenario.name for scenario in SCENARIOS]
+    names = [scenario.name for scenario in (*SCENARIOS, *CLUSTER_SCENARIOS)]
     assert len(names) == len(set(names))
 
 
@@ -142,6 +153,27 @@ def test_a_run_of_spark_alone_leaves_the_brokers_rows(tmp_path: Path):
     write_report(tmp_path, {**FACTS, "scenarios": [], "spark_rows": spark})
     assert "brokers" in (tmp_path / "performance.md").read_text()
     assert json.loads((tmp_path / "performance.json").read_text()) == {"scenarios": ["old"], "spark_rows": spark}
+
+
+def test_a_run_of_clusters_leaves_the_other_tables_alone(tmp_path: Path):
+    (tmp_path / "performance.md").write_text(f"{BEGIN}\nbrokers\n{END}\n{CLUSTER_BEGIN}\n{CLUSTER_END}\n")
+    (tmp_path / "performance.json").write_text(json.dumps({"scenarios": ["old"], "spark_rows": {"rows": []}}))
+    many = next(scenario for scenario in CLUSTER_SCENARIOS if scenario.kind == "many")
+    samples = {many.name: {"ottla": [{"brokers_mb": 100.0, "failover_seconds": 1.5}], "kafka": [{"brokers_mb": 1e3}]}}
+    cluster = build_document([many], samples, {}, FACTS)
+    write_report(tmp_path, {**FACTS, "scenarios": [], "cluster_rows": cluster})
+    page = (tmp_path / "performance.md").read_text()
+    assert "brokers\n" in page
+    assert render_cluster(cluster) in page
+    assert "| memory of all brokers (PSS), 3,000 partitions | 100 MB | 1000 MB | 0.10x | ≤ 0.2x: met |" in page
+    written = json.loads((tmp_path / "performance.json").read_text())
+    assert written == {"scenarios": ["old"], "cluster_rows": cluster, "spark_rows": {"rows": []}}
+
+
+def test_fields_of_a_response_are_read_in_order():
+    fields = Cursor(b"\0\0\0\5" + b"\0\2ab" + b"\xff\xff" + b"\0\0\0\2\0\0\0\1\0\0\0\3" + b"\0\0\0\7")
+    assert (fields.int32(), fields.string(), fields.string(), fields.int32s()) == (5, "ab", "", (1, 3))
+    assert fields.int32() == 7
 
 
 def test_every_row_of_spark_belongs_to_a_scenario():
