@@ -13,6 +13,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import IntEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
@@ -56,6 +57,8 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 PORT_DEFAULT: Final = 9092
+#: how long each other broker may take to say whether it knows a topic
+_SECOND_OPINION_S: Final = 5.0
 #: idle connections that are kept for each broker
 _IDLE_MAX: Final = 4
 #: from here on a question about a topic does not create it
@@ -164,21 +167,37 @@ class Cluster:
     # Topics
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]:
-        """These topics, or all; one that does not exist is absent."""
+        """Return these topics, or all. One that no broker knows is absent."""
         wanted = None if names is None else list(dict.fromkeys(names))
         if wanted == []:
             return {}
 
         def attempt(deadline: float) -> dict[str, TopicInfo]:
-            answer = self.metadata(wanted, deadline)
-            for row in answer.topics:
+            first = self._any_node(deadline)
+            codes = {row.name or "": row.error_code for row in self.metadata(wanted, deadline, first).topics}
+            if wanted is not None:
+                self._ask_others_for_unknown(codes, first, deadline)
+            for name, code in codes.items():
                 # Among all topics one may be just going; only somebody who named it must hear of that.
-                if wanted is not None and row.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    raise BrokerError(row.error_code, f"topic {row.name}")
-            known = (row.name for row in answer.topics if row.error_code == 0)
-            return {name: self._topics[name] for name in known if name is not None}
+                if wanted is not None and code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                    raise BrokerError(code, f"topic {name}")
+            return {name: self._topics[name] for name, code in codes.items() if code == 0}
 
         return self.retry("topics", attempt)
+
+    def _ask_others_for_unknown(self, codes: dict[str, int], first: Node, deadline: float) -> None:
+        """Replace the codes of topics that the first broker did not know by those of a broker that knows them.
+
+        A broker that was paused or has just started may not have heard of a new topic.
+        """
+        asked = {(first.host, first.port), *self._failed_at}
+        for node in [node for node in self._nodes.values() if (node.host, node.port) not in asked]:
+            unknown = [name for name, code in codes.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+            if not unknown:
+                return
+            by = min(deadline, time.monotonic() + _SECOND_OPINION_S)
+            with suppress(Unreachable, ConnectionLost):
+                codes |= {row.name or "": row.error_code for row in self.metadata(unknown, by, node).topics}
 
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, replication_factor: int = -1
@@ -358,11 +377,12 @@ class Cluster:
 
     # Where things are
 
-    def metadata(self, topics: Iterable[str] | None, deadline: float) -> MetadataResponse:
-        """Ask any broker for these topics, or all, and keep what it says; no names: brokers only."""
+    def metadata(self, topics: Iterable[str] | None, deadline: float, node: Node | None = None) -> MetadataResponse:
+        """Ask this broker, or any, for these topics, or all, and keep what it says; no names: brokers only."""
         named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
-        answer: MetadataResponse = self.ask_any(request, deadline=deadline, version_min=_METADATA_MIN)
+        asked = node or self._any_node(deadline)
+        answer: MetadataResponse = self.ask(asked, request, deadline=deadline, version_min=_METADATA_MIN)
         self._nodes = {row.node_id: Node(row.node_id, row.host, row.port) for row in answer.brokers}
         self._controller_id = answer.controller_id
         for topic in answer.topics:

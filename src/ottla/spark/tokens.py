@@ -118,7 +118,9 @@ def require_token_topic(cluster: Cluster, topic: str) -> None:
         if cluster.create_topic(topic, TOKEN_PARTITIONS, config, replication_factor=replication_factor):
             return
         # Another driver has created the topic in the meantime.
-        found = cluster.topics([topic])[topic]
+        found = cluster.topics([topic]).get(topic)
+    if found is None:
+        raise CommitError(f"topic {topic} was deleted while the query started: start again")
     if found.partitions < TOKEN_PARTITIONS:
         raise CommitError(
             f"topic {topic} has {found.partitions} partitions, tokens need {TOKEN_PARTITIONS}: add partitions, with "

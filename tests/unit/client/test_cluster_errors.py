@@ -37,6 +37,22 @@ def test_a_topic_that_does_not_exist_is_absent(cluster: Cluster) -> None:
     assert set(cluster.topics(["t", "gone"])) == {"t"}
 
 
+def test_topic_is_absent_only_if_no_broker_knows_it(fake: FakeCluster, cluster: Cluster) -> None:
+    # The first broker that is asked has not heard of the topic.
+    fake.plan("Metadata", 3)
+    assert cluster.topics(["t"])["t"].partitions == 2
+    assert not cluster.topics(["gone"])
+    assert [broker for broker, api, _, _ in fake.asked if api == "Metadata"] == [1, 2, 1, 2]
+
+
+def test_paused_broker_does_not_decide_whether_a_topic_exists(
+    fake: FakeCluster, cluster: Cluster, clock: list[float]
+) -> None:
+    fake.paused = {2}
+    assert set(cluster.topics(["t", "gone"])) == {"t"}
+    assert clock[0] < 1006
+
+
 def test_offsets_are_asked_of_each_leader(fake: FakeCluster, cluster: Cluster) -> None:
     fake.leaders["t", 1] = 2
     assert latest(cluster) == {P0: OffsetAt(100, -1), P1: OffsetAt(101, -1)}
