@@ -88,7 +88,7 @@ class Membership:
         self.endpoints = endpoints
         self.registration = Registration(
             services.store, services.broker_id, incarnation=incarnation, session_s=session_s, clock=services.clock,
-            value=self._registration_json, endpoints=lambda: self.endpoints,
+            value=self._registration_json, endpoints=lambda: self.endpoints, rack=services.settings.broker_rack,
         )  # fmt: skip
         settings = services.settings
         is_balanced = settings.auto_leader_rebalance_enable

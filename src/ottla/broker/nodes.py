@@ -48,6 +48,8 @@ class Nodes:
     def __init__(self, services: Services, context: RequestContext) -> None:
         self._own_id = services.broker_id
         self._registered = services.view.brokers
+        self._last_starts = services.view.last_starts
+        self._listener = context.listener
         host, port = services.endpoint_for(context)
         if not self._registered:
             self.by_id = {services.broker_id: BrokerNode(services.broker_id, host, port, services.settings.broker_rack)}
@@ -63,6 +65,16 @@ class Nodes:
         # Every broker handles the requests of administrators, so this broker is a valid answer during an election.
         is_reachable = controller is not None and controller.broker_id in self.by_id
         self.controller_id = controller.broker_id if controller is not None and is_reachable else services.broker_id
+
+    def fenced(self) -> list[BrokerNode]:
+        """Return the brokers that are registered but not alive, with the addresses of their last start."""
+        found = []
+        for number, broker in sorted(self._last_starts.items()):
+            if number not in self._registered and number != self._own_id:
+                endpoint = broker.endpoint(self._listener)
+                if endpoint is not None:
+                    found.append(BrokerNode(number, endpoint.host, endpoint.port, broker.rack))
+        return found
 
     def of_partition(self, view: PartitionView, replica: Partition | None, version: int) -> PartitionNodes:
         """Return the leader and the offline replicas of a partition for Metadata of this version.

@@ -80,9 +80,9 @@ class Registration:
 
     def __init__(
         self, store: MetadataStore, broker_id: int, *, incarnation: bytes, session_s: float | None, clock: Clock,
-        value: Callable[[], bytes], endpoints: Callable[[], tuple[Endpoint, ...]],
+        value: Callable[[], bytes], endpoints: Callable[[], tuple[Endpoint, ...]], rack: str | None = None,
     ) -> None:  # fmt: skip
-        """``value`` and ``endpoints`` are what the broker publishes; ``session_s`` is None if it is alone."""
+        """``value``, ``endpoints`` and ``rack`` are what the broker publishes; ``session_s`` is None if it is alone."""
         self._store = store
         self._id = broker_id
         self._incarnation = incarnation
@@ -90,6 +90,7 @@ class Registration:
         self._monotonic = clock.monotonic
         self._value = value
         self._endpoints = endpoints
+        self._rack = rack
         self._run_version = -1
         #: set when a broker that is alone has to look whether it is still registered
         self._expired = asyncio.Event()
@@ -110,7 +111,7 @@ class Registration:
         path = registered_path(self._id)
 
         def decide(node: Node | None) -> tuple[list[Op], tuple[int, bytes | None]]:
-            value = registered_json(self._incarnation)
+            value = registered_json(self._incarnation, self._endpoints(), self._rack)
             if node is None:
                 return [Create(path, value)], (0, None)
             try:

@@ -10,7 +10,8 @@
                                    {"version": 5, "host": "h", "port": 9092, "endpoints": ["PLAINTEXT://h:9092"],
                                     "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "rack": null,
                                     "timestamp": "1700000000000", "features": {}, "incarnation": "..."}
-    /brokers/registered/N          {"version": 1, "incarnation": "..."}
+    /brokers/registered/N          {"version": 1, "incarnation": "...", "endpoints": ["PLAINTEXT://h:9092"],
+                                    "rack": null}
     /controller                    ephemeral {"version": 1, "brokerid": 1, "timestamp": "1700000000000"}
     /controller_epoch              {"version": 1, "broker": 1}; its version is the controller epoch
     /config/topics/T               {"version": 1, "config": {"retention.ms": "1000"}}
@@ -160,9 +161,16 @@ def broker_json(
     )
 
 
-def registered_json(incarnation: bytes) -> bytes:
-    """Return the value of /brokers/registered/N. ``incarnation`` is random and new at every start."""
-    return to_json({"version": 1, "incarnation": incarnation.hex()})
+def registered_json(incarnation: bytes, endpoints: Sequence[Endpoint] = (), rack: str | None = None) -> bytes:
+    """Return the value of /brokers/registered/N. ``incarnation`` is random and new at every start.
+
+    ``endpoints`` and ``rack`` are those of /brokers/ids/N, which is deleted when the broker stops. Earlier releases
+    wrote neither of them.
+    """
+    value: dict[str, Any] = {"version": 1, "incarnation": incarnation.hex()}
+    if endpoints:
+        value |= {"endpoints": [str(endpoint) for endpoint in endpoints], "rack": rack}
+    return to_json(value)
 
 
 def unregistered_json(value: bytes) -> bytes:

@@ -162,6 +162,17 @@ class BrokerView:
         return next((each for each in self.endpoints if each.name == listener), None)
 
 
+class RegisteredBroker(NamedTuple):
+    """The addresses and the rack with which a broker was last started, whether it is alive or not."""
+
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Return the advertised endpoint of a listener, None if the broker does not have this listener."""
+        return next((each for each in self.endpoints if each.name == listener), None)
+
+
 class ControllerView(NamedTuple):
     """The broker that is the controller."""
 
@@ -248,6 +259,14 @@ def broker_of(broker_id: int, node: Node) -> BrokerView:
     )  # fmt: skip
 
 
+def _registered_broker_of(value: bytes) -> RegisteredBroker | None:
+    data = json.loads(value)
+    if "endpoints" not in data:
+        return None
+    rack = data.get("rack")
+    return RegisteredBroker(tuple(map(parse_endpoint, data["endpoints"])), None if rack is None else str(rack))
+
+
 def _metric_name(topic: str) -> str:
     """Return the name of a topic in Kafka's metrics, where a dot becomes an underscore."""
     return topic.replace(".", "_")
@@ -269,6 +288,8 @@ class ClusterView:
         self.brokers: dict[int, BrokerView] = {}
         #: version of /brokers/registered/N by broker id; also of brokers that are not alive
         self.registered: dict[int, int] = {}
+        #: address and rack of these brokers; a broker of an earlier release is absent
+        self.last_starts: dict[int, RegisteredBroker] = {}
         #: None while no broker is controller
         self.controller: ControllerView | None = None
         #: overrides by broker id as text; the default for all brokers under "<default>"
@@ -344,10 +365,13 @@ class ClusterView:
         broker_id = int(path.rpartition("/")[2])
         if path.startswith(REGISTERED + "/"):
             self.registered.pop(broker_id, None)
+            self.last_starts.pop(broker_id, None)
             self._incarnations.pop(broker_id, None)
             if node is not None:
                 if not is_unregistered(node.value):
                     self.registered[broker_id] = node.version
+                    if (last_start := _registered_broker_of(node.value)) is not None:
+                        self.last_starts[broker_id] = last_start
                 self._incarnations[broker_id] = incarnation_of(node.value)
         else:
             self._registrations.pop(broker_id, None)

@@ -38,7 +38,7 @@ def broker_changes(
     incarnation = bytes([broker_id, version])
     value = broker_json(endpoints, rack=rack, incarnation=incarnation, timestamp_ms=0, features=features)
     return [
-        Changed(registered_path(broker_id), Node(registered_json(incarnation), version, 1)),
+        Changed(registered_path(broker_id), Node(registered_json(incarnation, endpoints, rack), version, 1)),
         Changed(broker_path(broker_id), Node(value, 0, 100 + broker_id)),
     ]
 

@@ -18,10 +18,11 @@ from tests.unit.broker.cluster_fixtures import (
 
 from ottla.broker.apis.groups import find_coordinator
 from ottla.broker.apis.metadata import describe_cluster, describe_topic_partitions, metadata
-from ottla.cluster.schema import broker_path
-from ottla.cluster.store import Changed
+from ottla.cluster.schema import broker_path, registered_json, registered_path, unregistered_json
+from ottla.cluster.store import Changed, Node
 from ottla.cluster.view import ClusterView
 from ottla.model.errors import ErrorCode
+from ottla.model.types import Endpoint
 from ottla.replica.partition import Role
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 from ottla.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
@@ -58,6 +59,30 @@ def test_describe_cluster_lists_the_same_brokers() -> None:
     answer = describe_cluster(make_services(make_view()), request, make_context(2))
     assert [(row.broker_id, row.host, row.port, row.rack) for row in answer.brokers] == NODES
     assert answer.controller_id == 2
+
+
+def test_describe_cluster_lists_registered_brokers_that_are_not_alive_as_fenced() -> None:
+    view = make_view()
+    view.apply(broker_changes(4, rack="rack-4"))
+    view.apply(broker_changes(5, listeners=["EXTERNAL"]))
+    view.apply([Changed(broker_path(each), None) for each in (2, 4, 5)])
+    view.apply([Changed(registered_path(6), Node(registered_json(b"6"), 0, 1))])  # of an earlier release
+    request = DescribeClusterRequest(endpoint_type=1, include_fenced_brokers=True)
+    answer = describe_cluster(make_services(view), request, make_context(2))
+    assert [(each.broker_id, each.host, each.port, each.rack, each.is_fenced) for each in answer.brokers] == [
+        (0, "host-0", 9092, "rack-0", False),
+        (1, "dialled", 9092, "rack-1", False),
+        (2, "host-2", 9094, "rack-2", True),
+        (4, "host-4", 9096, "rack-4", True),
+    ]
+    request.include_fenced_brokers = False
+    alive = describe_cluster(make_services(view), request, make_context(2))
+    assert [(each.broker_id, each.is_fenced) for each in alive.brokers] == [(0, False), (1, False)]
+    unregistered = unregistered_json(registered_json(b"4", [Endpoint("PLAINTEXT", "h", 1)]))
+    view.apply([Changed(registered_path(4), Node(unregistered, 1, 1))])
+    request.include_fenced_brokers = True
+    answer = describe_cluster(make_services(view), request, make_context(2))
+    assert [each.broker_id for each in answer.brokers] == [0, 1, 2]
 
 
 def test_addresses_are_those_of_the_listener_of_the_client() -> None:

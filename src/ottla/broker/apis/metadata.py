@@ -209,13 +209,17 @@ def describe_cluster(
         )
     nodes = Nodes(services, context)
     asked = request.include_cluster_authorized_operations
+    fenced = nodes.fenced() if request.include_fenced_brokers else []
     return DescribeClusterResponse(
         error_message=None,
         cluster_id=services.cluster_id,
         controller_id=nodes.controller_id,
         brokers=[
-            DescribeClusterBroker(broker_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
-            for node in nodes.by_id.values()
+            DescribeClusterBroker(
+                broker_id=node.broker_id, host=node.host, port=node.port, rack=node.rack, is_fenced=is_fenced
+            )
+            for is_fenced, group in ((False, nodes.by_id.values()), (True, fenced))
+            for node in group
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else _NOT_ASKED,
     )
