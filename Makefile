@@ -11,7 +11,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench properties sim sim-planted cluster-kills crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench properties sim sim-planted cluster-kills partitions crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -91,6 +91,11 @@ sim-planted: $(VENV)/.dev
 cluster-kills: $(VENV)/.dev
 	$(BIN)/python tests/cluster/cluster_kills.py --kills $(or $(KILLS),20) --seed $(or $(SEED),1) --role $(or $(ROLE),any)
 
+# Network partitions of a cluster under load (docs/network-partitions.md): about ten minutes, needs root. CASE=P2 selects,
+# CASE=P7 all one-way cuts.
+partitions: $(VENV)/.dev nftables
+	$(BIN)/python tests/cluster/network_partitions.py $(if $(CASE),--case $(CASE))
+
 # Crash campaigns with many more kills than in `make test`.
 crash: $(VENV)/.dev
 	$(BIN)/pytest tests/crash -m crash --kills $(or $(KILLS),50) -s
@@ -168,3 +173,9 @@ kcat:
 	@command -v kcat >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  { apt-get update -qq && apt-get install -y -qq kcat; } >/dev/null 2>&1; } || \
 	  echo "kcat is not installed and cannot be: its tests will skip (apt-get install kcat)"
+
+# The rules that drop packets in `make partitions`, which says what is missing if this fails.
+.PHONY: nftables
+nftables:
+	@command -v nft >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get update -qq && apt-get install -y -qq nftables; } >/dev/null 2>&1; } || true

@@ -5,7 +5,8 @@
 The process works until its standard input is closed. It prints one line per event:
 
     ready                                       the client has started
-    acknowledged PARTITION NUMBER OFFSET TIME   record NUMBER of this producer and partition is at this offset
+    acknowledged PARTITION NUMBER OFFSET TIME   record NUMBER of this producer and partition is at this offset; -1: the
+                                                client does not know the offset
     failed PARTITION NUMBER TIME ERROR          the application got an error for the record
     sent PARTITION COUNT                        printed at the end: the producer sent the records 0 to COUNT - 1
     read PARTITION OFFSET VALUE                 a reader got a record
@@ -54,7 +55,9 @@ def produce_librdkafka(options: argparse.Namespace) -> None:
     def on_delivery(error: KafkaError | None, message: Message) -> None:
         number, now = (message.value() or b"").rsplit(b".", 1)[1].decode(), time.monotonic()
         if error is None:
-            _print(f"acknowledged {message.partition()} {number} {message.offset()} {now:.6f}")
+            # librdkafka has no offset for a batch whose request timed out if a later batch is acknowledged.
+            offset = -1 if message.offset() is None else message.offset()
+            _print(f"acknowledged {message.partition()} {number} {offset} {now:.6f}")
         else:
             _print(f"failed {message.partition()} {number} {now:.6f} {error}")
 
@@ -62,9 +65,16 @@ def produce_librdkafka(options: argparse.Namespace) -> None:
         "bootstrap.servers": options.bootstrap, "client.id": options.name, "acks": "all", "enable.idempotence": True,
         "linger.ms": 1, "delivery.timeout.ms": _GIVE_UP_MS, "log_level": 0,
     }  # fmt: skip
+    if options.acks == "1":
+        # Without retries no record is written twice or out of order, although the producer is not idempotent.
+        settings |= {"acks": "1", "enable.idempotence": False, "retries": 0}
     if options.request_timeout_ms:
-        # socket.timeout.ms bounds the answer to a Produce request as well.
-        settings |= {"request.timeout.ms": options.request_timeout_ms, "socket.timeout.ms": options.request_timeout_ms}
+        # socket.timeout.ms bounds the answer to a Produce request as well. The other two bound how long the client
+        # tries to connect to a broker that does not answer before it asks another one for the leader.
+        settings |= {
+            "request.timeout.ms": options.request_timeout_ms, "socket.timeout.ms": options.request_timeout_ms,
+            "socket.connection.setup.timeout.ms": 1000, "reconnect.backoff.max.ms": 500,
+        }  # fmt: skip
     producer = Producer(settings)
     _print("ready")
     count = 0
@@ -245,6 +255,7 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--rate", type=float, default=50.0)
     parser.add_argument("--request-timeout-ms", type=int, default=0)
+    parser.add_argument("--acks", choices=("all", "1"), default="all", help="of librdkafka")
     options = parser.parse_args()
     if options.role != "read":
         _start_waiting_for_end()

@@ -39,6 +39,13 @@ def test_history_of_the_printed_lines_shows_anomalies(read: list[str], anomalies
     assert set(check(history_of(seen(*WRITTEN, *read), TOPIC, 1))) == anomalies
 
 
+def test_record_that_was_acknowledged_without_an_offset_must_be_there() -> None:
+    lines = ("acknowledged 0 0 -1 1.0", "acknowledged 0 1 -1 1.0", "acknowledged 0 2 2 1.1", "sent 0 3")
+    read = [f"read 0 {number} p.0.{number}" for number in range(3)]
+    assert check(history_of(seen(*lines, *read), TOPIC, 1)) == {}
+    assert set(check(history_of(seen(*lines, read[0], "read 0 1 p.0.2"), TOPIC, 1))) >= {"lost-write"}
+
+
 def test_committed_offset_that_goes_back_is_reported() -> None:
     commits = [Commit(0, 10, 1.0), Commit(1, 50, 1.0), Commit(0, 20, 3.0)]
     assert check_commits(commits, [Commit(0, 10, 2.0), Commit(0, 20, 4.0), Commit(1, 50, 4.0)]) == []

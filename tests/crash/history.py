@@ -3,7 +3,7 @@
 A history has the sends of every producer, in the order in which each made them, with what became of them; and every
 record that any reader was given, in the order in which it came. Values are unique, so a record tells who sent it.
 
-    ACKNOWLEDGED   the broker said: it is there, at this offset
+    ACKNOWLEDGED   the broker said: it is there, at this offset; -1 if the client does not know the offset
     REFUSED        the broker said: it is not there and will not be (the first and only attempt was answered so)
     UNKNOWN        anything else, such as a time-out: it may be there or not, both are right
 
@@ -123,7 +123,7 @@ def _check_offsets(history: History, readers: list[Reader], found: Anomalies) ->
             for offset, value in records:
                 note(place, offset, value, reader.name)
     for send in history.sends:
-        if send.outcome is Outcome.ACKNOWLEDGED:
+        if send.outcome is Outcome.ACKNOWLEDGED and send.offset >= 0:
             note(send.place, send.offset, send.value, f"acknowledged to {send.producer}")
 
 

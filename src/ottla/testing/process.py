@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -29,14 +29,28 @@ class BrokerFailed(Exception):
 class BrokerProcess:
     """A running ``ottla broker``. Ends with the block, with ``stop``, and with the process that started it."""
 
-    def __init__(self, data: str, settings: Mapping[str, str], *, owns_data: bool) -> None:
+    def __init__(
+        self, data: str, settings: Mapping[str, str], *, owns_data: bool, address: str | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """``address`` is the one to listen on, None for a free port of 127.0.0.1.
+
+        ``prefix`` are words before the command, such as ``ip netns exec NAME``. The program that they name must replace
+        itself by the broker.
+        """
         self.data = data
+        self._prefix = list(prefix)
         self.settings = dict(settings)
         self._owns_data = owns_data
         self._process: subprocess.Popen[str] | None = None
         self._stderr = tempfile.TemporaryFile("w+", prefix="ottla-broker-")  # noqa: SIM115 - closed with the broker
-        self._reserved = reserve_port()
-        self._port: int = self._reserved.getsockname()[1]
+        self._reserved = reserve_port() if address is None else None
+        self._host, self._port = "127.0.0.1", 0
+        if self._reserved is not None:
+            self._port = self._reserved.getsockname()[1]
+        elif address is not None:
+            self._host, _, port = address.rpartition(":")
+            self._port = int(port)
         self.ready_line = ""
 
     @classmethod
@@ -59,8 +73,8 @@ class BrokerProcess:
         assert self._process is None, "the broker is running"
         overrides = [f"-X{name}={value}" for name, value in {**_TEST_SETTINGS, **self.settings}.items()]
         command = [
-            sys.executable, "-m", "ottla", "broker", "--data", self.data,
-            "--listener", f"PLAINTEXT://127.0.0.1:{self._port}", *overrides,
+            *self._prefix, sys.executable, "-m", "ottla", "broker", "--data", self.data,
+            "--listener", f"PLAINTEXT://{self._host}:{self._port}", *overrides,
         ]  # fmt: skip
         environment = {**os.environ, "OTTLA_END_WITH_STDIN": "1"}
         self._stderr.seek(0)
@@ -136,7 +150,8 @@ class BrokerProcess:
         try:
             self.stop()
         finally:
-            self._reserved.close()
+            if self._reserved is not None:
+                self._reserved.close()
             self._stderr.close()
             if self._owns_data:
                 shutil.rmtree(self.data, ignore_errors=True)
@@ -154,7 +169,7 @@ class BrokerProcess:
     @property
     def bootstrap(self) -> str:
         """For ``bootstrap.servers``."""
-        return f"127.0.0.1:{self._port}"
+        return f"{self._host}:{self._port}"
 
     @property
     def port(self) -> int:
