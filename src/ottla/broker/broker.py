@@ -299,7 +299,7 @@ class Broker:
         )  # fmt: skip
         self._coordination = Coordination(
             services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes,
-            accepted=lambda: self.server.accepted,
+            accepted=lambda: self.server.accepted, check_lease=self._check_lease,
             new_clients=lambda: BrokerClients(
                 self._loop, self._network, client_id=f"coordinator-{settings.broker_id}"
             ),
@@ -531,6 +531,11 @@ class Broker:
             self.replicas.apply_retention(partition, self._clock.wall_ms())
             if number % 50 == 0:
                 await asyncio.sleep(0)  # serve clients in between
+
+    def _check_lease(self) -> None:
+        """Stop to lead and to coordinate if this process was paused for longer than its lease."""
+        if self._leased is not None:
+            self._leased.check_lease(self._clock.monotonic())
 
     def _write_turn(self) -> bool:
         """Write the batches of this turn. Return False if that failed unexpectedly and the broker must stop."""

@@ -89,6 +89,7 @@ class Coordination:
     def __init__(
         self, services: Services, *, begin_turn: Callable[[], None], random_bytes: Callable[[int], bytes],
         new_clients: Callable[[], BrokerClients], accepted: Callable[[], int],
+        check_lease: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._services = services
         self._begin_turn = begin_turn
@@ -100,6 +101,7 @@ class Coordination:
             topics=ViewTopics(services),
             new_uuid=lambda: str(uuid.UUID(bytes=random_bytes(16), version=4)),
             accepted=accepted,
+            check_lease=check_lease,
         )
         parts = {
             "loop": services.loop, "clock": services.clock, "wheel": services.wheel, "replicas": services.replicas,

@@ -112,6 +112,7 @@ class Membership:
         self._is_leaving = False
         self._is_reporting = False
         self._silence_check_due = self._sync_due = 0.0
+        self._lease_checked_at = services.clock.monotonic()
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -273,8 +274,15 @@ class Membership:
         return self.registration.epoch >= 0 and self._services.clock.monotonic() < self.registration.lease.until
 
     def check_lease(self, now: float) -> None:
-        """Called at the end of each turn, before anything is acknowledged, and once in a while."""
+        """Called at the end of each turn, before anything is acknowledged, before a coordinator reads its state, and
+        every CHECK_S.
+        """
+        has_stalled = now - self._lease_checked_at > _SILENCE_S
+        self._lease_checked_at = now
         is_over = now >= self.registration.lease.until
+        # A process that was paused finds old requests of its followers in its sockets: they do not prove that the
+        # followers still follow it.
+        silence_s = -math.inf if has_stalled and not self._is_lease_over else _SILENCE_S
         if is_over != self._is_lease_over:
             self._is_lease_over = is_over
             log.warning("the lease of this broker %s", "is over" if is_over else "is valid again")
@@ -285,7 +293,7 @@ class Membership:
             self._silence_check_due = now + _SILENCE_S / 5
             suspended = [
                 partition for partition in self._services.replicas.replicated()
-                if partition.role is Role.LEADER and not may_lead_without_store(partition, _SILENCE_S, now)
+                if partition.role is Role.LEADER and not may_lead_without_store(partition, silence_s, now)
             ]  # fmt: skip
             for partition in suspended:
                 self._services.replicas.suspend(partition)

@@ -83,6 +83,8 @@ class CoordinatorContext:
     usage: HostUsage = field(default_factory=HostUsage)
     #: returns how many connections the broker has accepted since its start
     accepted: Callable[[], int] = lambda: 0
+    #: unloads shards if this broker was paused for so long that another one may coordinate in its place
+    check_lease: Callable[[], None] = lambda: None
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Return the session timeout of a group of the consumer protocol."""

@@ -413,6 +413,8 @@ class ShardRuntime(ABC, Generic[S]):
 
     def _host_of(self, name: str) -> HostedShard[S]:
         """Return the loaded shard of a name. Raise Refused if this broker does not coordinate it, or not yet."""
+        # The request may have waited in the socket of a paused process: a reply from memory could be outdated.
+        self.context.check_lease()
         hosted = self._shards.get(self.partition_for(name))
         if hosted is None:
             exists = self.context.topics.partition_count(self.topic) is not None

@@ -40,7 +40,7 @@ class MembershipFixture(Membership):
         self.registration: Any = SimpleNamespace(lease=SimpleNamespace(until=10.0), epoch=1)
         self.fetchers: Any = SimpleNamespace(unfollow=lambda partition: None)
         self._is_lease_over = self._is_leaving = False
-        self._silence_check_due = 0.0
+        self._silence_check_due = self._lease_checked_at = 0.0
         self.state = STATE
         self._role_of = lambda state: self.state
         self._roles_changed = lambda: self.calls.append(f"coordinators see {self.partition.role.value}")
@@ -66,6 +66,30 @@ def test_coordinators_are_unloaded_and_loaded_again_with_the_lease(membership: M
     membership.registration.lease.until = 20.0
     membership.check_lease(12.0)
     assert membership.calls == ["coordinators see follower", "coordinators see leader"]
+
+
+def test_leader_without_the_store_leads_while_its_followers_fetch(membership: MembershipFixture) -> None:
+    for tenth in range(90, 120):
+        membership.partition.followers[2].fetched_at = tenth / 10
+        membership.check_lease(tenth / 10)
+    assert membership.calls == []
+
+
+def test_fetch_that_waited_in_the_socket_of_a_paused_leader_is_no_proof(membership: MembershipFixture) -> None:
+    """The process was paused from 9 to 30. The follower may have been elected meanwhile."""
+    membership.check_lease(9.0)
+    membership.partition.followers[2].fetched_at = 30.0
+    membership.check_lease(30.0)
+    assert membership.calls == ["coordinators see follower"]
+
+
+def test_paused_leader_without_in_sync_followers_leads(membership: MembershipFixture) -> None:
+    """No other broker can have been elected."""
+    membership.partition.isr = (1,)
+    membership.partition.followers = {}
+    membership.check_lease(9.0)
+    membership.check_lease(30.0)
+    assert membership.calls == []
 
 
 def test_broker_with_an_unclean_log_does_not_lead_again(membership: MembershipFixture) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from tests.unit.coordinator.classic_fixtures import DictTopics
 from tests.unit.log.store_fixtures import StoreFixture, spec
 from tests.unit.replica.test_replica_manager import ONLY_REPLICA, ManagerFixture
@@ -27,7 +28,7 @@ from ottla.coordinator.records import (
 )
 from ottla.coordinator.runtime import PendingReply, java_hash
 from ottla.env.timers import Expiring
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
@@ -346,6 +347,18 @@ async def test_name_is_mapped_by_the_partitions_of_the_topic_not_by_those_of_thi
     fixture.topics.grow(OFFSETS_TOPIC, 50)
     assert fixture.runtime.partition_for("hello") == 99162322 % 50
     assert code_of(fixture.commit(7, group="hello")) == ErrorCode.NOT_COORDINATOR
+
+
+@in_loop
+async def test_coordinator_checks_its_lease_before_it_reads_an_offset(fixture: RuntimeFixture) -> None:
+    """The request waited in the socket while the process was paused and another broker coordinated the group."""
+    fixture.commit(7)
+    fixture.turn()
+    assert fixture.committed == 7
+    fixture.runtime.context.check_lease = lambda: lead(fixture, leader=2, epoch=1)
+    with pytest.raises(KafkaError) as refused:
+        committed(fixture.runtime)
+    assert refused.value.code == ErrorCode.NOT_COORDINATOR
 
 
 @in_loop
