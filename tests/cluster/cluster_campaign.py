@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cluster_load import CLIENTS, Load, check_replicas, wait
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ottla.testing import ClusterProcess
-from ottla.testing.raw import RawClient
+from ottla.testing import BrokerProcess, ClusterProcess
+from ottla.testing.raw import Closed, RawClient, batch_of, produce_request
+from ottla.wire import Message
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.metadata import MetadataRequest
 
 TOPIC = "events"
 PARTITIONS = 3
 REPLICAS = 3
 DEADLINE_S = 60.0
-_TRANSACTION = 1
+_ANSWER_S_MAX = 10.0
+_GROUP, _TRANSACTION = 0, 1
 
 
 class LoadedCluster:
@@ -29,6 +32,7 @@ class LoadedCluster:
     ) -> None:
         self.cluster = cluster
         self.brokers = cluster.brokers
+        self._paused: set[int] = set()
         self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         self.load = Load(
             cluster.bootstrap, TOPIC, partitions=PARTITIONS, clients=clients, request_timeout_ms=request_timeout_ms
@@ -68,26 +72,40 @@ class LoadedCluster:
 
     # -- the state of the cluster ---------------------------------------------------------------------------------
 
+    def pause(self, number: int) -> None:
+        """SIGSTOP a broker. From now on the state of the cluster is asked from the others."""
+        self._paused.add(number)
+        self.brokers[number].pause()
+
+    def resume(self, number: int) -> None:
+        self.brokers[number].resume()
+        self._paused.discard(number)
+
+    def ask(self, request: Message, version: int) -> Any:
+        """Return the answer of a broker that runs. Raise OSError or Closed if it ends meanwhile."""
+        running = [each for number, each in self.brokers.items() if each.running and number not in self._paused]
+        with RawClient(running[0].bootstrap, timeout_s=_ANSWER_S_MAX) as client:
+            return client.ask(request, version)
+
+    def metadata(self) -> Any:
+        return self.ask(MetadataRequest(topics=None), 12)
+
     def leader(self, partition: int = 0) -> int:
-        return int(self.admin.list_topics(TOPIC, timeout=DEADLINE_S).topics[TOPIC].partitions[partition].leader)
+        (topic,) = (each for each in self.metadata().topics if each.name == TOPIC)
+        return next(int(each.leader_id) for each in topic.partitions if each.partition_index == partition)
 
     def controller(self) -> int:
-        return int(self.admin.list_topics(timeout=DEADLINE_S).controller_id)
+        return int(self.metadata().controller_id)
 
     def group_coordinator(self) -> int:
-        group = self.load.group
-        return int(self.admin.describe_consumer_groups([group])[group].result(DEADLINE_S).coordinator.id)
+        return self._coordinator(_GROUP, self.load.group)
 
     def transaction_coordinator(self, transactional_id: str) -> int:
-        running = next(broker for broker in self.brokers.values() if broker.running)
-        with RawClient(running.bootstrap) as client:
-            answer = client.ask(FindCoordinatorRequest(key_type=_TRANSACTION, coordinator_keys=[transactional_id]), 4)
-        return int(answer.coordinators[0].node_id)
+        return self._coordinator(_TRANSACTION, transactional_id)
 
-    def in_sync(self, topic: str = TOPIC) -> list[set[int]]:
-        """Return the in-sync replicas of each partition."""
-        found = self.admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
-        return [set(found[number].isrs) for number in sorted(found)]
+    def _coordinator(self, kind: int, key: str) -> int:
+        answer = self.ask(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4)
+        return int(answer.coordinators[0].node_id)
 
     def wait_in_sync(self) -> float:
         """Return when all replicas of all topics are in sync. Return how long that took."""
@@ -97,8 +115,38 @@ class LoadedCluster:
 
     def _is_in_sync(self) -> bool:
         try:
-            topics = self.admin.list_topics(timeout=5).topics
-        except KafkaException:
+            topics = self.metadata().topics
+        except (OSError, Closed):
             return False
-        partitions = [each for topic in topics.values() for each in topic.partitions.values()]
-        return all(len(each.isrs) == REPLICAS and each.leader >= 0 for each in partitions)
+        partitions = [each for topic in topics for each in topic.partitions]
+        return all(len(each.isr_nodes) == REPLICAS and each.leader_id >= 0 for each in partitions)
+
+
+class PausedBrokerProbe:
+    """Produce requests that a broker finds in its sockets when it continues."""
+
+    def __init__(self, broker: BrokerProcess, topic: str, partitions: int) -> None:
+        self._topic, self._partitions = topic, partitions
+        self._client = RawClient(broker.bootstrap)
+        self._waiting: list[int] = []
+
+    def send(self, acks_settings: Sequence[int] = (1, -1)) -> None:
+        """Send a record to each partition with each setting of acks."""
+        for partition in range(self._partitions):
+            for acks in acks_settings:
+                batch = batch_of(b"sent to a paused broker")
+                request = produce_request((self._topic, partition, batch), acks=acks, timeout_ms=3000)
+                self._waiting.append(self._client.send(request, 9))
+
+    def acknowledged(self) -> int:
+        """Return how many of them the broker acknowledges."""
+        count = 0
+        try:
+            for correlation_id in self._waiting:
+                answer = self._client.receive(0, 9, correlation_id)
+                (row,) = answer.responses[0].partition_responses
+                count += row.error_code == 0
+        except Closed:
+            pass
+        self._client.close()
+        return count

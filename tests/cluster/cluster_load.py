@@ -37,6 +37,7 @@ from history import History, Outcome, Place, Reader, check  # noqa: E402
 CLIENTS = ("librdkafka", "aiokafka", "java")
 _START_S_MAX = 120.0
 _STOP_S_MAX = 300.0
+_GROUP_S_MAX = 60.0
 _SHOWN_MAX = 5
 _HEADER = 12
 
@@ -190,6 +191,8 @@ class Load:
             self._readers.append(ClientProcess("tail", self._command("tail", "tail"), self.seen))
         self.wait_acknowledged(0.0, clients=self.clients)
         wait(lambda: {each.name for each in self._readers} <= self.seen.ready, "readers have started", _START_S_MAX)
+        if self._with_group:
+            wait(lambda: bool(self.seen.observed), "the group has committed", _START_S_MAX)
 
     @property
     def group(self) -> str:
@@ -213,11 +216,32 @@ class Load:
         ]  # fmt: skip
 
     def stop(self) -> None:
-        """Stop the producers, which first wait for the answers to all records; then the readers."""
-        for client in [*self._producers, *self._readers]:
-            if problem := client.stop():
-                self._problems.append(problem)
-        self._producers, self._readers = [], []
+        """Stop the producers, which first wait for the answers to all records, then the readers.
+
+        The group gets a minute to read and commit everything that was acknowledged.
+        """
+        self._stop(self._producers)
+        if self._with_group:
+            try:
+                wait(self._has_group_committed_all, "the group has committed all records", _GROUP_S_MAX)
+            except TimeoutError as error:
+                self._problems.append(f"{error}: {self._group_offsets()}")
+        self._stop(self._readers)
+
+    def _stop(self, clients: list[ClientProcess]) -> None:
+        self._problems += filter(None, [client.stop() for client in clients])
+        clients.clear()
+
+    def _group_offsets(self) -> dict[int, int]:
+        """Return the last committed offset that was observed of each partition."""
+        return {each.partition: each.offset for each in list(self.seen.observed)}
+
+    def _has_group_committed_all(self) -> bool:
+        ends: dict[int, int] = {}
+        for (_, partition, _), offset in self.seen.offsets.items():
+            ends[partition] = max(ends.get(partition, 0), offset + 1)
+        committed = self._group_offsets()
+        return all(committed.get(partition, -1) >= end for partition, end in ends.items())
 
     # -- while it runs --------------------------------------------------------------------------------------------
 
@@ -281,8 +305,6 @@ class Load:
         problems += [f"{name}: {line}" for name, lines in found.items() for line in shorten(lines)]
         if self._with_group:
             problems += check_commits(self.seen.commits, self.seen.observed)
-            if not self.seen.consumed or not self.seen.observed:
-                problems.append("the group read or committed nothing")
         print(self.describe(), flush=True)
         return problems
 

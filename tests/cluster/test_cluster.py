@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cluster_campaign import PausedBrokerProbe
+from cluster_store import StateWatcher, check_refilled_before_it_leads, expire_session, session_of
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -200,6 +202,87 @@ def test_partition_whose_log_cannot_be_read_is_led_by_another_broker(
     segment.with_suffix(".kept").rename(segment)
     broker.launch()
     wait_in_sync(admin, load.topic, 3)
+    load.check_all_readable()
+
+
+def test_old_copy_of_a_data_directory_is_refilled_before_it_leads(
+    ottla_cluster: ClusterProcess, admin: AdminClient, load: Load
+) -> None:
+    load.send_until(lambda: len(load.acknowledged) > 30)
+    restored = leader(admin, load.topic)
+    broker = ottla_cluster.brokers[restored]
+    assert broker.stop() == 0
+    data = Path(broker.data)
+    copy = data.with_name(f"{data.name}-old")
+    shutil.copytree(data, copy)
+    broker.launch()
+    wait_in_sync(admin, load.topic, 3)
+    count = len(load.acknowledged)
+    load.send_until(lambda: len(load.acknowledged) > count + 30)
+    load.complete()
+    assert broker.stop() == 0
+    shutil.rmtree(data)
+    copy.rename(data)
+    broker.launch()
+    watcher = StateWatcher(ottla_cluster.connect, load.topic)
+    try:
+        wait_in_sync(admin, load.topic, 3)
+    finally:
+        watcher.stop()
+    assert check_refilled_before_it_leads(watcher.samples, restored) == []
+    load.check_all_readable()
+
+
+def test_paused_leader_whose_session_has_expired_acknowledges_nothing(
+    ottla_cluster: ClusterProcess, admin: AdminClient, load: Load
+) -> None:
+    load.send_until(lambda: len(load.acknowledged) > 30)
+    paused = leader(admin, load.topic)
+    broker = ottla_cluster.brokers[paused]
+    probe = PausedBrokerProbe(broker, load.topic, PARTITIONS)
+    watcher = StateWatcher(ottla_cluster.connect, load.topic)
+    broker.pause()
+    try:
+        # Not with acks=1: the session ends before its timeout, in which the broker may still count on it.
+        probe.send([-1])
+        expire_session(ottla_cluster.connect, paused)
+        wait_until(
+            lambda: all(each.leader not in (paused, -1) for each in watcher.samples[-1].partitions),
+            lambda: watcher.samples[-1],
+        )
+    finally:
+        broker.resume()
+        watcher.stop()
+    assert probe.acknowledged() == 0
+    count = len(load.acknowledged)
+    load.send_until(lambda: len(load.acknowledged) > count + 30)
+    load.complete()
+    wait_in_sync(admin, load.topic, 3)
+    load.check_all_readable()
+
+
+def test_broker_registers_again_when_its_session_has_expired(
+    ottla_cluster: ClusterProcess, admin: AdminClient, load: Load
+) -> None:
+    load.send_until(lambda: len(load.acknowledged) > 30)
+    for number in ottla_cluster.brokers:
+        expired = expire_session(ottla_cluster.connect, number)
+        load.send_until(lambda: session_of(ottla_cluster.connect, number) not in (None, expired))  # noqa: B023
+    load.complete()
+    wait_in_sync(admin, load.topic, 3)
+    load.check_all_readable()
+
+
+def test_rolling_restart_is_not_visible_to_clients(
+    ottla_cluster: ClusterProcess, admin: AdminClient, load: Load
+) -> None:
+    for broker in ottla_cluster.brokers.values():
+        count = len(load.acknowledged)
+        load.send_until(lambda: len(load.acknowledged) > count + 30)  # noqa: B023
+        assert broker.stop() == 0
+        broker.launch()
+        wait_in_sync(admin, load.topic, 3)
+    load.complete()
     load.check_all_readable()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cluster_load import Ack, Commit, Load, Seen, check_commits, check_replicas, history_of
+from cluster_store import PartitionState, Sample, check_refilled_before_it_leads
 from history import check
 
 TOPIC = "events"
@@ -84,3 +85,14 @@ def test_longest_gap_is_that_of_one_partition_around_an_event() -> None:
     assert load.longest_gap(10.1, 11.0, client="b") == pytest.approx(0.9)
     # Partition 0 has no acknowledgement after 10.5.
     assert load.longest_gap(10.1, 13.0) == 2.5
+
+
+def test_broker_that_leads_with_a_lost_log_is_reported() -> None:
+    def samples(*states: PartitionState) -> list[Sample]:
+        return [Sample(float(number), [state]) for number, state in enumerate(states)]
+
+    led_by_2 = PartitionState(2, 5, [2, 3])
+    rejoined, elected = PartitionState(2, 5, [2, 3, 1]), PartitionState(1, 6, [2, 3, 1])
+    assert check_refilled_before_it_leads(samples(led_by_2, rejoined, elected), 1) == []
+    assert len(check_refilled_before_it_leads(samples(elected), 1)) == 1
+    assert len(check_refilled_before_it_leads(samples(rejoined, elected), 1)) == 1

@@ -27,8 +27,9 @@ class ClusterProcess:
     """
 
     def __init__(
-        self, data: Path, brokers: int, settings: Mapping[str, str], own_settings: Mapping[int, Mapping[str, str]]
-    ) -> None:
+        self, data: Path, brokers: int, settings: Mapping[str, str], own_settings: Mapping[int, Mapping[str, str]],
+        directories: Mapping[int, Path],
+    ) -> None:  # fmt: skip
         self.data = data
         self._reserved = reserve_port()
         port: int = self._reserved.getsockname()[1]
@@ -37,22 +38,24 @@ class ClusterProcess:
         self.brokers: dict[int, BrokerProcess] = {}
         for number in range(1, brokers + 1):
             own = {"zookeeper.connect": self.connect, "broker.id": str(number), **own_settings.get(number, {})}
+            directory = directories.get(number, data / f"broker-{number}")
             self.brokers[number] = BrokerProcess(
-                str(data / f"broker-{number}"), {**_TEST_SETTINGS, **own, **settings}, owns_data=False
+                str(directory), {**_TEST_SETTINGS, **own, **settings}, owns_data=False
             )  # fmt: skip
 
     @classmethod
     def start(
         cls, brokers: int = 3, settings: Mapping[str, str] | None = None,
-        own_settings: Mapping[int, Mapping[str, str]] | None = None,
+        own_settings: Mapping[int, Mapping[str, str]] | None = None, directories: Mapping[int, Path] | None = None,
     ) -> Self:  # fmt: skip
         """Start ZooKeeper and the brokers in a new directory. Raise ZooKeeperFailed without Java or pyspark.
 
         ``settings`` are those of all brokers, ``own_settings`` those of single brokers by id.
+        ``directories`` are data directories of single brokers; they are not removed at the end.
         """
         data = Path(tempfile.mkdtemp(prefix="ottla-cluster-"))
         try:
-            cluster = cls(data, brokers, settings or {}, own_settings or {})
+            cluster = cls(data, brokers, settings or {}, own_settings or {}, directories or {})
         except BaseException:
             shutil.rmtree(data, ignore_errors=True)
             raise
@@ -69,6 +72,11 @@ class ClusterProcess:
     def bootstrap(self) -> str:
         """For ``bootstrap.servers``: all brokers."""
         return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    def start_zookeeper(self) -> None:
+        """Start ZooKeeper again with its data, after ``zookeeper.stop()``."""
+        self.zookeeper = ServerProcess(self.zookeeper.server)
+        self.zookeeper.wait_until_ready()
 
     def close(self) -> None:
         """Stop everything and remove the directory."""
