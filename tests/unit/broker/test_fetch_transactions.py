@@ -75,7 +75,7 @@ class FetchFixture(TransactionFixture):
         super().__init__(path)
         self.services: Any = SimpleNamespace(
             broker_id=1, replicas=self.manager, settings=BrokerSettings(), wheel=Wheel(),
-            deferred=NothingDeferred(),
+            deferred=NothingDeferred(), endpoint_for=lambda context: ("127.0.0.1", 9092),
             loop=SimpleNamespace(time=self.clock.monotonic, run_in_executor=self.run),
         )  # fmt: skip
         self.api = FetchApi(self.services)

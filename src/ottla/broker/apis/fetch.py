@@ -473,14 +473,13 @@ class _Fetch:
         request, log = wanted.request, partition.log
         read = _Read(wanted)
         read.high_watermark, read.log_start_offset = partition.high_watermark, log.log_start_offset
-        read.diverging = _diverging(partition, request)
-        read.is_urgent = read.diverging is not None or (
+        read.note_diverging(_diverging(partition, request))
+        read.is_urgent = read.is_urgent or (
             self._api.is_rack_aware
             and isinstance(wanted, SessionPartition)
             and wanted.follower is follower  # else an earlier process of the follower, which would never stop to ask
             and follower.sent_high_watermark < read.high_watermark
         )
-        read.has_tags = read.diverging is not None
         size_bytes_max = min(request.size_bytes_max, left)
         if read.diverging is not None or (size_bytes_max <= 0 and not at_least_one):
             return read
@@ -578,6 +577,12 @@ class _Read:
         #: the leader, for a consumer that looks for it
         self.leader: LeaderHint | None = None
 
+    def note_diverging(self, diverging: tuple[int, int] | None) -> None:
+        """Let the row name the end of the common history, unless the log of the reader does not diverge."""
+        self.diverging = diverging
+        if diverging is not None:
+            self.is_urgent = self.has_tags = True
+
 
 def _read_partition(
     partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
@@ -591,9 +596,8 @@ def _read_partition(
     read.last_stable_offset = partition.last_stable_offset
     read.log_start_offset = log.log_start_offset
     if request.last_fetched_epoch >= 0:
-        read.diverging = _diverging(partition, request)
+        read.note_diverging(_diverging(partition, request))
         if read.diverging is not None:
-            read.is_urgent = read.has_tags = True
             return read
     if read_committed:
         read.aborted = []
@@ -622,9 +626,8 @@ def _read_from_new_leader(
     """
     log = partition.log
     read.log_start_offset = log.log_start_offset
-    read.diverging = _diverging(partition, request)
+    read.note_diverging(_diverging(partition, request))
     if read.diverging is not None:
-        read.is_urgent = True
         return read
     end_offset = log.log_start_offset if read_committed else partition.high_watermark
     if read_committed:
