@@ -5,7 +5,9 @@ Names and meanings are in docs/reference/metrics.md; each is Kafka's metric of t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from operator import attrgetter
 
 from ottla.broker.membership import Membership
 from ottla.broker.services import Services
@@ -41,11 +43,15 @@ class ClusterMetrics:
                 isr_changes.shrinks,
             ),
             ("ottla_isr_expands", "Replicas that joined the in-sync replicas.", isr_changes.expands),
-            ("ottla_leader_elections", "Leaders elected while this broker was controller.", controller.elections),
+            (
+                "ottla_leader_elections",
+                "Leaders elected by this broker, as the controller or for a request.",
+                controller.elections + self._services.elections,
+            ),
             (
                 "ottla_unclean_leader_elections",
                 "Elections of a replica that may lack committed records.",
-                controller.unclean_elections,
+                controller.unclean_elections + self._services.unclean_elections,
             ),
             ("ottla_replication_bytes_in", "Bytes of batches fetched.", self._services.replicas.replication_bytes_in),
             (
@@ -73,6 +79,8 @@ class ClusterMetrics:
 
     def _count_replicas(self, page: Page) -> Iterator[None]:
         leaders = under_replicated = under_min = at_min = offline = lag_max = 0
+        lags: dict[int, FollowerLag] = {}
+        now = self._services.clock.monotonic()
         for partition in self._services.replicas.all():
             offline += partition.offline
             if partition.role is Role.LEADER:
@@ -81,9 +89,12 @@ class ClusterMetrics:
                 under_replicated += size < len(partition.replicas)
                 under_min += size < size_min
                 at_min += size == size_min
-                for follower in partition.followers.values():
-                    lag_max = max(lag_max, lag_records(partition, follower))
+                for number, follower in partition.followers.items():
+                    lag = lags.setdefault(number, FollowerLag())
+                    lag_max = max(lag_max, lag.add(partition, follower, now))
             yield
+        for number, lag in sorted(lags.items()):
+            lag.show(page, label_text(replica=number))
         for name, text, value in (
             ("ottla_leaders", "Partitions led by this broker.", leaders),
             (
@@ -119,8 +130,54 @@ class ClusterMetrics:
                     lag_s = max(now - follower.caught_up_at, 0.0) if lag else 0.0
                     where = label_text(topic=partition.name.topic, partition=partition.name.partition, replica=number)
                     page.gauge("ottla_replication_lag_records", "Records that a follower has not fetched.", lag, where)
+                    size = lag_bytes(partition, follower) if lag else 0
+                    page.gauge("ottla_replication_lag_bytes", "Bytes that a follower has not fetched.", size, where)
                     page.gauge("ottla_replication_lag_seconds", "Time since it had all records.", lag_s, where)
             yield
+
+
+class FollowerLag:
+    """How far one broker is behind in all partitions that it follows and this broker leads."""
+
+    def __init__(self) -> None:
+        self._records = self._records_max = self._bytes = self._bytes_max = 0
+        self._seconds_max = 0.0
+
+    def add(self, partition: Partition, follower: Follower, now: float) -> int:
+        """Add the lag in one partition. Return it, in records."""
+        records = lag_records(partition, follower)
+        if records:
+            size = lag_bytes(partition, follower)
+            self._records += records
+            self._records_max = max(self._records_max, records)
+            self._bytes += size
+            self._bytes_max = max(self._bytes_max, size)
+            self._seconds_max = max(self._seconds_max, now - follower.caught_up_at)
+        return records
+
+    def show(self, page: Page, where: str) -> None:
+        text = "Lag of a follower in the partitions led here"
+        for name, scope, value in (
+            ("records", "sum of records", self._records),
+            ("records_max", "records, largest of a partition", self._records_max),
+            ("bytes", "sum of bytes", self._bytes),
+            ("bytes_max", "bytes, largest of a partition", self._bytes_max),
+            ("seconds_max", "time since it had all records, largest of a partition", self._seconds_max),
+        ):
+            page.gauge(f"ottla_follower_lag_{name}", f"{text}: {scope}.", value, where)
+
+
+def lag_bytes(partition: Partition, follower: Follower) -> int:
+    """Return about how many bytes of the log the follower does not have, exact to index.interval.bytes."""
+    its_log = partition.log
+    offset = max(follower.end_offset, its_log.log_start_offset)
+    segments = its_log.segments
+    first = max(bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
+    size = sum(segment.size_bytes for segment in segments[first:])
+    try:
+        return max(size - segments[first].indexed_position(offset), 0)
+    except OSError:
+        return size  # the index cannot be read; the fetch of the follower reports that
 
 
 def lag_records(partition: Partition, follower: Follower) -> int:

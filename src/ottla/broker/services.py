@@ -66,6 +66,9 @@ class Services:
     tasks: Tasks
     #: held by a request that decides about metadata again, after a conflict
     metadata_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: leaders that this broker has elected for requests, not as the controller, and those of them that were unclean
+    elections: int = 0
+    unclean_elections: int = 0
     #: names of topics whose creation in the background has not ended
     topics_being_created: set[str] = field(default_factory=set)
     #: set before the broker accepts connections

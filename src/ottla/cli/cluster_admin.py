@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.cli.connection import Connection
 from ottla.cli.failure import Failure
@@ -24,6 +24,7 @@ from ottla.wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from ottla.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ottla.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 
@@ -75,6 +76,14 @@ class Placement:
     @property
     def is_reassigned(self) -> bool:
         return bool(self.adding or self.removing)
+
+
+class ReplicaLog(NamedTuple):
+    """The log of one replica, as its broker describes it."""
+
+    size_bytes: int
+    #: committed records that it lacks, as far as the broker knows; 0 in Apache Kafka
+    lag_records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +167,26 @@ class ClusterAdmin:
                 for config in row.configs:
                     if row.error_code == 0 and config.name == _MIN_ISR and config.value is not None:
                         found[row.resource_name] = int(config.value)
+        return found
+
+    def replica_logs(self, partitions: Iterable[TopicPartition]) -> dict[tuple[TopicPartition, int], ReplicaLog]:
+        """Return the logs of these partitions on the brokers that are alive, by partition and broker."""
+        names = list(partitions)
+        topics = [
+            DescribableLogDirTopic(topic=topic, partitions=[name.partition for name in rows])
+            for topic, rows in _by_topic(names).items()
+        ]
+        found: dict[tuple[TopicPartition, int], ReplicaLog] = {}
+        for node in self.client.brokers() if topics else ():
+            reply = self.client.ask(node, DescribeLogDirsRequest(topics=topics))
+            rows = [(topic.name, row) for each in reply.results for topic in each.topics for row in topic.partitions]
+            found |= {
+                (TopicPartition(name, row.partition_index), node.broker_id): ReplicaLog(
+                    row.partition_size, row.offset_lag
+                )
+                for name, row in rows
+                if not row.is_future_key
+            }
         return found
 
     def reassigned(self) -> set[TopicPartition]:

@@ -16,11 +16,15 @@ from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_opt
 from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import ClusterAdmin, ClusterState, Placement
+    from ottla.cli.cluster_admin import ClusterAdmin, ClusterState, Placement, ReplicaLog
     from ottla.model.types import TopicPartition
+
+    ReplicaLogs = Callable[[Sequence[TopicPartition]], Mapping[tuple[TopicPartition, int], ReplicaLog]]
 
 #: partitions that the table of `status` shows
 _SHOWN_MAX = 20
+#: partitions whose lag `status` asks for
+_LAGS_MAX = 1000
 
 _STATUS_ROWS = (
     ("CLUSTER", "cluster_id"),
@@ -42,6 +46,8 @@ _PROBLEM_COLUMNS = (
     Column("REPLICAS", "replicas"),
     Column("ISR", "isr"),
     Column("PROBLEM", "problem"),
+    Column("LAG-RECORDS", "lag_records"),
+    Column("LAG-BYTES", "lag_bytes"),
 )
 _BROKER_COLUMNS = (
     Column("ID", "broker_id"),
@@ -83,11 +89,11 @@ def status(wait: bool, connection: Connection, output: str) -> None:
     """Show whether the cluster is healthy, and which partitions have a problem.
 
     A cluster is healthy if it has a controller, every partition has a leader, and all replicas are in sync. The exit
-    code is 4 if it is not.
+    code is 4 if it is not. The lag is that of the replica that is furthest behind, of those whose brokers run.
     """
     with opened(connection) as admin:
         state = admin.wait_for(is_healthy) if wait else admin.state()
-        summary = describe_status(state, admin.min_isr)
+        summary = describe_status(state, admin.min_isr, admin.replica_logs)
     if output == TABLE:
         _print_status(summary)
     else:
@@ -102,18 +108,22 @@ def is_healthy(state: ClusterState) -> bool:
     return state.controller_id is not None and is_complete
 
 
-def describe_status(state: ClusterState, min_isr: Callable[[set[str]], dict[str, int]]) -> dict[str, Any]:
+def describe_status(
+    state: ClusterState, min_isr: Callable[[set[str]], dict[str, int]], replica_logs: ReplicaLogs = lambda names: {}
+) -> dict[str, Any]:
     """Return the figures of the cluster, and a row for each partition with a problem.
 
-    ``min_isr`` returns min.insync.replicas of topics; it is asked only about topics with missing replicas.
+    ``min_isr`` returns min.insync.replicas of topics, ``replica_logs`` the logs of partitions. Both are asked only
+    about partitions with missing replicas, the second about the first _LAGS_MAX of them.
     """
     missing = [each for each in state.partitions if each.is_under_replicated]
     limits = min_isr({each.name.topic for each in missing}) if missing else {}
+    logs = replica_logs([each.name for each in missing[:_LAGS_MAX]]) if missing else {}
     problems = []
     for each in state.partitions:
         problem = _problem(each, limits.get(each.name.topic, 1))
         if problem:
-            problems.append({**_partition_row(each), "problem": problem})
+            problems.append({**_partition_row(each), "problem": problem, **_lag_row(each, logs)})
     counts = Counter(row["problem"] for row in problems)
     return {
         "cluster_id": state.cluster_id,
@@ -139,6 +149,22 @@ def _problem(each: Placement, min_isr: int) -> str | None:
     if each.is_under_replicated:
         return "replicas added" if each.adding else "replicas not in sync"
     return None
+
+
+def _lag_row(each: Placement, logs: Mapping[tuple[TopicPartition, int], ReplicaLog]) -> dict[str, Any]:
+    """Return the lag of each replica that is not in sync, and the largest ones; None where it is not known."""
+    leader = None if each.leader is None else logs.get((each.name, each.leader))
+    lags = []
+    for number in each.replicas:
+        its_log = logs.get((each.name, number))
+        if number not in each.isr and leader is not None and its_log is not None:
+            size = max(leader.size_bytes - its_log.size_bytes, 0)
+            lags.append({"replica": number, "records": its_log.lag_records, "bytes": size})
+    return {
+        "lag": lags,
+        "lag_records": max((lag["records"] for lag in lags), default=None),
+        "lag_bytes": max((lag["bytes"] for lag in lags), default=None),
+    }
 
 
 def _partition_row(each: Placement) -> dict[str, Any]:

@@ -484,6 +484,10 @@ class Segment:
             position += at
         return position
 
+    def indexed_position(self, offset: int) -> int:
+        """Return the position of an index entry before ``offset``: at most index.interval.bytes before its batch."""
+        return self.offset_index.entry_before(offset - self.base_offset) & POSITION_MASK
+
     def _rebuilt_position_of(self, offset: int) -> int:
         self._rebuild_wrong_index()
         return self.position_of(offset)

@@ -162,10 +162,10 @@ class Partition:
 
     __slots__ = (
         "appended_bytes", "broker_id", "epoch_start_offset", "followers", "has_room", "high_watermark",
-        "is_follower_throttled", "is_leader_throttled", "is_lease_over", "isr", "leader_epoch", "leader_id", "log",
-        "name", "partition_epoch", "proposed_isr", "readers", "replica_bytes", "replica_readers", "replicas",
-        "reported_stable_offset", "role", "stable_readers", "sync_in_flight", "sync_wanted_offset", "topic_id",
-        "topic_name", "waiting", "writable", "written",
+        "is_follower_throttled", "is_leader_throttled", "is_lease_over", "isr", "leader_epoch",
+        "leader_high_watermark", "leader_id", "log", "name", "partition_epoch", "proposed_isr", "readers",
+        "replica_bytes", "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers",
+        "sync_in_flight", "sync_wanted_offset", "topic_id", "topic_name", "waiting", "writable", "written",
     )  # fmt: skip
 
     def __init__(
@@ -202,6 +202,8 @@ class Partition:
         self.is_lease_over = False
         #: the log end offset when this broker became the leader in this epoch
         self.epoch_start_offset = 0
+        #: the last one that this follower was told by its leader
+        self.leader_high_watermark = 0
         #: whether this replica is throttled when it sends to followers, and when it copies its leader's log
         self.is_leader_throttled = self.is_follower_throttled = False
         #: ``log.appended_bytes`` when the high watermark was last moved
@@ -261,7 +263,7 @@ class Partition:
 
     def _become_follower(self) -> None:
         self.followers = {}
-        self.epoch_start_offset = 0
+        self.epoch_start_offset = self.leader_high_watermark = 0
         self._set_writable()
         self.leave(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -488,9 +490,16 @@ class Partition:
 
     def follow_high_watermark(self, high_watermark: int) -> None:
         """Move a follower's high watermark to the leader's, at most to the end of what is written here."""
+        self.leader_high_watermark = high_watermark
         end_offset = min(high_watermark, self.log.written_end_offset)
         if end_offset > self.high_watermark:
             self.advance_high_watermark(end_offset)
+
+    @property
+    def lag_records(self) -> int:
+        """Return how many committed records this replica lacks, as far as it knows."""
+        known = self.leader_high_watermark if self.role is Role.FOLLOWER else 0
+        return max(known - self.log.log_end_offset, 0)
 
     def note_truncated(self) -> None:
         """Lower the high watermark if records below it were truncated, and complete the fetches that wait for more.

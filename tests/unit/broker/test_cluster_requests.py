@@ -137,6 +137,7 @@ def test_preferred_leaders_are_elected_where_they_are_in_sync(tmp_path: Path) ->
         }
         assert admin.leaders() == [0, 0, 1]
         assert admin.admin.view.topics["t"].partitions[1].leader_epoch == 1
+        assert (admin.admin.services.elections, admin.admin.services.unclean_elections) == (1, 0)
 
     played(tmp_path, script)
 
@@ -159,6 +160,7 @@ def test_unclean_election_takes_a_replica_that_was_not_in_sync(tmp_path: Path) -
         await admin.admin.stop(2)
         assert await admin.elect(UNCLEAN, {"t": [0, 1]}) == {("t", 0): 0, ("t", 1): ErrorCode.ELECTION_NOT_NEEDED}
         assert admin.admin.partitions("t")[0] == (0, (2, 0), (0,))
+        assert (admin.admin.services.elections, admin.admin.services.unclean_elections) == (1, 1)
         await admin.set_state(0, leader=-1)
         await admin.admin.stop(0)
         assert await admin.elect(UNCLEAN, {"t": [0]}) == {("t", 0): ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.cli import cluster_moves
-from ottla.cli.cluster_admin import BrokerState, ClusterState, Placement
+from ottla.cli.cluster_admin import BrokerState, ClusterState, Placement, ReplicaLog
 from ottla.cli.cluster_moves import parse_file, parse_targets, to_view
 from ottla.cli.cluster_noun import command
 from ottla.cli.cluster_status import describe_status
@@ -55,6 +56,35 @@ def test_status_counts_each_problem_and_asks_for_min_isr_only_where_replicas_are
     assert ill["reassigning_partitions"] == 1
     problems = [row["problem"] for row in ill["problems"]]
     assert problems == ["no leader", "under min.insync.replicas", "replicas not in sync", "replicas added"]
+
+
+def test_status_shows_the_lag_of_replicas_that_are_not_in_sync() -> None:
+    partitions = [
+        placement(0, 1, (1, 2, 3), isr=(1,)),
+        placement(1, 1, (1, 2), isr=(1,)),
+        placement(2, None, (1, 2), isr=(1,)),
+        placement(3, 1, (1, 2)),
+    ]
+    first, second, third, _ = (each.name for each in partitions)
+    asked: list[list[TopicPartition]] = []
+
+    def replica_logs(names: Sequence[TopicPartition]) -> dict[tuple[TopicPartition, int], ReplicaLog]:
+        asked.append(list(names))
+        return {
+            (first, 1): ReplicaLog(1000, 0),
+            (first, 2): ReplicaLog(400, 60),
+            (first, 3): ReplicaLog(1200, 70),  # not compacted yet
+            (second, 1): ReplicaLog(1000, 0),
+            (third, 2): ReplicaLog(1, 1),
+        }
+
+    rows = describe_status(state(*partitions), lambda topics: {}, replica_logs)["problems"]
+    assert asked == [[first, second, third]]
+    assert [(row["lag_records"], row["lag_bytes"]) for row in rows] == [(70, 600), (None, None), (None, None)]
+    assert rows[0]["lag"] == [
+        {"replica": 2, "records": 60, "bytes": 600},
+        {"replica": 3, "records": 70, "bytes": 0},
+    ]
 
 
 def test_cluster_without_a_controller_is_not_healthy() -> None:

@@ -11,6 +11,7 @@ from ottla.broker.nodes import Nodes
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster import reassignment
 from ottla.cluster.decide import decide_and_write
+from ottla.cluster.election import Changes, count_changes
 from ottla.cluster.leadership import elect_preferred, elect_unclean, ops_elect, partition_of, replace_partition
 from ottla.cluster.schema import FEATURE_LEVELS, feature_json, registered_path, unregistered_json
 from ottla.cluster.store import Create, Op, Put
@@ -190,15 +191,18 @@ async def _change_partitions(
     for start in range(0, len(names), _TOPICS_PER_MULTI):
         part = names[start : start + _TOPICS_PER_MULTI]
 
-        def decide(view: ClusterView, part: list[str] = part) -> tuple[list[Op], Results]:
+        def decide(view: ClusterView, part: list[str] = part) -> tuple[list[Op], tuple[Results, Changes]]:
             found: Results = {}
             changed = [
                 after for name in part if (after := _changed_topic(view, name, asked[name], change, found)) is not None
             ]
-            return operations(view, changed), found
+            return operations(view, changed), (found, count_changes(view, changed))
 
         try:
-            results |= await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+            found, changes = await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+            results |= found
+            services.elections += changes.elections
+            services.unclean_elections += changes.unclean_elections
         except KafkaError as error:
             results |= {TopicPartition(name, number): error for name in part for number in asked[name]}
     return results

@@ -318,7 +318,7 @@ def describe_log_dirs(
             # A log that could not be opened has no known size. Kafka lists only replicas that are online, too.
             if log.failure is None and (asked is None or name in asked):
                 replica = services.replicas.find(name.topic, name.partition)
-                lag = max(replica.high_watermark - log.log_end_offset, 0) if replica is not None else 0
+                lag = replica.lag_records if replica is not None else 0
                 partition = DescribeLogDirsPartition(
                     partition_index=name.partition, partition_size=log.size_bytes, offset_lag=lag
                 )
