@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from ottla.testing import ClusterProcess
 
 pytestmark = pytest.mark.foreign
 
+_DEFAULT = "DYNAMIC_DEFAULT_BROKER_CONFIG:background.threads=9"
 _numbers = itertools.count()
 
 
@@ -66,6 +67,19 @@ def plan_file(path: Path, topic: str, replicas: dict[int, list[int]]) -> str:
     file = path / "plan.json"
     file.write_text(json.dumps({"version": 1, "partitions": rows}))
     return str(file)
+
+
+def wait_for(tools: JavaProcess, condition: Callable[[str], bool], *call: str) -> str:
+    """Return what a tool printed when the condition holds. It asks any broker; brokers learn changes by watching."""
+    printed = ""
+
+    def is_shown() -> bool:
+        nonlocal printed
+        printed = tools.run(*call)
+        return condition(printed)
+
+    wait_until(is_shown, lambda: printed)
+    return printed
 
 
 def lines(text: str, start: str) -> list[list[str]]:
@@ -112,10 +126,11 @@ def test_replicas_are_moved_with_a_throttle_and_verified(
     assert f"Successfully started partition reassignments for {topic}-0,{topic}-1" in started
     state.wait(topic, lambda found: [each.replicas for each in found] == [(3, 1), (2, 3)])
     entity = "--entity-type", "topics", "--entity-name", topic
-    assert "follower.replication.throttled.replicas=" in tools.run(CONFIGS, "--describe", *entity)
-    verified = tools.run(REASSIGN, "--verify", "--reassignment-json-file", file)
-    assert verified.count("is completed") == 2
-    assert "throttled" not in tools.run(CONFIGS, "--describe", *entity)
+    describe = CONFIGS, "--describe", *entity
+    wait_for(tools, lambda said: "follower.replication.throttled.replicas=" in said, *describe)
+    verify = REASSIGN, "--verify", "--reassignment-json-file", file
+    wait_for(tools, lambda said: said.count("is completed") == 2, *verify)
+    wait_for(tools, lambda said: "throttled" not in said, *describe)
     assert tools.run(REASSIGN, "--list").strip() == "No partition reassignments found."
 
     # The leader stays where it is until the preferred replica is elected.
@@ -175,9 +190,7 @@ def test_each_broker_has_its_own_settings(tools: JavaProcess) -> None:
     for number in ("1", "2", "3"):
         entity = "--entity-type", "brokers", "--entity-name", number
         tools.run(CONFIGS, "--alter", *entity, "--delete-config", "background.threads")
-        assert "DYNAMIC_DEFAULT_BROKER_CONFIG:background.threads=9" in tools.run(
-            CONFIGS, "--describe", *entity, "--all"
-        )
+        wait_for(tools, lambda said: _DEFAULT in said, CONFIGS, "--describe", *entity, "--all")
     tools.run(CONFIGS, "--alter", *default, "--delete-config", "background.threads")
 
 
@@ -229,8 +242,8 @@ def test_transactions_of_all_coordinators_are_listed_described_and_aborted(
     tools.run(TRANSACTIONS, "abort", "--topic", topic, *start)
     producers[0].commit()
     tools.run(TRANSACTIONS, "forceTerminateTransaction", "--transactionalId", names[2])
-    listed = tools.run(TRANSACTIONS, "list")
-    assert [words[3] for words in lines(listed, names[0])] == ["CompleteCommit"]
+    # The markers are written after the producer has its answer.
+    wait_for(tools, lambda said: lines(said, names[0])[0][3] == "CompleteCommit", TRANSACTIONS, "list")
     for producer in producers:
         producer.close()
 
@@ -304,7 +317,12 @@ def test_tools_show_and_handle_a_broker_that_is_down(
         running = tools.run(CLUSTER, "unregister", "--id", "2", fails=True)
         assert "broker 2 is running" in running
         tools.run(CLUSTER, "unregister", "--id", "3")
-        assert [line.split()[0] for line in tools.run(CLUSTER, "list-endpoints").splitlines()[1:]] == ["1", "2"]
+        wait_for(
+            tools,
+            lambda said: [line.split()[0] for line in said.splitlines()[1:]] == ["1", "2"],
+            CLUSTER,
+            "list-endpoints",
+        )
     finally:
         state.cluster.brokers[3].launch()
     state.wait_in_sync(topic, 3)

@@ -1,5 +1,5 @@
 // franz-go as a command: produce and consume one partition without a group, and a walk through its admin client.
-// Groups are in group.go, transactions in transaction.go.
+// Groups are in group.go, transactions in transaction.go, requests about a cluster in cluster.go.
 //
 //	franz produce BOOTSTRAP TOPIC PARTITION CODEC ACKS IDEMPOTENT BATCH_BYTES_MAX < records    JSON, one per line
 //	franz consume BOOTSTRAP TOPIC PARTITION OFFSET COUNT                                       JSON, one per line
@@ -7,6 +7,7 @@
 //	franz group   BOOTSTRAP TOPIC GROUP classic|consumer                                       one JSON object
 //	franz transaction BOOTSTRAP FROM_TOPIC TO_TOPIC NAME                                       one JSON object
 //	franz abort-empty BOOTSTRAP TOPIC NAME TIMES                                               one JSON object
+//	franz cluster BOOTSTRAP OPERATION ARGUMENTS                                                JSON
 //
 // Keys, values and header values are base64 or null, as encoding/json writes a []byte.
 package main
@@ -59,6 +60,8 @@ func main() {
 		err = transaction(ctx, arguments)
 	case "abort-empty":
 		err = abortEmpty(ctx, arguments)
+	case "cluster":
+		err = cluster(ctx, arguments)
 	default:
 		err = fmt.Errorf("unknown command %q", command)
 	}

@@ -1,6 +1,7 @@
 // sarama as a command: one member of a group that reads COUNT records of a topic, commits them and leaves.
 //
 //	sarama BOOTSTRAP TOPIC GROUP COUNT        a line for each record: partition, offset, value
+//	sarama cluster BOOTSTRAP OPERATION ...    an operation of its ClusterAdmin; the result as JSON (cluster.go)
 package main
 
 import (
@@ -37,6 +38,12 @@ func (h handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 }
 
 func main() {
+	if os.Args[1] == "cluster" {
+		if err := cluster(os.Args[2:]); err != nil {
+			fail(err)
+		}
+		return
+	}
 	if err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

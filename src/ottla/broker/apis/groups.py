@@ -68,7 +68,11 @@ def find_coordinator(services: Services, request: FindCoordinatorRequest, contex
 async def _create_and_find(
     services: Services, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
-    """Create the topic of the coordinators, then answer. If it cannot be created, no coordinator is available."""
+    """Create the topic of the coordinators, then answer. If it cannot be created, no coordinator is available.
+
+    Another broker may not know yet that it coordinates, and some clients do not retry what it refuses then. As in
+    Kafka, they are told to ask again.
+    """
     try:
         if request.key_type == _TRANSACTION:
             await create_transaction_topic(services)
@@ -76,7 +80,7 @@ async def _create_and_find(
             await _create_offsets_topic(services)
     except KafkaError as error:
         log.error("an internal topic cannot be created topic=%s error=%s", _TOPICS[request.key_type], error)
-    return _coordinators(services, request, context)
+    return _coordinators(services, request, context, only_here=True)
 
 
 async def _create_offsets_topic(services: Services) -> None:
@@ -95,10 +99,13 @@ async def _create_offsets_topic(services: Services) -> None:
 
 
 def _coordinators(
-    services: Services, request: FindCoordinatorRequest, context: RequestContext
+    services: Services, request: FindCoordinatorRequest, context: RequestContext, *, only_here: bool = False
 ) -> FindCoordinatorResponse:
+    """Return the coordinators; with ``only_here`` those on other brokers are not available yet."""
     keys = request.coordinator_keys if context.version >= 4 else [request.key]
     nodes = Nodes(services, context)
+    if only_here:
+        nodes.by_id = {number: node for number, node in nodes.by_id.items() if number == services.broker_id}
     found = [_coordinator(services, nodes, request.key_type, key) for key in keys]
     first = found[0] if found else Coordinator()
     return FindCoordinatorResponse(
