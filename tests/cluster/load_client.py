@@ -35,6 +35,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 _GIVE_UP_MS = 240_000
 _DEADLINE_S = 240.0
 _OBSERVE_S = 0.5
+_COMMIT_S = 0.2
 
 _stopping = threading.Event()
 
@@ -138,34 +139,55 @@ async def _produce_aiokafka(options: argparse.Namespace) -> None:
 
 def run_group(options: argparse.Namespace) -> None:
     """Two members of a group read and commit, and a third client asks for the committed offsets."""
-
-    def on_commit(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        now = time.monotonic()
-        for each in partitions:
-            if error is None and each.error is None and each.offset >= 0:
-                _print(f"committed {each.partition} {each.offset} {now:.6f}")
-
     settings = {"bootstrap.servers": options.bootstrap, "group.id": options.name, "log_level": 0}
-    member_settings = {
-        **settings, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 200, "session.timeout.ms": 6000,
-        "on_commit": on_commit,
-    }  # fmt: skip
-    members = [Consumer({**member_settings, "client.id": f"{options.name}-{number}"}) for number in range(2)]
-    for member in members:
-        member.subscribe([options.topic])
-    observer = threading.Thread(target=_observe, args=(options, settings))
-    observer.start()
+    threads = [threading.Thread(target=_run_member, args=(options, settings, number)) for number in range(2)]
+    threads.append(threading.Thread(target=_observe, args=(options, settings)))
+    for thread in threads:
+        thread.start()
     _print("ready")
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.1)
+            sys.stdout.flush()
+
+
+def _run_member(options: argparse.Namespace, settings: dict[str, Any], number: int) -> None:
+    """Read and commit, one commit at a time.
+
+    librdkafka sends automatic and asynchronous commits while earlier ones are repeated after a lost connection. An
+    earlier one can then arrive last, and the committed offset goes back.
+    """
+    member = Consumer({
+        **settings, "client.id": f"{options.name}-{number}", "auto.offset.reset": "earliest",
+        "enable.auto.commit": False, "session.timeout.ms": 6000,
+    })  # fmt: skip
+    member.subscribe([options.topic])
+    due = time.monotonic()
+    has_read = False
     while not _stopping.is_set():
-        for member in members:
-            for message in member.consume(500, 0.02):
-                # An error of the poll itself is an event that the client handles by retrying.
-                if message.error() is None:
-                    _print(f"consumed {message.partition()} {message.offset()}")
-        sys.stdout.flush()
-    for member in members:
-        member.close()
-    observer.join()
+        for message in member.consume(500, 0.05):
+            # An error of the poll itself is an event that the client handles by retrying.
+            if message.error() is None:
+                _print(f"consumed {message.partition()} {message.offset()}")
+                has_read = True
+        if has_read and time.monotonic() >= due:
+            # A commit that failed is repeated.
+            has_read = not _commit(member)
+            due = time.monotonic() + _COMMIT_S
+    member.close()
+
+
+def _commit(member: Consumer) -> bool:
+    """Commit the positions of a member. Return whether that succeeded."""
+    try:
+        committed = member.commit(asynchronous=False) or []
+    except KafkaException:
+        return False
+    now = time.monotonic()
+    for each in committed:
+        if each.error is None and each.offset >= 0:
+            _print(f"committed {each.partition} {each.offset} {now:.6f}")
+    return all(each.error is None for each in committed)
 
 
 def _observe(options: argparse.Namespace, settings: dict[str, Any]) -> None:
