@@ -75,12 +75,7 @@ class IdempotentProducer(Client):
         while not self.is_over and self.rng.random() > 0.02:
             place = self.rng.choice(self.world.places)
             waiting: list[tuple[int, str, str]] = []
-            batches = self.rng.choice((1, 1, 2, 4))
-            if self.world.is_cluster and place not in sequences:
-                # A broker that becomes the leader between two requests refuses the first batch and accepts the second
-                # one, as in Kafka: it does not know which sequence number a new producer begins with.
-                batches = 1
-            for _ in range(batches):
+            for _ in range(self.rng.choice((1, 1, 2, 4))):
                 self._numbers += 1
                 value = f"{self.name}-{self._numbers}"
                 txn = self.world.history.begin(producer)

@@ -1,9 +1,9 @@
 """Sequence numbers of new producers whose first batch was refused.
 
-A producer sends several batches before it learns that the first one was refused, because the disk is full or too few
-replicas are in sync. If its id is not known yet, the sequence number of a later batch cannot be compared with anything.
-Kafka then appends the later batch, and refuses the first one when it is sent again. With this memory the later one is
-refused, and the producer sends all of them again in order.
+A producer sends several batches before it learns that the first one was refused, because the disk is full, too few
+replicas are in sync, or this broker did not lead the partition yet. If its id is not known yet, the sequence number of
+a later batch cannot be compared with anything. Kafka then appends the later batch, and refuses the first one when it is
+sent again. With this memory the later one is refused, and the producer sends all of them again in order.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class RefusedSequences:
             if producer_id not in first and len(first) >= _PRODUCERS_MAX:
                 first.pop(next(iter(first)))
             first[producer_id] = min(sequence, first.get(producer_id, sequence))
+
+    def forget(self, producer_id: int) -> None:
+        """The producer has become known: the leader has appended a batch of it, and this follower copies it."""
+        self.first.pop(producer_id, None)
 
     def check(self, producer_id: int, sequence: int, *, is_known: bool) -> None:
         """Raise OutOfOrderSequence if an earlier batch of an unknown producer was refused and must come first."""

@@ -152,6 +152,8 @@ def _apply(of: Log, records: memoryview, batches: list[_Batch], now_ms: int) -> 
         segment.note_append(header.last_offset, size, header.max_timestamp, of.settings.index_interval_bytes)
         if header.producer_id >= 0:
             _apply_to_producers(of, header, records[start:end])
+            if of.refused.first:
+                of.refused.forget(header.producer_id)
         of.log_end_offset = header.next_offset
         of.appended_bytes += size
     _flush(of, records[unflushed : batches[-1].end])

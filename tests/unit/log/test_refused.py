@@ -61,3 +61,14 @@ def test_memory_is_bounded() -> None:
     refuse(log, *(batch(producer=(number, 0, 0)) for number in range(1200)))
     assert len(log.refused.first) == 1000
     assert 1199 in log.refused.first
+
+
+def test_batch_that_a_follower_copies_ends_the_memory() -> None:
+    """Otherwise the producer could not go on if its state expires later."""
+    leader, follower = new_log(), new_log()
+    refuse(follower, batch(producer=(7, 0, 0)))
+    write(leader, batch(producer=(7, 0, 0)))
+    region = leader.read(0, 1 << 20, leader.written_end_offset, at_least_one=True)
+    assert region is not None
+    follower.append_as_follower(memoryview(region.read()), leader_epoch=0, now_ms=0)
+    assert not follower.refused.first

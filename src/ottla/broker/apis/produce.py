@@ -37,6 +37,7 @@ from ottla.model.errors import (
     InvalidTopic,
     KafkaError,
     NotEnoughReplicas,
+    NotLeaderOrFollower,
     Refused,
     StorageError,
 )
@@ -348,7 +349,7 @@ class ProduceApi:
                 try:
                     if inconsistent is not None:
                         raise inconsistent
-                    partition = self._find(key, data, request, version)
+                    partition = self._find(key, data, request, version, buffer)
                     if not unopened:
                         result, end_offset = self._append(partition, buffer, view, data, request, version)
                         results.append(result)
@@ -435,7 +436,7 @@ class ProduceApi:
                 stored = await self._replicas.opener.open_batch(batch, opening.rules, count)
                 batch = batch if stored is None else bytearray(stored)
             data = PartitionData(each.partition, 0, len(batch))
-            partition = self._find(each.key, data, request, version)
+            partition = self._find(each.key, data, request, version, batch)
             connection.touch()  # begins a turn, at whose end the batch is written
             opened = None if opening is None else opening.settings
             try:
@@ -453,7 +454,7 @@ class ProduceApi:
             return None
         key, (data,) = request.topics[0]
         try:
-            partition = self._find(key, data, request, version)
+            partition = self._find(key, data, request, version, buffer)
         except KafkaError:
             return None
         # The length of the batch is between the partition's number and the batch.
@@ -468,11 +469,21 @@ class ProduceApi:
         connection.cache = shortcut
         return shortcut
 
-    def _find(self, key: bytes, data: PartitionData, request: ProduceRequest, version: int) -> Partition:
+    def _find(
+        self, key: bytes, data: PartitionData, request: ProduceRequest, version: int, buffer: FrameBuffer
+    ) -> Partition:  # fmt: skip
         """Return the partition of a batch. Raise the KafkaError to answer with if this broker does not lead it."""
         if not -1 <= request.acks <= 1:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
-        partition = self._replicas.leader_of(key, data.partition, by_id=version >= TOPIC_IDS_FROM)
+        by_id = version >= TOPIC_IDS_FROM
+        try:
+            partition = self._replicas.leader_of(key, data.partition, by_id=by_id)
+        except NotLeaderOrFollower as error:
+            # This broker may begin to lead before the next batch of the producer arrives.
+            replica = (self._replicas.topics_by_id if by_id else self._replicas.topics).get(key, {}).get(data.partition)
+            if replica is not None:
+                _note_refused(replica, error, buffer, data.start, data.end)
+            raise
         if partition.name.topic in INTERNAL_TOPICS:
             raise InvalidTopic("only the broker itself writes to its internal topics")
         if data.start < 0:
@@ -509,7 +520,7 @@ class ProduceApi:
         for key, partitions in request.topics:
             for data in partitions:
                 try:
-                    partition = self._find(key, data, request, version)
+                    partition = self._find(key, data, request, version, buffer)
                 except KafkaError:
                     continue
                 if _is_in_transaction(partition, buffer, data.start, data.end):
@@ -594,9 +605,13 @@ class ProduceApi:
 
 def _note_refused(partition: Partition, error: KafkaError, buffer: FrameBuffer, start: int, end: int) -> None:
     """Let the log expect a batch again that was refused for a reason that passes."""
-    if isinstance(error, StorageError | NotEnoughReplicas) and partition.log.failure is None:
-        log = partition.log
-        log.refused.note(buffer, start, end, log.producers)
+    log = partition.log
+    if isinstance(error, StorageError | NotEnoughReplicas | NotLeaderOrFollower) and log.failure is None:
+        try:
+            producers = log.producers
+        except OSError:
+            return  # a log whose producers cannot be loaded accepts no batch
+        log.refused.note(buffer, start, end, producers)
 
 
 def _find_inconsistency(request: ProduceRequest, buffer: FrameBuffer) -> Refused | None:

@@ -1,0 +1,69 @@
+"""Single cases of a simulated cluster, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sim_ambushes import Ambushes
+from sim_client import Client, batch
+from sim_world import World
+
+from ottla.model.errors import ErrorCode
+from ottla.testing.history import Place
+from ottla.testing.raw import produce_request
+
+
+def play(script: Callable[[World], Awaitable[None]]) -> None:
+    """Run a script in a world of three brokers that has its topic and no faults."""
+    world = World(1, brokers=3)
+
+    async def main() -> None:
+        for host in world.hosts.values():
+            host.start()
+        await world._create_topic()
+        await asyncio.sleep(1)
+        await script(world)
+
+    try:
+        world.loop.run_until_complete(main())
+    finally:
+        world.loop.close()
+    assert world.violations == {}
+
+
+async def produce(client: Client, place: Place, broker: int, sequence: int) -> int:
+    """Send a batch of producer 7 to a broker and return the error code."""
+    content = batch([f"v{sequence}"], client.world.now_ms(), producer_id=7, producer_epoch=0, base_sequence=sequence)
+    reply = await client.ask(produce_request((place.topic, place.partition, content), acks=-1), 11, broker=broker)
+    return int(reply.responses[0].partition_responses[0].error_code)
+
+
+def test_first_batch_that_a_follower_refused_comes_first_when_the_follower_leads() -> None:
+    """A producer sends its first batches to a broker that begins to lead between two of them."""
+
+    async def script(world: World) -> None:
+        place = world.places[0]
+        replication: Any = world.replication
+        client = Client(world, "producer")
+        first = replication.store.leader_of(place)
+        ambushes = Ambushes(world, world.rng, lambda: True)
+        ambushes._rng = _Last()  # type: ignore[assignment]
+        state = replication.store.view.topics[place.topic].partitions[place.partition]
+        follower = [each for each in state.isr if each != first][-1]
+        assert await produce(client, place, follower, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        ambushes._move_leader(place)
+        await asyncio.sleep(1)
+        assert replication.store.leader_of(place) == follower
+        codes = [await produce(client, place, follower, sequence) for sequence in (1, 0, 1, 2)]
+        assert codes == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 0, 0]
+
+    play(script)
+
+
+class _Last:
+    """In place of a generator of random numbers: chooses the last item."""
+
+    def choice(self, items: list[int]) -> int:
+        return items[-1]
