@@ -51,9 +51,10 @@ def may_lead_without_store(partition: Partition, silence_s: float, now: float) -
     """Return whether the leader is safe although it cannot reach the metadata store.
 
     Another leader can only be elected among the in-sync replicas, and stops to fetch from this one. So the leader goes
-    on while all of them fetch, or if it is the only one.
+    on while all of them fetch, or if it is the only one. While fewer than min.insync.replicas are in sync, a replica
+    that left the ISR may be elected too (ELR), so the leader stops.
     """
-    return all(
+    return len(partition.isr) >= partition.min_in_sync and all(
         now - partition.followers[number].fetched_at <= silence_s
         for number in partition.isr
         if number in partition.followers

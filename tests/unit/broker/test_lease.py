@@ -27,7 +27,7 @@ class MembershipFixture(Membership):
         self.calls: list[str] = []
         name = SimpleNamespace(topic="t", partition=0)
         self.partition = SimpleNamespace(
-            role=Role.LEADER, isr=(1, 2), name=name, topic_id=b"id", broker_id=1, leader_id=1,
+            role=Role.LEADER, isr=(1, 2), min_in_sync=1, name=name, topic_id=b"id", broker_id=1, leader_id=1,
             followers={2: SimpleNamespace(fetched_at=0.0)},
         )  # fmt: skip
         replicas = SimpleNamespace(

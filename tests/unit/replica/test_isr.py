@@ -116,6 +116,12 @@ def test_only_replica_in_sync_may_lead_without_the_store() -> None:
     assert may_lead_without_store(led(isr=1), 1.5, 1000.0)
 
 
+def test_leader_with_too_few_replicas_in_sync_may_not_lead_without_the_store() -> None:
+    """A replica that left the ISR below min.insync.replicas is eligible: it may have been elected."""
+    partition = new_partition(replicas=3, isr=1, overrides={"min_insync_replicas": 2})
+    assert not may_lead_without_store(partition, 1.5, 0.0)
+
+
 def test_leader_whose_followers_fetch_may_lead_without_the_store() -> None:
     partition = led(isr=2)
     assert not may_lead_without_store(partition, 1.5, 0.0)
