@@ -13,6 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from sim_ambushes import AMBUSHES, Ambushes
 from sim_host import BrokerHost, SimulatedDisk
 
 if TYPE_CHECKING:
@@ -44,14 +45,15 @@ CLUSTER_WEIGHTS = {
     "kill all": 1,
     "power failure of all": 1,
     "damaged disk": 0,
+    **AMBUSHES,
 }
+_POWER_FAILURES = tuple(kind for kind in (WEIGHTS | CLUSTER_WEIGHTS) if "power failure" in kind)
 #: kinds of faults that do not happen in a run of a cluster, by the profile of the run
 PROFILES: dict[str, tuple[str, ...]] = {
     "everything": (),
-    "no power failures": ("power failure", "power failure while writing", "power failure of all"),
+    "no power failures": _POWER_FAILURES,
     "network only": (
-        "power failure", "power failure while writing", "power failure of all", "kill", "kill while writing",
-        "kill all", "full disk", "disk error", "slow disk",
+        *_POWER_FAILURES, "kill", "kill while writing", "kill all", "full disk", "disk error", "slow disk",
     ),
     "processes only": ("cut client", "cut brokers", "isolate", "cut from store", "expire session", "metadata"),
     "damaged disk": ("kill all", "power failure of all"),
@@ -80,6 +82,7 @@ class Faults:
                 self._weights["damaged disk"] = 8
             for kind in PROFILES[self.profile]:
                 self._weights[kind] = 0
+        self._ambushes = Ambushes(world, self._rng, lambda: not self._is_fragile())
 
     async def run(self, seconds: float) -> None:
         """Draw faults for a time; restart brokers that do not run after a delay."""
@@ -114,6 +117,8 @@ class Faults:
         self._on_process(fault, host)
         self._on_network(fault, host)
         self._on_disk(fault, host)
+        if fault in AMBUSHES:
+            self._ambushes.strike(fault, host)
 
     def _choose_host(self) -> BrokerHost:
         """Return a random host, the one of a leader, or the one of the controller."""
@@ -189,7 +194,7 @@ class Faults:
 
     def _isolate(self, host: BrokerHost, others: list[BrokerHost]) -> None:
         """Cut a broker from all others and from the store; some clients still reach it, some do not."""
-        seconds = self._rng.uniform(1, 12)
+        seconds = self._rng.choice((5, 12, 18)) * self._rng.random()
         for other in others:
             self._cut(other.name, host.name, seconds)
         for client in self._world.client_names:

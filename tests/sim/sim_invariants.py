@@ -40,6 +40,8 @@ class Invariants:
             for host in self._world.hosts.values():
                 if host.is_ready and host.broker is not None:
                     self._sample(host, host.broker.replicas.all())
+            if self._world.replication is not None:
+                self._world.replication.sample()
             await asyncio.sleep(_SAMPLE_S)
 
     def _sample(self, host: BrokerHost, partitions: list[Any]) -> None:

@@ -191,7 +191,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def resume_life(self, life: Life) -> None:
         life.is_paused = False
-        self._ready.extend(life.waiting)
+        # First, because callbacks that are due in the current round became due later than these.
+        self._ready.extendleft(reversed(life.waiting))
         life.waiting.clear()
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:

@@ -233,14 +233,20 @@ class Link:
             self._to_client.send(None)
 
     def client_died(self, *, lose_bytes: bool) -> None:
-        """The process that connected ended."""
+        """The process that connected ended. After a power failure, bytes that are on their way may still arrive."""
         self._to_client.close()
         if lose_bytes:
-            self._network.forget(self)
-            self._to_server.close()
-            self.loop.call_later(3 * self._network.random(), self.server.lose, context=contextvars.Context())
+            if self._network.random() < 0.5:
+                self._to_server.close()
+            self.loop.call_later(3 * self._network.random(), self._client_is_gone, context=contextvars.Context())
         else:
             self._to_server.send(None)
+
+    def _client_is_gone(self) -> None:
+        """The server learns it from the machine that runs again, or from its own timeout."""
+        self._network.forget(self)
+        self._to_server.close()
+        self.server.lose()
 
     def client_closed(self) -> None:
         self._to_server.send(None)

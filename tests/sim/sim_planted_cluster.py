@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace as changed
 from typing import Any
 
@@ -10,13 +10,18 @@ import ottla.broker.isr_changes as isr_changes_module
 import ottla.cluster.leadership as leadership_module
 import ottla.log.store as log_store_module
 import ottla.replica.isr as isr_module
+from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.coordination import Coordination
+from ottla.broker.isr_changes import IsrChanges
 from ottla.broker.membership import Membership
 from ottla.cluster.leadership import ops_elect
-from ottla.cluster.view import PartitionView
+from ottla.cluster.schema import REGISTERED
+from ottla.cluster.store import Op
+from ottla.cluster.view import ClusterView, PartitionView, TopicView
 from ottla.coordinator.runtime import ShardRuntime
 from ottla.replica.fetcher import LeaderFetcher, ReplicaFetchers, _Followed
 from ottla.replica.partition import Partition, Role
+from ottla.wire.fetch import FetchRequest
 from ottla.wire.replica_fetch import FollowerRow
 
 Replace = Callable[[Any, str, Any], None]
@@ -53,14 +58,44 @@ def kip_966(replace: Replace) -> None:
     replace(leadership_module, "_with_isr", with_isr)
 
 
+def _join_when_written(partition: Partition, broker_id: int, broker_epochs: Mapping[int, int]) -> bool:
+    """Kafka's rule for a replica that joins the ISR, without a check of its broker epoch; it need not have synced."""
+    return broker_id in broker_epochs and partition.followers[broker_id].end_offset >= partition.high_watermark
+
+
+def _elect_without_runs(view: ClusterView, topics: Iterable[TopicView], registered: object = None) -> list[Op]:
+    """The operations of an ISR change without the checks that the brokers that join were not started again."""
+    return [op for op in ops_elect(view, topics) if not op.path.startswith(REGISTERED)]
+
+
 def isr_join_without_epoch_check(replace: Replace) -> None:
-    """A leader adds a replica to the ISR because of what an earlier process of that broker had fetched (KIP-380)."""
+    """A leader adds a replica to the ISR because of what an earlier process of that broker had fetched."""
+    propose = IsrChanges._propose
 
-    def may_join(partition: Partition, broker_id: int, broker_epochs: Mapping[int, int]) -> bool:
-        return broker_id in broker_epochs and partition.followers[broker_id].end_offset >= partition.high_watermark
+    async def propose_for_any_run(self: IsrChanges, wanted: Any, registered: object) -> None:
+        await propose(self, wanted, self._services.view.registered)
 
-    replace(isr_module, "may_join", may_join)
-    replace(isr_changes_module, "ops_change_isr", lambda view, topics, registered: ops_elect(view, topics))
+    replace(isr_module, "may_join", _join_when_written)
+    replace(IsrChanges, "_propose", propose_for_any_run)
+    replace(isr_changes_module, "ops_change_isr", _elect_without_runs)
+
+
+def kip_380(replace: Replace) -> None:
+    """A leader counts a late fetch of an earlier process of a broker for the process that runs now."""
+    begin, may_join = FetchApi._begin_replica, isr_module.may_join
+
+    def begin_for_any_run(self: FetchApi, request: FetchRequest, by_id: bool) -> Any:
+        broker = self._services.view.brokers.get(request.replica_id)
+        return begin(self, request._replace(replica_epoch=broker.epoch) if broker is not None else request, by_id)
+
+    def may_join_when_written(partition: Partition, broker_id: int, broker_epochs: Mapping[int, int]) -> bool:
+        is_run = partition.followers[broker_id].broker_epoch == broker_epochs.get(broker_id, -2)
+        return may_join(partition, broker_id, broker_epochs) or (
+            is_run and _join_when_written(partition, broker_id, broker_epochs)
+        )
+
+    replace(FetchApi, "_begin_replica", begin_for_any_run)
+    replace(isr_module, "may_join", may_join_when_written)
 
 
 def kip_279(replace: Replace) -> None:
@@ -197,6 +232,7 @@ CLUSTER_PLANTED: dict[str, Callable[[Replace], None]] = {
         kip_101,
         kip_279,
         kip_320,
+        kip_380,
         kip_903,
         kip_966,
         kafka_7164,

@@ -22,16 +22,15 @@ from ottla.cluster.store import Changed
 from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView
 from ottla.replica.partition import Partition, Role
 from ottla.testing.history import Place
-from ottla.testing.metadata_store import Timing
 
 if TYPE_CHECKING:
     from sim_world import World
 
 #: a healed cluster has all replicas in sync after this time
 IN_SYNC_WITHIN_S = 40.0
-#: how long a broker that is cut from the store may act on its old role after another one was elected: its lease, two
-#: thirds of its session, and the time until it looks at the lease
-_OLD_ROLE_S = Timing().session_timeout_s * 2 / 3 + 0.5
+#: how long a broker without a lease may act on its old role after another one was elected: its followers are silent
+#: then, and it looks at that every 0.3 seconds
+_OLD_ROLE_S = 2.0
 
 
 class StoreMirror:
@@ -77,6 +76,8 @@ class StoreMirror:
             self._say("store-epoch-moved-back", f"{line} to {after.leader_epoch}/{after.partition_epoch}")
         if after.leader != before.leader and after.leader_epoch == before.leader_epoch:
             self._say("leader-without-epoch", f"{place}: from {before.leader} to {after.leader}")
+        if self._world.replication is not None:
+            self._world.replication.check_eligible(place)
 
     def _check(self, place: Place, state: PartitionView) -> None:
         if state.leader != NO_LEADER and state.leader not in state.isr:
@@ -98,8 +99,16 @@ class StoreMirror:
         return None if leader == NO_LEADER else leader
 
     def may_act_on_old_role(self, broker: int | None, place: Place, asked_at: float) -> bool:
-        """Return whether a broker that does not lead a partition any more may answer at this time as if it did."""
-        return self.leader_of(place) != broker and asked_at < self._elected_at.get(place, 0.0) + _OLD_ROLE_S
+        """Return whether a broker that does not lead a partition any more may answer at this time as if it did.
+
+        It may do so as long as it has its lease, and for some time after the election.
+        """
+        if broker is None or self.leader_of(place) == broker:
+            return False
+        running = self._world.hosts[broker].broker
+        membership = running._membership if running is not None else None
+        has_lease = membership is not None and asked_at < membership.registration.lease.until
+        return has_lease or asked_at < self._elected_at.get(place, 0.0) + _OLD_ROLE_S
 
     def partitions(self) -> Iterator[tuple[Place, PartitionView]]:
         for topic in self.view.topics.values():
@@ -197,6 +206,28 @@ class ReplicationInvariants:
             self._say("told-high-watermark-moved-back", line)
         self._told[place] = max(self.told_before(place), (epoch, high_watermark), key=lambda each: each[1])
 
+    def sample(self) -> None:
+        """Every replica that may be elected has every record that acks=all acknowledged."""
+        for place in self._acknowledged:
+            self.check_eligible(place)
+
+    def check_eligible(self, place: Place) -> None:
+        """Check the replicas of one partition."""
+        acknowledged = self._acknowledged.get(place)
+        if acknowledged is None:
+            return
+        state = self.store.view.topics[place.topic].partitions[place.partition]
+        unclean = {end.broker for end in state.unclean}
+        for number in (*state.isr, *state.elr):
+            host = self._world.hosts[number]
+            if number in unclean or not host.is_ready or host.broker is None:
+                continue
+            partition = host.broker.replicas.find(*place)
+            if partition is not None and not partition.offline and partition.log.log_end_offset <= acknowledged:
+                line = f"{place}: broker {number} of ISR {list(state.isr)}, ELR {list(state.elr)} ends at"
+                end = partition.log.log_end_offset
+                self._say("eligible-lacks-acknowledged", f"{line} {end}, but acks=all acknowledged {acknowledged}")
+
     # -- the end --------------------------------------------------------------------------------------------------
 
     async def wait_until_in_sync(self) -> None:
@@ -225,6 +256,13 @@ class ReplicationInvariants:
             replicas = self._replicas(place)
             ends = {number: each.log.written_end_offset for number, each in replicas.items()}
             marks = {number: each.high_watermark for number, each in replicas.items()}
+            synced = {
+                number: each.log.synced_end_offset
+                for number, each in replicas.items()
+                if each.role is Role.FOLLOWER and each.log.synced_end_offset < each.high_watermark
+            }
+            if synced:
+                lines.append(f"{place}: followers have synced {synced}, high watermarks {marks}")
             if len(set(ends.values()) | set(marks.values())) > 1 or len(ends) < self._world.replication_factor:
                 lines.append(f"{place}: ends {ends}, high watermarks {marks}")
         return lines

@@ -128,6 +128,19 @@ def test_timer_of_a_paused_process_runs_late() -> None:
     loop.close()
 
 
+def test_callbacks_that_waited_during_a_pause_run_before_those_that_are_due_now() -> None:
+    loop = VirtualLoop()
+    life = Life("process")
+    ran: list[str] = []
+    loop.pause_life(life)
+    run_in_life(life, loop.call_later, 1.0, ran.append, "waited")
+    loop.call_later(2.0, loop.resume_life, life)
+    run_in_life(life, loop.call_later, 2.0, ran.append, "due")
+    loop.run_until_complete(asyncio.wait_for(asyncio.sleep(3), None))
+    assert ran == ["waited", "due"]
+    loop.close()
+
+
 def test_exceptions_of_callbacks_and_tasks_are_violations() -> None:
     world = World(1)
 
@@ -220,7 +233,7 @@ def test_broker_that_starts_without_the_store_waits_for_it() -> None:
 
 @pytest.mark.parametrize(
     ("broker", "seconds_later", "expected"),
-    [(1, 1.0, ["allowed"]), (1, 6.0, ["committed-offset-lost"]), (2, 1.0, ["committed-offset-lost"])],
+    [(1, 1.0, ["allowed"]), (1, 3.0, ["committed-offset-lost"]), (2, 1.0, ["committed-offset-lost"])],
     ids=["replaced", "replaced-long-ago", "current"],
 )
 def test_only_a_replaced_coordinator_may_return_an_old_offset_and_not_for_long(
