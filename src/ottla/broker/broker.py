@@ -30,6 +30,7 @@ from ottla.broker.services import Services
 from ottla.cluster.controller import ops_bump_leader_epochs, put_state
 from ottla.cluster.decide import decide_and_write, read_and_write
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
+from ottla.cluster.ensemble import Ensemble, EnsembleReader
 from ottla.cluster.schema import (
     BROKER_DEFAULT,
     CLUSTER_ID,
@@ -296,6 +297,7 @@ class Broker:
             wheel=self._wheel, deferred=self._deferred, store=self._store, view=self._view, replicas=self.replicas,
             started_settings=settings, settings=settings, new_id=self._new_topic_id, tasks=self._tasks,
             advertised={endpoint.name: endpoint for endpoint in settings.advertised_endpoints},
+            ensemble=self._ensemble_reader(self._store),
         )  # fmt: skip
         self._coordination = Coordination(
             services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes,
@@ -332,6 +334,11 @@ class Broker:
         self._view = services.view = ClusterView()
         self._coordination.settings_changed()
         await self._store.watch("/", self._changed)
+
+    def _ensemble_reader(self, store: MetadataStore) -> Callable[[], Awaitable[Ensemble | None]]:
+        if isinstance(store, ZooKeeperStore):
+            return EnsembleReader(self._loop, self._network, store.servers, store.ensemble_config).read
+        return _read_no_ensemble
 
     def _check_epochs(self) -> None:
         """Raise StartError if a log has a later leader epoch than the store of the cluster.
@@ -616,6 +623,10 @@ class Broker:
         await self._close_store()
         if self._metrics.http is not None:
             await self._metrics.http.close()
+
+
+async def _read_no_ensemble() -> Ensemble | None:
+    return None
 
 
 def _data_dir_of(path: str | None, data_dirs: Sequence[str]) -> str:

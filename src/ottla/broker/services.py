@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.transaction_checks import TransactionChecks
+from ottla.cluster.ensemble import Ensemble
 from ottla.cluster.store import MetadataStore
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.coordinator.group_runtime import GroupRuntime
@@ -64,6 +65,8 @@ class Services:
     new_id: Callable[[], bytes]
     #: background work of the APIs; the broker stops it
     tasks: Tasks
+    #: what the ensemble of the metadata store says about itself; None if this is not known or there is no ensemble
+    ensemble: Callable[[], Awaitable[Ensemble | None]]
     #: held by a request that decides about metadata again, after a conflict
     metadata_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: leaders that this broker has elected for requests, not as the controller, and those of them that were unclean

@@ -69,6 +69,7 @@ log = logging.getLogger(__name__)
 _REQUEST_BYTES_MAX = 1_048_000
 #: nodes in one read; their paths have at most 300 KB
 _NODES_PER_READ = 500
+_ENSEMBLE_CONFIG = "/zookeeper/config"
 #: ZooKeeper's own nodes, which exist if there is no chroot
 _SYSTEM_PREFIX = "/zookeeper"
 _CONFLICTS = {
@@ -91,6 +92,7 @@ class ZooKeeperStore:
         self._chroot = address.chroot
         self._session_timeout_s = session_timeout_s
         self._loop = asyncio.get_running_loop()
+        self._servers = address.servers
         self._connection = Connection(address.servers, session_timeout_s, self._receive)
 
         # Session
@@ -167,6 +169,28 @@ class ZooKeeperStore:
         future = self._new_future()
         self._send(wire.barrier_request(self._full(ROOT)), _Pending(partial(_complete, future), partial(_fail, future)))
         await future
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Return the addresses in zookeeper.connect."""
+        return self._servers
+
+    async def ensemble_config(self) -> str:
+        """Return the members of the ensemble, as the server has them in /zookeeper/config; empty if it has none."""
+        self._check_established()
+        future = self._new_future()
+
+        def finish(answer: Answer) -> None:
+            if answer.error:
+                _fail(future)
+            elif not future.done():
+                (found,) = answer.result
+                future.set_result("" if found.node is None else found.node.value.decode(errors="replace"))
+
+        # The path is not below the chroot.
+        self._send(wire.read_request([_ENSEMBLE_CONFIG], with_children=False), _Pending(finish, partial(_fail, future)))
+        text: str = await future
+        return text
 
     async def get(self, path: str) -> Node | None:
         check_path(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ottla.broker.apis.cluster import (
 )
 from ottla.broker.apis.groups import consumer_group_heartbeat
 from ottla.broker.apis.metadata import api_versions
+from ottla.cluster.ensemble import Ensemble, Member
 from ottla.cluster.schema import incarnation_of, registered_path
 from ottla.cluster.store import Put
 from ottla.model.errors import ErrorCode
@@ -263,10 +265,14 @@ def test_stopped_broker_is_unregistered_and_its_node_keeps_its_version_and_incar
     played(tmp_path, script)
 
 
-def quorum(topic: str) -> Any:
+def quorum(topic: str, ensemble: Ensemble | None = None) -> Any:
     partitions = [DescribeQuorumRequestPartitionData(partition_index=0)]
     request = DescribeQuorumRequest(topics=[DescribeQuorumRequestTopicData(topic_name=topic, partitions=partitions)])
-    return describe_quorum(make_services(make_view()), request, make_context(2))
+
+    async def read_ensemble() -> Ensemble | None:
+        return ensemble
+
+    return asyncio.run(describe_quorum(make_services(make_view(), ensemble=read_ensemble), request, make_context(2)))
 
 
 def test_quorum_is_the_controller_and_the_live_brokers() -> None:
@@ -277,6 +283,24 @@ def test_quorum_is_the_controller_and_the_live_brokers() -> None:
     assert {each.log_end_offset for each in row.current_voters} == {row.high_watermark}
     assert [(node.node_id, node.listeners[0].host) for node in answer.nodes] == [
         (0, "host-0"), (OWN_ID, "dialled"), (2, "host-2")
+    ]  # fmt: skip
+
+
+def test_quorum_is_the_ensemble_if_it_says_who_leads() -> None:
+    members = (
+        Member(1, "zk-1", 2181, (7 << 32) + 40, is_voter=True),
+        Member(2, "zk-2", 2181, (7 << 32) + 41, is_voter=True),
+        Member(3, "zk-3", 0, -1, is_voter=True),
+        Member(9, "zk-9", 2181, (7 << 32) + 39, is_voter=False),
+    )
+    answer = quorum("__cluster_metadata", Ensemble(2, members))
+    (row,) = answer.topics[0].partitions
+    assert (row.leader_id, row.leader_epoch, row.high_watermark) == (2, 7, (7 << 32) + 41)
+    voters = [(each.replica_id, each.log_end_offset) for each in row.current_voters]
+    assert voters == [(1, (7 << 32) + 40), (2, (7 << 32) + 41), (3, -1)]
+    assert [each.replica_id for each in row.observers] == [9]
+    assert [(node.node_id, node.listeners[0].host, node.listeners[0].port) for node in answer.nodes] == [
+        (1, "zk-1", 2181), (2, "zk-2", 2181), (9, "zk-9", 2181)
     ]  # fmt: skip
 
 

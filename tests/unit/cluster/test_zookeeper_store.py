@@ -17,6 +17,7 @@ from test_store_sessions import ESTABLISHED, SUSPENDED, Sessions, settle
 from zookeeper_fixtures import SESSION_S, ZooKeeper
 
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.ensemble import EnsembleReader
 from ottla.cluster.store import (
     Changed,
     Check,
@@ -34,6 +35,7 @@ from ottla.cluster.store import (
 from ottla.cluster.zookeeper import ZooKeeperStore
 from ottla.cluster.zookeeper_messages import parse_address
 from ottla.cluster.zookeeper_wire import MALFORMED_ANSWER, multi_request, read_request
+from ottla.net.network import SocketNetwork
 
 pytestmark = pytest.mark.foreign
 
@@ -116,6 +118,22 @@ def test_nodes_of_zookeeper_itself_are_hidden_without_a_chroot(zookeeper: ZooKee
         assert not [path for path in nodes if path.startswith("/zookeeper")]
         await store.close()
         await inside.close()
+
+    zookeeper.run(scenario())
+
+
+def test_ensemble_of_one_server_has_no_configured_members(zookeeper: ZooKeeper) -> None:
+    async def scenario() -> None:
+        store = await zookeeper.open()
+        assert store.servers == (zookeeper.address,)
+        assert await store.ensemble_config() == ""
+        reader = EnsembleReader(asyncio.get_running_loop(), SocketNetwork(), store.servers, store.ensemble_config)
+        ensemble = await reader.read()
+        assert ensemble is not None
+        assert (ensemble.leader_id, ensemble.epoch, len(ensemble.members)) == (0, 0, 1)
+        await store.close()
+        with pytest.raises(StoreError):
+            await store.ensemble_config()
 
     zookeeper.run(scenario())
 

@@ -12,6 +12,7 @@ from ottla.broker.services import RequestContext, Services
 from ottla.cluster import reassignment
 from ottla.cluster.decide import decide_and_write
 from ottla.cluster.election import Changes, count_changes
+from ottla.cluster.ensemble import Ensemble, Member
 from ottla.cluster.leadership import elect_preferred, elect_unclean, ops_elect, partition_of, replace_partition
 from ottla.cluster.schema import FEATURE_LEVELS, feature_json, registered_path, unregistered_json
 from ottla.cluster.store import Create, Op, Put
@@ -66,6 +67,7 @@ _PREFERRED, _UNCLEAN = 0, 1
 #: topics whose states are written in one multi
 _TOPICS_PER_MULTI = 50
 _METADATA_TOPIC = "__cluster_metadata"
+_ENSEMBLE_LISTENER = "ZOOKEEPER"
 _UPGRADE, _DOWNGRADES = 1, (2, 3)
 #: first version of UpdateFeatures without a result for each feature
 _NO_RESULTS_FROM = 2
@@ -265,13 +267,15 @@ async def unregister_broker(
     return UnregisterBrokerResponse(error_message=None)
 
 
-def describe_quorum(
+async def describe_quorum(
     services: Services, request: DescribeQuorumRequest, context: RequestContext
 ) -> DescribeQuorumResponse:
     """DescribeQuorum (55) v0-v2. v1 times. v2 nodes and messages.
 
-    There is no quorum of controllers, because ZooKeeper keeps the metadata. So that tools work, the controller is the
-    leader, its epoch the leader epoch, and the other live brokers, one of which may become controller, are voters too.
+    ZooKeeper keeps the metadata, so its ensemble is the quorum: its members are the voters, the epoch of its leader is
+    the leader epoch, and transaction ids are the offsets. Without an ensemble, or if it does not say who leads, the
+    controller is shown as the leader, its epoch as the leader epoch, and the live brokers as voters, so that tools
+    work.
     """
     topics = list(request.topics)
     if [topic.topic_name for topic in topics] != [_METADATA_TOPIC] or len(topics[0].partitions) != 1:
@@ -291,10 +295,14 @@ def describe_quorum(
             ],
             error_message=None,
         )  # fmt: skip
+    ensemble = await services.ensemble()
+    number = topics[0].partitions[0].partition_index
+    if ensemble is not None:
+        return _describe_ensemble(ensemble, number)
     nodes = Nodes(services, context)
     controller = services.view.controller
     partition = DescribeQuorumResponsePartitionData(
-        partition_index=topics[0].partitions[0].partition_index, error_message=None, leader_id=nodes.controller_id,
+        partition_index=number, error_message=None, leader_id=nodes.controller_id,
         leader_epoch=controller.epoch if controller is not None else 0, high_watermark=services.view.version,
         current_voters=[
             ReplicaState(replica_id=node, log_end_offset=services.view.version) for node in nodes.by_id
@@ -306,6 +314,30 @@ def describe_quorum(
         nodes=[
             Node(node_id=node.broker_id, listeners=[Listener(name=context.listener, host=node.host, port=node.port)])
             for node in nodes.by_id.values()
+        ],
+    )
+
+
+def _describe_ensemble(ensemble: Ensemble, number: int) -> DescribeQuorumResponse:
+    def state(member: Member) -> ReplicaState:
+        return ReplicaState(replica_id=member.server_id, log_end_offset=member.zxid)
+
+    partition = DescribeQuorumResponsePartitionData(
+        partition_index=number, error_message=None, leader_id=ensemble.leader_id, leader_epoch=ensemble.epoch,
+        high_watermark=ensemble.zxid,
+        current_voters=[state(member) for member in ensemble.members if member.is_voter],
+        observers=[state(member) for member in ensemble.members if not member.is_voter],
+    )  # fmt: skip
+    return DescribeQuorumResponse(
+        error_message=None,
+        topics=[DescribeQuorumResponseTopicData(topic_name=_METADATA_TOPIC, partitions=[partition])],
+        nodes=[
+            Node(
+                node_id=member.server_id,
+                listeners=[Listener(name=_ENSEMBLE_LISTENER, host=member.host, port=member.port)],
+            )
+            for member in ensemble.members
+            if member.port
         ],
     )
 
