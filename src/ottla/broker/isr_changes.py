@@ -53,11 +53,10 @@ class IsrChanges:
             self._full_check_due = now + lag_s * _FULL_CHECK_PART
         epochs = {broker.broker_id: broker.epoch for broker in self._services.view.brokers.values()}
         wanted: dict[Partition, tuple[int, ...]] = {}
-        for partition in replicas.replicated():
+        # Thousands of partitions are in sync for days: between full checks only the others cost time.
+        for partition in replicas.replicated() if is_full else replicas.unsettled():
             is_settled = partition.proposed_isr is None
-            if partition.role is not Role.LEADER or (
-                is_settled and not is_full and len(partition.isr) == len(partition.replicas)
-            ):
+            if partition.role is not Role.LEADER or (is_settled and not is_full and not _can_grow(partition, epochs)):
                 continue
             isr = wanted_isr(partition, epochs, lag_s, now)
             if not is_settled or set(isr) != set(partition.isr):
@@ -89,6 +88,7 @@ class IsrChanges:
         for partition, isr in wanted.items():
             # Until the outcome of all proposals is known, each of them may be the one that is stored.
             partition.proposed_isr = tuple(sorted({*(partition.proposed_isr or ()), *isr}))
+            services.replicas.note_isr(partition)
         not_written: list[Partition] = []
 
         def decide(view: ClusterView) -> tuple[Sequence[Op], None]:
@@ -124,7 +124,14 @@ class IsrChanges:
             return
         for partition in not_written:
             partition.proposed_isr = None
+            services.replicas.note_isr(partition)
             partition.update_high_watermark()
         for partition in wanted.keys() - set(not_written):
             self.shrinks += len(wanted[partition]) < sizes[partition]
             self.expands += len(wanted[partition]) > sizes[partition]
+
+
+def _can_grow(partition: Partition, broker_epochs: Mapping[int, int]) -> bool:
+    """Return whether a replica that is not in the ISR belongs to a registered broker."""
+    isr = partition.isr
+    return any(number in broker_epochs for number in partition.replicas if number not in isr)

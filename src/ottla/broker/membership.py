@@ -239,7 +239,7 @@ class Membership:
     def _sync_outsiders(self) -> None:
         """Sync the logs of replicas that are not in sync here: they join the ISR only with synced records."""
         replicas, own = self._services.replicas, self._services.broker_id
-        for partition in replicas.replicated():
+        for partition in replicas.unsettled():
             if partition.role is Role.FOLLOWER and own not in partition.isr:
                 replicas.sync_in_background(partition)
 
@@ -332,8 +332,10 @@ class Membership:
         Then nobody listens at its address, so its process has ended. Its session would end only seconds later.
         """
         while True:
+            opened_at = math.inf
             try:
                 connection = await self._clients.open(self._endpoint_of(broker))
+                opened_at = self._services.loop.time()
                 await connection.lost
             except Unreachable as error:
                 view = self._services.view
@@ -341,7 +343,9 @@ class Membership:
                 if error.refused and current is not None and current.epoch == broker.epoch and run is not None:
                     # Not in this task: the change that it makes ends this task.
                     self._tasks.start(self._declare_dead(broker.broker_id, run), "declare a broker dead")
-            await asyncio.sleep(_PROBE_S)
+            # A broker that closes each new connection is not asked in a loop.
+            if self._services.loop.time() - opened_at < _PROBE_S:
+                await asyncio.sleep(_PROBE_S)
 
     async def _declare_dead(self, broker_id: int, run: int) -> None:
         try:

@@ -35,8 +35,10 @@ log = logging.getLogger(__name__)
 
 #: topics whose states are written in one multi
 _TOPICS_PER_MULTI = 100
-#: how often the controller looks at the view although nothing changed, for decisions that depend on time
+#: how often the controller makes the decisions that depend on time
 _TICK_S = 1.0
+#: how often it looks at the view although nothing changed, which takes a microsecond per partition
+_LOOK_S = 10.0
 _RETRY_S = 0.2
 
 
@@ -84,6 +86,9 @@ class Controller:
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
         self._below_min = BelowMin()
+        #: whether the view has changed since all its changes were decided
+        self._is_changed = True
+        self._look_due = 0.0
         self._balance_s = balance_s
         self._balance_due = clock.monotonic() + balance_s
         self._imbalance_percentage = imbalance_percentage
@@ -99,6 +104,7 @@ class Controller:
 
     def wake(self) -> None:
         """The view has changed."""
+        self._is_changed = True
         self._wake.set()
 
     async def run(self) -> None:
@@ -109,6 +115,7 @@ class Controller:
                 await self._step()
             except (KafkaError, StoreError) as error:
                 log.warning("a decision of the controller must wait error=%s", error)
+                self._is_changed = True
                 await asyncio.sleep(_RETRY_S)
             await self._changed()
 
@@ -126,7 +133,8 @@ class Controller:
         if view.controller is None:
             await self._stand(view)
         elif self.is_active:
-            await self._decide()
+            if self._must_decide():
+                await self._decide()
         elif view.controller.broker_id == self._id and view.controller.epoch > self.epoch:
             # The answer of the multi was lost, or an earlier run of this broker was the controller: nobody else is it
             # while the node is there.
@@ -151,10 +159,17 @@ class Controller:
         self.epoch = epoch
         self._below_min = BelowMin()
         log.info("this broker is the controller epoch=%d", epoch)
-        self._wake.set()
+        self.wake()
+
+    def _must_decide(self) -> bool:
+        """Return whether the view has changed, or a decision may be due by time."""
+        now = self._clock.monotonic()
+        return self._is_changed or bool(self._below_min) or now >= min(self._balance_due, self._look_due)
 
     async def _decide(self) -> None:
         """Write all changes that the current view asks for, some topics at a time."""
+        self._is_changed = False
+        self._look_due = self._clock.monotonic() + _LOOK_S
         while True:
             changes = await decide_and_write(
                 self._store, self._view(), self._next_changes, turn=self._turn, repeated=True

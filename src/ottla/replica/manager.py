@@ -81,6 +81,8 @@ class ReplicaManager:
         self._by_log: dict[Log, Partition] = {}
         #: the partitions with more than one replica
         self._replicated: dict[Partition, None] = {}
+        #: those whose ISR lacks a replica, or is being changed by this leader
+        self._unsettled: dict[Partition, None] = {}
         #: increases with every change that invalidates the caches of connections
         self.generation = 0
         self._pending: dict[Log, None] = {}
@@ -143,6 +145,19 @@ class ReplicaManager:
             self._replicated[partition] = None
         else:
             self._replicated.pop(partition, None)
+        self.note_isr(partition)
+
+    def note_isr(self, partition: Partition) -> None:
+        """Note whether the ISR of a partition must be looked at; call this after a change of ``proposed_isr``."""
+        is_complete = len(partition.isr) == len(partition.replicas)
+        if partition in self._replicated and not (is_complete and partition.proposed_isr is None):
+            self._unsettled[partition] = None
+        else:
+            self._unsettled.pop(partition, None)
+
+    def unsettled(self) -> list[Partition]:
+        """Return the replicated partitions whose ISR lacks a replica, or is being changed by this leader."""
+        return list(self._unsettled)
 
     def replicated(self) -> list[Partition]:
         """Return the partitions with more than one replica."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
+import pytest
 from tests.unit.cluster.metadata_store_fixtures import Simulated
 from tests.unit.cluster.test_registration import LoopClock, opened, until
 
-from ottla.cluster.controller import ops_create_topic
+from ottla.cluster import election
+from ottla.cluster.controller import ops_create_topic, put_state
 from ottla.cluster.decide import established
 from ottla.cluster.election import Controller
 from ottla.cluster.schema import broker_json, broker_path, registered_json, registered_path
@@ -228,5 +231,31 @@ def test_broker_that_did_not_get_the_answer_to_its_election_is_the_controller() 
                 place.ensemble.lose_answer(f"broker-{member.number}", applied=True)
         await former.controller.resign()
         await until(lambda: bool({*active(members)} - {former.number}))
+
+    run(scenario)
+
+
+def test_controller_of_an_idle_cluster_looks_at_the_view_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    async def scenario(place: Simulated, members: list[Member]) -> None:
+        await members[0].create_topic(1, 2, 3)
+        await asyncio.sleep(5.0)
+        monkeypatch.setattr(election, "elect", lambda view, **_: looks.append(place.loop.time()) or [])
+        await asyncio.sleep(40.0)
+
+    run(scenario)
+    assert 3 <= len(looks) <= 5
+
+
+def test_leader_without_enough_replicas_is_replaced_although_the_view_does_not_change() -> None:
+    async def scenario(place: Simulated, members: list[Member]) -> None:
+        (first,) = active(members)
+        observer = members[first - 1]
+        await observer.create_topic(1, 2, 3)
+        topic = observer.view.topics["orders"]
+        alone = replace(topic.partitions[0], isr=(1,), elr=(2,), partition_epoch=1)
+        await observer.store.multi([put_state(observer.view, replace(topic, partitions=(alone,)))])
+        await until(lambda: observer.partition.leader == 2)
 
     run(scenario)

@@ -178,6 +178,27 @@ def test_batch_of_this_turn_is_refused_when_leadership_ends_before_it_is_written
     assert error.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_only_partitions_with_an_incomplete_or_changing_isr_are_unsettled(fixture: ManagerFixture) -> None:
+    manager = fixture.manager
+    fixture.add(1)
+    complete = PartitionView(leader=1, leader_epoch=0, replicas=(1, 2, 3), isr=(1, 2, 3))
+    partition = manager.add(spec(TopicPartition("orders", 0)), complete)
+    assert manager.unsettled() == []
+    manager.apply_state(partition, replace(complete, isr=(1, 2), partition_epoch=1))
+    assert manager.unsettled() == [partition]
+    manager.apply_state(partition, replace(complete, partition_epoch=2))
+    assert manager.unsettled() == []
+    partition.proposed_isr = (1, 2)
+    manager.note_isr(partition)
+    assert manager.unsettled() == [partition]
+    manager.apply_state(partition, replace(complete, partition_epoch=3))
+    assert manager.unsettled() == []
+    manager.apply_state(partition, replace(complete, isr=(1,), partition_epoch=4))
+    manager.remove(partition, "unique")
+    manager.note_isr(partition)
+    assert manager.unsettled() == []
+
+
 def test_write_with_followers_is_acknowledged_when_they_have_it(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     fixture.manager.apply_state(partition, replace(LED_BY_ANOTHER, leader=1, isr=(1, 2)))
