@@ -25,6 +25,11 @@ from ottla.testing import BrokerProcess
 from ottla.testing.raw import Closed, RawClient, batch_of, fetch_from, fetch_request, produce_request
 from ottla.wire import ZERO_UUID, Message, Struct
 from ottla.wire.messages import alter_configs, incremental_alter_configs
+from ottla.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -91,6 +96,7 @@ class Side:
         self.ids: dict[str, bytes] = {}
         with RawClient(address) as client:
             self.broker_id = int(client.ask(MetadataRequest(topics=[]), 12).controller_id)
+            self.log_dir = str(client.ask(DescribeLogDirsRequest(topics=[]), 4).results[0].log_dir)
             for name, partitions, config in (
                 ("one", 1, {}), ("three", 3, {}), ("empty", 1, {}), ("compacted", 1, {"cleanup.policy": "compact"}),
                 ("small", 1, {"max.message.bytes": "200"}),
@@ -382,10 +388,23 @@ def admin() -> Iterator[Case]:
     for wanted in ([("one", [0, 5])], [("nowhere", [0])], []):
         rows = [DescribableLogDirTopic(topic=name, partitions=numbers) for name, numbers in wanted]
         yield f"dirs {wanted}", lambda _, r=rows: DescribeLogDirsRequest(topics=r), (1, 4, 5)
+    for path in (None, "/nowhere", "relative", ""):
+        for topic, numbers in (("one", [0]), ("three", [0, 2, 3, -1]), ("nowhere", [0]), ("", [0]), ("one", [])):
+            yield (
+                f"move {topic} {numbers} to {path}",
+                lambda side, p=path, t=topic, n=numbers: move(side, p, t, n),
+                (1, 2),
+            )
 
 
 def create(*topics: CreatableTopic) -> Message:
     return CreateTopicsRequest(topics=topics, timeout=5000, validate_only=True)
+
+
+def move(side: Side, path: str | None, topic: str, numbers: list[int]) -> Message:
+    """Move partitions to a log directory, None for the one that the broker has."""
+    rows = [AlterReplicaLogDirTopic(name=topic, partitions=numbers)]
+    return AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path or side.log_dir, topics=rows)])
 
 
 def grow(side: Side, count: int, lists: list[list[int]] | None) -> Message:

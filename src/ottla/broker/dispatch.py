@@ -21,7 +21,7 @@ from inspect import isawaitable
 from struct import error as StructError
 from typing import Any, NamedTuple
 
-from ottla.broker.apis import cluster, configs, groups, metadata, offsets, topics, transactions
+from ottla.broker.apis import cluster, configs, groups, log_dirs, metadata, offsets, topics, transactions
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.services import RequestContext, Services
@@ -106,6 +106,7 @@ def served_apis() -> dict[int, ServedApi]:
         28: ServedApi(0, 5, transactions.txn_offset_commit),
         32: ServedApi(1, 4, configs.describe_configs, large_reply=True),
         33: ServedApi(0, 2, configs.alter_configs),
+        34: ServedApi(1, 2, log_dirs.alter_replica_log_dirs),
         35: ServedApi(1, 5, topics.describe_log_dirs, large_reply=True),
         37: ServedApi(0, 3, topics.create_partitions),
         42: ServedApi(0, 2, groups.delete_groups),

@@ -48,6 +48,8 @@ META = "meta.properties"
 LOCK = ".lock"
 #: more logs than this are flushed in threads at the stop
 _FLUSH_HERE_MAX = 16
+#: logs that do not exist yet and for which a directory was chosen; the first ones are forgotten when there are more
+_PREFERRED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,8 @@ class LogStore:
         self._paths = list(paths)
         self.dirs: list[LogDir] = []
         self.logs: dict[TopicPartition, Log] = {}
+        #: directories that were chosen for logs that do not exist yet
+        self._preferred: dict[TopicPartition, LogDir] = {}
         #: whether each directory is new or its last stop was clean
         self.was_clean = True
         #: called when a sealed segment could not be synced
@@ -286,14 +290,15 @@ class LogStore:
     # -- create and delete partitions -----------------------------------------------------------------------------
 
     def create(self, spec: PartitionSpec) -> Log:
-        """Create an empty log in the directory with the fewest logs and return it. Raise OSError if none is online.
+        """Create an empty log in its preferred directory, or in the one with the fewest logs, and return it.
 
-        No file is written before the first append.
+        Raise OSError if no directory is online. No file is written before the first append.
         """
         usable = [directory for directory in self.dirs if not directory.offline]
         if not usable:
             raise OSError("no log directory is online")
-        directory = min(usable, key=lambda d: len(d.logs))
+        preferred = self._preferred.pop(spec.name, None)
+        directory = preferred if preferred in usable else min(usable, key=lambda d: len(d.logs))
         folder = os.path.join(directory.path, str(spec.name))
         made = self._empty_log(folder, spec)
         made.make_folder = partial(self._make_folder, directory, spec)
@@ -345,6 +350,19 @@ class LogStore:
         target = os.path.join(directory.path, f"{name}.{unique}-delete")
         self._disk.rename(removed.directory, target)
         self._remove_folder(target)
+
+    def prefer(self, name: TopicPartition, directory: LogDir) -> None:
+        """Create the log of this partition in ``directory``, if it is created before the broker stops."""
+        if len(self._preferred) >= _PREFERRED_MAX:
+            del self._preferred[next(iter(self._preferred))]
+        self._preferred[name] = directory
+
+    def dir_at(self, path: str) -> LogDir | None:
+        """Return the log directory with this absolute path, None if there is none."""
+        return next((each for each in self.dirs if self.absolute_path(each) == path), None)
+
+    def absolute_path(self, directory: LogDir) -> str:
+        return os.path.abspath(directory.path)
 
     def dir_of(self, of: Log) -> LogDir:
         """Return the log directory that contains the log's folder."""

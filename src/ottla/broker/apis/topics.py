@@ -309,9 +309,11 @@ def describe_log_dirs(
     if request.topics is not None:
         asked = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
     results = []
-    for directory in services.replicas.store.dirs:
+    store = services.replicas.store
+    for directory in store.dirs:
+        path = store.absolute_path(directory)
         if directory.offline:
-            results.append(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path))
+            results.append(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path))
             continue
         topics: dict[str, list[DescribeLogDirsPartition]] = {}
         for name, log in directory.logs.items():
@@ -326,7 +328,7 @@ def describe_log_dirs(
         total, usable = services.replicas.disk_space(directory)
         results.append(
             DescribeLogDirsResult(
-                log_dir=directory.path,
+                log_dir=path,
                 topics=[DescribeLogDirsTopic(name=name, partitions=rows) for name, rows in topics.items()],
                 total_bytes=total,
                 usable_bytes=usable,

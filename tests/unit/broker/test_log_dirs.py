@@ -1,0 +1,83 @@
+"""AlterReplicaLogDirs on a broker with two log directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.broker.cluster_fixtures import make_view, partition, topic_changes
+from tests.unit.log.log_fixtures import batch
+from tests.unit.replica.test_replica_manager import ManagerFixture
+
+from ottla.broker.apis.log_dirs import alter_replica_log_dirs
+from ottla.broker.apis.topics import describe_log_dirs
+from ottla.model.errors import ErrorCode
+from ottla.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+
+
+class DirsFixture(ManagerFixture):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, directories=2)
+        view = make_view()
+        view.apply(topic_changes("orders", [partition(1, (1, 2))] * 4))
+        self.services: Any = SimpleNamespace(replicas=self.manager, view=view)
+        self.context: Any = SimpleNamespace(version=2)
+
+    def move(self, path: Path | str, *numbers: int, topic: str = "orders") -> list[int]:
+        rows = [AlterReplicaLogDirTopic(name=topic, partitions=numbers)]
+        request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=str(path), topics=rows)])
+        answer = alter_replica_log_dirs(self.services, request, self.context)
+        return [row.error_code for each in answer.results for row in each.partitions]
+
+    def described(self) -> dict[str, list[int]]:
+        """Return the partitions in each log directory."""
+        answer = describe_log_dirs(self.services, DescribeLogDirsRequest(topics=None), self.context)
+        return {
+            result.log_dir: sorted(row.partition_index for each in result.topics for row in each.partitions)
+            for result in answer.results
+        }
+
+
+@pytest.fixture
+def fixture(tmp_path: Path) -> DirsFixture:
+    return DirsFixture(tmp_path)
+
+
+def test_replica_that_does_not_exist_yet_is_created_in_the_chosen_directory(fixture: DirsFixture) -> None:
+    first, second = fixture.paths
+    assert fixture.move(second, 0, 1, 2) == [ErrorCode.REPLICA_NOT_AVAILABLE] * 3
+    assert fixture.move(first, 1) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    for number in range(3):
+        fixture.add(number)
+    assert fixture.described() == {str(first): [1], str(second): [0, 2]}
+    assert fixture.move(second, 0, 2) == [0, 0]
+
+
+def test_directory_that_has_failed_meanwhile_is_not_used(fixture: DirsFixture) -> None:
+    assert fixture.move(fixture.paths[1], 0) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    fixture.fixture.store.dirs[1].offline = True
+    fixture.add(0)
+    assert fixture.described()[str(fixture.paths[0])] == [0]
+    assert fixture.move(fixture.paths[1], 0) == [ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+def test_unknown_directories_and_partitions_are_rejected(fixture: DirsFixture) -> None:
+    first, second = fixture.paths
+    replica = fixture.add(0)
+    fixture.append(replica, batch())
+    fixture.manager.write_turn()
+    assert fixture.move(first / "other", 0) == [ErrorCode.LOG_DIR_NOT_FOUND]
+    assert fixture.move("data0", 0) == [ErrorCode.LOG_DIR_NOT_FOUND]
+    assert fixture.move(first, 0, 3, 4) == [0, ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert fixture.move(first, 0, topic="unknown") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert fixture.move(second, 0) == [ErrorCode.INVALID_REQUEST]
+    assert fixture.described() == {str(first): [0], str(second): []}
+    replica.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert fixture.move(first, 0) == [ErrorCode.KAFKA_STORAGE_ERROR]
