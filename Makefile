@@ -120,18 +120,18 @@ transactions: $(VENV)/.dev
 hostile: $(VENV)/.dev
 	OTTLA_HOSTILE=1 $(BIN)/pytest tests/hostile -s $(if $(ATTACKS),-k "$(ATTACKS)")
 
-# Exactly once through Spark, into a topic and a table, while drivers, executors and the broker are killed: KILLS=100
-# ROWS=1000000 SEED=1, all of them optional.
+# Exactly once through Spark, into a topic and a table, while drivers, executors and brokers are killed: KILLS=100
+# ROWS=1000000 SEED=1 BROKERS=3, all of them optional. BROKERS=3 runs ZooKeeper and a cluster.
 spark-kills: $(VENV)/.dev
-	$(BIN)/python tests/spark/cluster_kills.py --kills $(or $(KILLS),100) --rows $(or $(ROWS),1000000) \
-	  $(if $(SEED),--seed $(SEED))
+	$(BIN)/python tests/spark/kill_campaign.py --kills $(or $(KILLS),100) --rows $(or $(ROWS),1000000) \
+	  --brokers $(or $(BROKERS),1) $(if $(SEED),--seed $(SEED))
 
-# Exactly once through `ottla pipeline run` with the settings that ship, while drivers, executors, workers and the broker
-# are killed or frozen and the disk of the checkpoints loses its power (needs root): KILLS=150 ROWS=1000000 SEED=1, all of
-# them optional.
+# Exactly once through `ottla pipeline run` with the settings that ship, while drivers, executors, workers and brokers
+# are killed or frozen and the disk of the checkpoints loses its power (needs root): KILLS=150 ROWS=1000000 SEED=1
+# BROKERS=3, all of them optional. BROKERS=3 runs ZooKeeper and a cluster.
 pipeline-kills: $(VENV)/.dev
 	$(BIN)/python tests/spark/pipeline_campaign.py --kills $(or $(KILLS),150) --rows $(or $(ROWS),1000000) \
-	  $(if $(SEED),--seed $(SEED))
+	  --brokers $(or $(BROKERS),1) $(if $(SEED),--seed $(SEED))
 
 # The demonstration on a standalone cluster that loses a worker, compared with a run in one process: some minutes.
 spark-cluster: $(VENV)/.dev

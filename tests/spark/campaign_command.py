@@ -1,4 +1,4 @@
-"""The command line that the campaigns share: how many kills, how many rows, and the seed."""
+"""The command line that the campaigns share: how many kills, how many rows, how many brokers, and the seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Create(Protocol):
     """The class of a campaign."""
 
     def __call__(
-        self, kills: int, rows: int, seed: int, directory: Path, *, say: Callable[[str], None]
+        self, kills: int, rows: int, seed: int, directory: Path, *, say: Callable[[str], None], broker_count: int
     ) -> Campaign: ...
 
 
@@ -34,6 +34,7 @@ def run_campaign(description: str, prefix: str, kills: int, create: Create) -> N
     parser.add_argument("--kills", type=int, default=kills)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument("--brokers", type=int, default=1, help="3 runs ZooKeeper and a cluster of three brokers")
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix=prefix))
     where = f"--seed {given.seed}, in {directory}"
@@ -41,7 +42,8 @@ def run_campaign(description: str, prefix: str, kills: int, create: Create) -> N
     # The processes that a campaign has started end with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        _say(str(create(given.kills, given.rows, given.seed, directory, say=_say).run()))
+        campaign = create(given.kills, given.rows, given.seed, directory, say=_say, broker_count=given.brokers)
+        _say(str(campaign.run()))
     except BaseException:
         _say(f"failed: {where}")
         raise

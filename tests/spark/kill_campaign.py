@@ -1,6 +1,6 @@
-"""Exactly once through Spark under kill -9: drivers, executors and the broker die at points drawn from a seed.
+"""Exactly once through Spark under kill -9: drivers, executors and brokers die at points drawn from a seed.
 
-    python tests/spark/kill_campaign.py --kills 100 --rows 1000000 --seed 1
+    python tests/spark/kill_campaign.py --kills 100 --rows 1000000 --seed 1 --brokers 3
 
 A driver copies one topic to another and to a table (``kill_driver.py``). Its life is drawn (``kill_plan.py``): the
 broker, or an executor with its workers, is killed under it, or an executor is frozen until others have done its work
@@ -8,13 +8,15 @@ and woken, and it has to bear that; in the end it is killed itself
 with all that it has started, at any moment or at a step of a commit, half of the time together with the broker; or it
 is frozen, and comes back to life when its successor has committed. When all is over, readers that are not ours
 (``kill_judge.py``) must find every row once, and every offset of the input once, in the topic and in the table.
+
+With several brokers (``campaign_brokers.py``) a blow on a broker is one on the leader of the input or of the output, on
+a coordinator or on the controller. It is killed, and both queries must commit while it is down; or it is paused.
 """
 
 from __future__ import annotations
 
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,16 +26,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from campaign_brokers import Brokers, start_brokers
 from campaign_command import run_campaign
 from campaign_input import PARTITIONS, produce
 from driver_processes import DriverProcesses, wait_until
-from kill_driver import DIE, REACHED, TABLE, TOPIC, WAIT, checkpoint_of
+from kill_driver import DIE, GROUP, REACHED, TABLE, TOPIC, WAIT, checkpoint_of
 from kill_judge import assert_each_once, log_ends, rows_of_table, rows_of_topic
 from kill_plan import Blow, End, Life, Victim, draw_life
 from kill_processes import Executor, executors_of, kill_session, signal_session
 
 from ottla.client.cluster import Cluster
-from ottla.testing import BrokerProcess
 
 SINKS = (TOPIC, TABLE)
 
@@ -42,7 +44,10 @@ _CLUSTER = "local-cluster[2,1,1024]"
 _BATCHES_PER_KILL = 4
 _LAST_BATCHES = 2
 _FINISH_S_MAX = 600.0
-_PORTS = range(20_000, 32_000)
+_BROKER = {"log.dir.free.bytes.min": "0"}
+#: a broker of a cluster is paused instead of killed with this probability, for a time in this range
+_PAUSED = 0.25
+_PAUSED_S = (1.0, 15.0)
 
 
 @dataclass(slots=True)
@@ -54,6 +59,9 @@ class Figures:
     drivers: int = 0
     executors: int = 0
     brokers: int = 0
+    paused_brokers: int = 0
+    #: blows on brokers by the roles of the victims
+    roles: Counter[str] = field(default_factory=Counter)
     frozen: int = 0
     slept: int = 0
     #: drivers that ended by themselves: fenced, or out of executors
@@ -64,14 +72,16 @@ class Figures:
 
     @property
     def kills(self) -> int:
-        return self.drivers + self.executors + self.brokers
+        return self.drivers + self.executors + self.brokers + self.paused_brokers
 
     def __str__(self) -> str:
         batches = " and ".join(f"{count} to the {sink}" for sink, count in self.batches.items())
         places = ", ".join(f"{place} {count}" for place, count in sorted(self.places.items()))
+        roles = ", ".join(f"{role} {count}" for role, count in sorted(self.roles.items()))
         return (
-            f"{self.rows} rows in batches, {batches}; {self.kills} kills: {self.drivers} drivers, {self.executors} "
-            f"executors, {self.brokers} brokers; {self.frozen} drivers and {self.slept} executors frozen and woken, "
+            f"{self.rows} rows in batches, {batches}; {self.kills} blows: {self.drivers} drivers, {self.executors} "
+            f"executors, {self.brokers} brokers killed, {self.paused_brokers} brokers paused ({roles}); {self.frozen} "
+            f"drivers and {self.slept} executors frozen and woken, "
             f"{self.gave_up} drivers gave up by themselves; {sum(self.places.values())} blows at steps of commits "
             f"({places}); {self.seconds:.0f} s, --seed {self.seed}: every row once in topic and table"
         )
@@ -90,7 +100,10 @@ class Campaign:
     seed: int
     directory: Path
     say: Callable[[str], None] = lambda line: None
-    broker: BrokerProcess = field(init=False)
+    broker_count: int = 1
+    brokers: Brokers = field(init=False)
+    #: which blows on brokers of a cluster are pauses
+    pauses: random.Random = field(init=False)
     drivers: DriverProcesses = field(init=False)
     figures: Figures = field(init=False)
     #: the driver that lives now has lost executors
@@ -101,10 +114,13 @@ class Campaign:
         began = time.monotonic()
         self.figures = Figures(self.seed)
         self.drivers = DriverProcesses(self.directory)
-        settings = {"listeners": f"PLAINTEXT://127.0.0.1:{_free_port()}", "log.dir.free.bytes.min": "0"}
-        self.broker = BrokerProcess.start(self.directory / "data", settings)
+        self.pauses = random.Random(f"{self.seed} pauses")
+        self.brokers = start_brokers(
+            self.broker_count, self.directory, _BROKER, seed=self.seed, input_topic=_INPUT, output_topic=_OUTPUT,
+            group=GROUP, say=self.say,
+        )  # fmt: skip
         try:
-            with Cluster(self.broker.bootstrap) as cluster:
+            with Cluster(self.brokers.bootstrap) as cluster:
                 cluster.create_topic(_INPUT, PARTITIONS)
                 cluster.create_topic(_OUTPUT, PARTITIONS)
             for life in self._drawn_lives():
@@ -114,7 +130,8 @@ class Campaign:
             self._judge()
         finally:
             self.drivers.close()
-            self.broker.close()
+            self.brokers.close()
+        self.figures.roles = self.brokers.blows
         self.figures.seconds = time.monotonic() - began
         return self.figures
 
@@ -158,7 +175,7 @@ class Campaign:
             self._feed()
             self._sleep(driver, blow.delay_s)
         if blow.victim is Victim.BROKER:
-            self._kill_broker()
+            self._strike_broker(driver)
         else:
             self._wait_until(driver, lambda: bool(executors_of(driver)), "an executor runs")
             executors = executors_of(driver)
@@ -186,13 +203,35 @@ class Campaign:
         self._produce(PARTITIONS)
         self._await_commits(driver, before)
 
-    def _kill_broker(self) -> None:
-        assert "Traceback" not in self.broker.errors(), self.broker.errors()
-        self.broker.kill()
-        # A commit that was held goes on without a broker.
-        (self.directory / REACHED).unlink(missing_ok=True)
-        self.broker.launch()
+    def _strike_broker(self, driver: subprocess.Popen[bytes]) -> None:
+        """Kill a broker, or pause one of a cluster. Both queries must commit while a broker of a cluster is down."""
+        if self.brokers.work_without_one and self.pauses.random() < _PAUSED:
+            self.brokers.pause()
+            self._release_commit()
+            try:
+                self._sleep(driver, self.pauses.uniform(*_PAUSED_S))
+            finally:
+                self.brokers.resume()
+            self.figures.paused_brokers += 1
+            return
+        self.brokers.kill()
         self.figures.brokers += 1
+        self._release_commit()
+        try:
+            if self.brokers.work_without_one:
+                self._await_more(driver)
+        finally:
+            self.brokers.launch()
+
+    def _kill_broker(self) -> None:
+        """Kill a broker and start it again."""
+        self.brokers.kill()
+        self.figures.brokers += 1
+        self.brokers.launch()
+
+    def _release_commit(self) -> None:
+        """Let a commit that is held go on, without the broker."""
+        (self.directory / REACHED).unlink(missing_ok=True)
 
     def _end(self, driver: subprocess.Popen[bytes], life: Life) -> None:
         if life.end is End.FROZEN:
@@ -241,12 +280,13 @@ class Campaign:
         self.figures.batches = {sink: last + 1 for sink, last in zip(SINKS, self._last_commits(), strict=True)}
 
     def _judge(self) -> None:
-        ends = log_ends(self.broker.bootstrap, _INPUT)
+        ends = log_ends(self.brokers.bootstrap, _INPUT)
         where = f"--seed {self.seed}"
-        assert_each_once(rows_of_topic(self.broker.bootstrap, _OUTPUT), self.figures.rows, ends, f"{where}, topic")
+        assert_each_once(rows_of_topic(self.brokers.bootstrap, _OUTPUT), self.figures.rows, ends, f"{where}, topic")
         assert_each_once(rows_of_table(self._table), self.figures.rows, ends, f"{where}, table")
         staged = list(checkpoint_of(self.directory, TOPIC).glob("ottla-staging/*/*"))
         assert not staged, f"staged files were left: {staged}"
+        self.brokers.compare_replicas([_INPUT, _OUTPUT])
 
     # -- drivers ----------------------------------------------------------------------------------------------------
 
@@ -255,7 +295,7 @@ class Campaign:
     ) -> subprocess.Popen[bytes]:
         batch_rows = batch_rows or max(self._share // _BATCHES_PER_KILL, 10)
         command = [
-            sys.executable, str(Path(__file__).with_name("kill_driver.py")), "--bootstrap", self.broker.bootstrap,
+            sys.executable, str(Path(__file__).with_name("kill_driver.py")), "--bootstrap", self.brokers.bootstrap,
             "--input", _INPUT, "--output", _OUTPUT, "--table", str(self._table), "--directory", str(self.directory),
             "--batch-rows", str(batch_rows), "--master", _CLUSTER if cluster else "local[2]",
         ]  # fmt: skip
@@ -330,17 +370,8 @@ class Campaign:
         numbers = range(self.figures.rows, self.figures.rows + count)
         values = [b"row %d" % number for number in numbers]
         keys = [None if number % 10 == 0 else b"key %d" % (number % 1000) for number in numbers]
-        produce(self.broker.bootstrap, _INPUT, keys, values)
+        produce(self.brokers.bootstrap, _INPUT, keys, values)
         self.figures.rows += count
-
-
-def _free_port() -> int:
-    """No outgoing connection is ever given a port of this range, so none can take it while the broker is away."""
-    while True:
-        port = random.SystemRandom().choice(_PORTS)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def main() -> None:

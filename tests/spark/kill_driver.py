@@ -35,6 +35,8 @@ from ottla.spark.table_options import TableWriteOptions
 from ottla.spark.table_sink import TableStreamWriter
 from ottla.spark.write_options import WriteOptions
 
+#: the group under which the progress of the queries is published
+GROUP = "kill-driver"
 #: the two sinks: their names in orders and checkpoints
 TOPIC, TABLE = "topic", "table"
 DIE, WAIT, REACHED = "die", "wait", "reached"
@@ -161,6 +163,7 @@ class Copy:
             .option("kafka.bootstrap.servers", self.bootstrap)
             .option("subscribe", self.input)
             .option("startingOffsets", "earliest")
+            .option("kafka.group.id", GROUP)
             .option("maxOffsetsPerTrigger", self.batch_rows)
         )
         queries = []

@@ -1,12 +1,15 @@
 """Exactly once through a pipeline under kill -9, frozen processes and power failures, with the settings that ship.
 
-    python tests/spark/pipeline_campaign.py --kills 150 --rows 1000000 --seed 1
+    python tests/spark/pipeline_campaign.py --kills 150 --rows 1000000 --seed 1 --brokers 3
 
 ``ottla pipeline run`` runs the pipeline of ``pipeline_file.py`` in a process of its own. The life of each driver is
-drawn from the seed (``pipeline_plan.py``): the broker, Python workers or executors are killed or frozen during it, and
+drawn from the seed (``pipeline_plan.py``): brokers, Python workers or executors are killed or frozen during it, and
 the pipeline has to go on; then the driver is killed with all its processes, alone or together with a power failure of
 the disk that has the checkpoints, or it is frozen until a successor has committed, and woken. After the last life the
 pipeline runs once more to its end. Then ``pipeline_judge.py`` must find every event in exactly one place.
+
+With several brokers (``campaign_brokers.py``) a blow on a broker is one on the leader of the input or of the output, on
+a coordinator or on the controller, and the pipeline must make progress while a broker is down.
 """
 
 from __future__ import annotations
@@ -18,23 +21,25 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from campaign_brokers import Brokers, start_brokers
 from campaign_command import run_campaign
 from campaign_input import PARTITIONS, produce
 from checkpoint_disk import CheckpointDisk
 from driver_processes import DriverProcesses, wait_until
 from kill_judge import log_ends
 from kill_processes import executors_of, kill_session, signal_session, workers_of
-from pipeline_file import EVENTS, LATEST, PIPELINE, RESULT, TIER_OF, TIERS, event, tier_changes, write_pipeline
+from pipeline_file import EVENTS, LATEST, PIPELINE, RESULT, SCORED, TIER_OF, TIERS, event, tier_changes, write_pipeline
 from pipeline_judge import Outputs
 from pipeline_plan import Blow, End, Life, Victim, draw_life
 
 from ottla.client.cluster import Cluster
-from ottla.testing import BrokerProcess
+from ottla.pipeline.ownership import group_of
 
 _CLUSTER = "local-cluster[2,1,1024]"
 #: the shipped value: the kit for tests sets another
@@ -64,6 +69,8 @@ class Figures:
     frozen_drivers: int = 0
     frozen_executors: int = 0
     frozen_brokers: int = 0
+    #: blows on brokers by the roles of the victims
+    roles: Counter[str] = field(default_factory=Counter)
     result: int = 0
     rejected: int = 0
     late: int = 0
@@ -78,14 +85,15 @@ class Figures:
         return killed + self.frozen_drivers + self.frozen_executors + self.frozen_brokers
 
     def __str__(self) -> str:
+        roles = ", ".join(f"{role} {count}" for role, count in sorted(self.roles.items()))
         return (
             f"{self.rows} rows, {self.tier_changes} changes of tiers, {self.batches} batches of the result; "
             f"{self.kills} blows: {self.drivers} drivers killed, {self.power_cuts} of them with a power failure of the "
             f"checkpoints' disk, {self.workers} Python workers, {self.executors} executors and {self.brokers} brokers "
             f"killed, {self.frozen_drivers} drivers, {self.frozen_executors} executors and {self.frozen_brokers} "
-            f"brokers frozen and woken; {self.result} rows in table and topic, {self.rejected} in quarantine, "
-            f"{self.late} late, {self.undecodable} undecodable; {self.seconds:.0f} s, --seed {self.seed}: every row in "
-            "exactly one place"
+            f"brokers frozen and woken ({roles}); {self.result} rows in table and topic, {self.rejected} in "
+            f"quarantine, {self.late} late, {self.undecodable} undecodable; {self.seconds:.0f} s, --seed {self.seed}: "
+            "every row in exactly one place"
         )
 
 
@@ -102,7 +110,8 @@ class Campaign:
     #: processes the rows that are left, instead of a last driver
     finish: Callable[[Path], None] | None = None
     say: Callable[[str], None] = lambda line: None
-    broker: BrokerProcess = field(init=False)
+    broker_count: int = 1
+    brokers: Brokers = field(init=False)
     drivers: DriverProcesses = field(init=False)
     disk: CheckpointDisk = field(init=False)
     file: Path = field(init=False)
@@ -119,7 +128,10 @@ class Campaign:
         self.tiers = tier_changes(self.seed)
         self.drivers = DriverProcesses(self.directory)
         self.disk = CheckpointDisk(self.directory)
-        self.broker = BrokerProcess.start(self.directory / "data", _BROKER)
+        self.brokers = start_brokers(
+            self.broker_count, self.directory, _BROKER, seed=self.seed, input_topic=EVENTS, output_topic=SCORED,
+            group=group_of(PIPELINE), say=self.say,
+        )  # fmt: skip
         is_right = False
         try:
             if self.disk.missing:
@@ -133,8 +145,9 @@ class Campaign:
             is_right = True
         finally:
             self.drivers.close()
-            self.broker.close()
+            self.brokers.close()
             self.disk.close(keep=not is_right)
+        self.figures.roles = self.brokers.blows
         self.figures.seconds = time.monotonic() - began
         return self.figures
 
@@ -144,11 +157,11 @@ class Campaign:
             yield draw_life(rng)
 
     def _prepare(self) -> None:
-        with Cluster(self.broker.bootstrap) as cluster:
+        with Cluster(self.brokers.bootstrap) as cluster:
             for topic in (EVENTS, TIERS):
                 cluster.create_topic(topic, PARTITIONS)
         batch_rows = max(self._share // _BATCHES_PER_KILL, _ROWS_MIN)
-        self.file = write_pipeline(self.directory, self.broker.bootstrap, self.disk.checkpoints, batch_rows)
+        self.file = write_pipeline(self.directory, self.brokers.bootstrap, self.disk.checkpoints, batch_rows)
 
     # -- lives ------------------------------------------------------------------------------------------------------
 
@@ -192,15 +205,22 @@ class Campaign:
         self._await_progress(driver, self._versions())
 
     def _strike_broker(self, driver: subprocess.Popen[bytes], blow: Blow) -> None:
-        if not blow.frozen_s:
-            self._kill_broker()
+        """Kill a broker and start it again, or freeze it. The pipeline goes on while a broker of a cluster is down."""
+        if blow.frozen_s:
+            self.brokers.pause()
+            try:
+                self._sleep(driver, blow.frozen_s)
+            finally:
+                self.brokers.resume()
+            self.figures.frozen_brokers += 1
             return
-        os.kill(self.broker.pid, signal.SIGSTOP)
+        self.brokers.kill()
+        self.figures.brokers += 1
         try:
-            self._sleep(driver, blow.frozen_s)
+            if self.brokers.work_without_one:
+                self._await_progress(driver, self._versions())
         finally:
-            os.kill(self.broker.pid, signal.SIGCONT)
-        self.figures.frozen_brokers += 1
+            self.brokers.launch()
 
     def _strike_executor(self, driver: subprocess.Popen[bytes], blow: Blow) -> None:
         self._wait_until(driver, lambda: bool(executors_of(driver)), "an executor runs")
@@ -218,10 +238,10 @@ class Campaign:
         self.figures.frozen_executors += 1
 
     def _kill_broker(self) -> None:
-        assert "Traceback" not in self.broker.errors(), self.broker.errors()
-        self.broker.kill()
-        self.broker.launch()
+        """Kill a broker and start it again."""
+        self.brokers.kill()
         self.figures.brokers += 1
+        self.brokers.launch()
 
     def _replace_frozen(self, driver: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
         """Freeze the driver, start a successor, wake the driver when the successor has committed.
@@ -259,13 +279,14 @@ class Campaign:
 
     def _judge(self) -> None:
         figures = self.figures
-        assert sum(log_ends(self.broker.bootstrap, EVENTS).values()) == figures.rows
-        outputs = Outputs.read(self._storage, self.broker.bootstrap)
+        assert sum(log_ends(self.brokers.bootstrap, EVENTS).values()) == figures.rows
+        outputs = Outputs.read(self._storage, self.brokers.bootstrap)
         problems = outputs.problems(figures.rows)
         assert not problems, "\n".join((f"--seed {self.seed}:", *problems))
         figures.result, figures.rejected = len(outputs.result), len(outputs.rejected)
         figures.late, figures.undecodable = len(outputs.late), len(outputs.undecodable)
         figures.batches = self._versions()[0] + 1
+        self.brokers.compare_replicas([EVENTS, TIERS, SCORED])
 
     # -- drivers ----------------------------------------------------------------------------------------------------
 
@@ -337,9 +358,9 @@ class Campaign:
     def _produce(self, count: int) -> None:
         """Produce events, and change the tiers of some accounts."""
         changed = next(self.tiers)
-        produce(self.broker.bootstrap, TIERS, [None] * len(changed), changed)
+        produce(self.brokers.bootstrap, TIERS, [None] * len(changed), changed)
         numbers = range(self.figures.rows, self.figures.rows + count)
-        produce(self.broker.bootstrap, EVENTS, [None] * count, [event(number) for number in numbers])
+        produce(self.brokers.bootstrap, EVENTS, [None] * count, [event(number) for number in numbers])
         self.figures.rows += count
         self.figures.tier_changes += 1
         self.produced_s = time.monotonic()
