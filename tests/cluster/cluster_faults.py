@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,10 +189,10 @@ def kill_two(run: Run) -> None:
 
 
 def _launch_all(run: Run, numbers: list[int], since: float) -> None:
-    """Start brokers that have ended, and wait for acknowledgements."""
+    """Start brokers that have ended, all at the same time, and wait for acknowledgements."""
     started = time.monotonic()
-    for number in numbers:
-        run.brokers[number].launch()
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        list(pool.map(lambda number: run.brokers[number].launch(), numbers))
     ready = time.monotonic()
     run.loaded.load.wait_acknowledged(ready)
     took = time.monotonic() - started
@@ -386,6 +387,7 @@ def run_case(case: Case, clients: list[str], seconds: float, seed: int) -> list[
                 run.problems.append(f"{error!r}; the brokers logged: {_last_lines(run)}")
             finally:
                 watcher.stop()
+                loaded.load.kill()
     for line in run.results:
         print(f"  {line}", flush=True)
     return run.problems

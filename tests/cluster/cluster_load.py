@@ -146,6 +146,11 @@ class ClientProcess:
         self._stderr.close()
         return problem
 
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self.join()
+
     def _errors(self) -> str:
         self._stderr.seek(0)
         return self._stderr.read()[-2000:]
@@ -227,6 +232,12 @@ class Load:
             except TimeoutError as error:
                 self._problems.append(f"{error}: {self._group_offsets()}")
         self._stop(self._readers)
+
+    def kill(self) -> None:
+        """End all clients that still run, after a failure."""
+        for client in [*self._producers, *self._readers]:
+            client.kill()
+        self._producers, self._readers = [], []
 
     def _stop(self, clients: list[ClientProcess]) -> None:
         self._problems += filter(None, [client.stop() for client in clients])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cluster_campaign import PausedBrokerProbe
+from cluster_load import check_replicas
 from cluster_store import StateWatcher, check_refilled_before_it_leads, expire_session, session_of
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -83,6 +84,19 @@ class Load:
         consumer.close()
         assert {place: found[place] for place in self.acknowledged} == self.acknowledged
         assert len(set(found.values())) == len(found), "a record is there twice"
+        self._check_replicas()
+
+    def _check_replicas(self) -> None:
+        """All replicas, which must be in sync, have the same bytes up to the last acknowledged record."""
+        ends: dict[int, int] = {}
+        for number, offset in self.acknowledged:
+            ends[number] = max(ends.get(number, 0), offset + 1)
+        directories = {number: Path(broker.data) for number, broker in self._cluster.brokers.items()}
+        # A follower writes what it has fetched a moment after it is in sync.
+        wait_until(
+            lambda: check_replicas(directories, self.topic, ends) == [],
+            lambda: check_replicas(directories, self.topic, ends),
+        )
 
 
 @pytest.fixture

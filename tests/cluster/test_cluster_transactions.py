@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from cluster_load import check_replicas
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -32,6 +34,7 @@ class Ledger:
         admin = AdminClient(settings)
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(_DEADLINE_S)
         self._settings = settings
+        self._directories = {number: Path(broker.data) for number, broker in cluster.brokers.items()}
         self._consumer = Consumer({**settings, "group.id": GROUP})
         self._producer = Producer({**settings, "transactional.id": ID})
         self._producer.init_transactions(_DEADLINE_S)
@@ -71,7 +74,10 @@ class Ledger:
         return int(self.committed[-1].partition(b"-")[0])
 
     def check(self) -> None:
-        """A reader of committed records finds each record of the committed transactions once, and no other."""
+        """A reader of committed records finds each record of the committed transactions once, and no other.
+
+        All replicas have the same bytes.
+        """
         consumer = Consumer({**self._settings, "group.id": "check", "isolation.level": "read_committed"})
         consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
         found: list[bytes] = []
@@ -80,7 +86,12 @@ class Ledger:
             assert time.monotonic() < deadline, f"{len(self.committed) - len(found)} records are missing"
             found += [message.value() or b"" for message in consumer.consume(1000, 0.2) if message.error() is None]
         assert sorted(found) == sorted(self.committed)
+        ends = {n: consumer.get_watermark_offsets(TopicPartition(TOPIC, n), _DEADLINE_S)[1] for n in range(PARTITIONS)}
         consumer.close()
+        # The broker that was started again is refilled meanwhile.
+        while problems := check_replicas(self._directories, TOPIC, ends):
+            assert time.monotonic() < deadline, problems
+            time.sleep(0.1)
         (offset,) = self._consumer.committed([TopicPartition(TOPIC, 0)], _DEADLINE_S)
         assert offset.offset == self.last_committed
 
