@@ -45,6 +45,9 @@ class Reader(Client):
         self._epochs: dict[Place, int] = {}
         #: the leader epoch of each partition as this reader knows it; empty if it has to be learned
         self._leader_epochs: dict[Place, int] = {}
+        #: the rack of this reader, and the follower that the leader has told it to read from (KIP-392)
+        self.rack = ""
+        self._closest: dict[Place, int] = {}
 
     async def run(self) -> None:
         for place in self.world.places:
@@ -58,17 +61,24 @@ class Reader(Client):
             await self.pause(0.02)
 
     async def read_once(self, *, max_wait_ms: int) -> bool:
-        """Fetch from each leader once and note the records.
+        """Fetch from each leader, or from the replica in the reader's rack, once and note the records.
 
         Return whether every partition was read to its last stable offset.
         """
         if len(self._leader_epochs) < len(self._positions):
             await self._validate()
         is_complete = True
-        for broker, places in (await self._by_leader(list(self._positions))).items():
+        by_broker = await self._by_leader([place for place in self._positions if place not in self._closest])
+        for place, broker in self._closest.items():
+            by_broker.setdefault(broker, []).append(place)
+        for broker, places in by_broker.items():
             if not self._leader_epochs:
                 return False  # a fetch without the leader epoch would not notice that the log was truncated
-            is_complete &= await self._read_from(broker, places, max_wait_ms)
+            try:
+                is_complete &= await self._read_from(broker, places, max_wait_ms)
+            except Lost:
+                self._closest.clear()
+                raise
         return is_complete
 
     async def _by_leader(self, places: list[Place]) -> dict[int, list[Place]]:
@@ -88,7 +98,7 @@ class Reader(Client):
                     current_leader_epoch=self._leader_epochs[place],
                 )
             )  # fmt: skip
-        request = fetch_request(topics, max_wait=max_wait_ms, isolation_level=READ_COMMITTED)
+        request = fetch_request(topics, max_wait=max_wait_ms, isolation_level=READ_COMMITTED, rack_id=self.rack)
         replication = self.world.replication
         epochs = dict(self._leader_epochs)
         told = {place: replication.told_before(place) for place in places} if replication is not None else {}
@@ -97,6 +107,16 @@ class Reader(Client):
         for topic in reply.responses:
             for row in topic.partitions:
                 place = Place(topic.topic, row.partition_index)
+                is_leader = place not in self._closest
+                if row.error_code and not is_leader:
+                    del self._closest[place]
+                    self.world.trace(f"{self.name} returns to the leader of {place} after error {row.error_code}")
+                    if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                        is_complete = False
+                        continue
+                if row.preferred_read_replica >= 0:
+                    self._closest[place] = row.preferred_read_replica
+                    is_complete = False
                 if row.error_code in _VALIDATE_AFTER:
                     self._leader_epochs.clear()
                 if row.error_code in NOT_LEADER:
@@ -104,7 +124,7 @@ class Reader(Client):
                 if row.error_code:
                     is_complete = False
                     continue
-                if replication is not None and row.high_watermark >= 0:
+                if replication is not None and row.high_watermark >= 0 and is_leader:
                     replication.told(place, epochs[place], row.high_watermark, told[place])
                 self._take(place, row)
                 # A leader that has not committed in its own epoch names no offsets.
@@ -148,6 +168,24 @@ class Reader(Client):
             self.world.trace(f"{self.name} goes back in {place} from {self._positions[place]} to {end_offset}")
             self._positions[place] = end_offset
             self.world.history.assigned(self.name, place, end_offset)
+
+
+class RackReader(Reader):
+    """Reads from the replica in its rack, which is that of one broker, and asks the leader again now and then."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.rack = f"rack-{self.rng.choice(list(world.hosts))}"
+        #: records that were read from followers
+        self.from_followers = 0
+
+    def _take(self, place: Place, row: Any) -> None:
+        before = self._positions[place]
+        super()._take(place, row)
+        if place in self._closest:
+            self.from_followers += self._positions[place] - before
+            if self.rng.random() < 0.05:
+                del self._closest[place]
 
 
 class FinalReader(Reader):

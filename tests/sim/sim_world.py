@@ -20,7 +20,7 @@ from sim_invariants import Invariants, batches_of
 from sim_loop import START_S, ContextLoop, Stuck, VirtualLoop
 from sim_network import SimulatedNetwork
 from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
-from sim_readers import FinalReader, Reader
+from sim_readers import FinalReader, RackReader, Reader
 from sim_replication import IN_SYNC_WITHIN_S, ReplicationInvariants
 
 from ottla.broker import coordination
@@ -93,7 +93,10 @@ class Report:
 class World:
     """Everything of one run."""
 
-    def __init__(self, seed: int, *, brokers: int = 1, on_line: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, *, brokers: int = 1, racks: bool = False, on_line: Callable[[str], None] | None = None
+    ) -> None:
+        """With ``racks`` each broker is in a rack of its own, and there are readers in these racks (KIP-392)."""
         self.seed = seed
         self._on_line = on_line
         self._hash = hashlib.sha256()
@@ -108,12 +111,14 @@ class World:
         self.hosts = {
             number: BrokerHost(
                 number, loop=self.loop, network=self.network, ensemble=self.ensemble, trace=self.trace,
-                rng=Random(f"{seed}/broker-{number}"), settings=CLUSTER_SETTINGS if brokers > 1 else {},
+                rng=Random(f"{seed}/broker-{number}"), settings=_settings(number, brokers, racks=racks),
             )
             for number in range(1, brokers + 1)
         }  # fmt: skip
         #: whether there is more than one broker
         self.is_cluster = brokers > 1
+        #: readers of the closest replica
+        self.rack_readers = [RackReader(self, f"rack-reader-{n}") for n in range(2 if racks else 0)]
         self.replication_factor = min(brokers, 3)
         self.min_in_sync = 2 if self.replication_factor == 3 else 1
         self.history = VirtualRecorder()
@@ -310,8 +315,17 @@ class World:
         if rng.random() < 0.5:
             clients += [GroupMember(self, f"member-{n}", "members") for n in range(rng.randint(1, 3))]
             clients += [OffsetMonitor(self, "monitor", "members")]
+        clients += self.rack_readers
         clients += [Administrator(self, f"administrator-{n}") for n in range(rng.choice((0, 0, 1)))]
         return clients
+
+
+def _settings(number: int, brokers: int, *, racks: bool) -> dict[str, str]:
+    """Return the settings of a broker."""
+    if brokers == 1:
+        return {}
+    rack = {"broker.rack": f"rack-{number}", "replica.selector.class": "rack-aware"} if racks else {}
+    return {**CLUSTER_SETTINGS, **rack}
 
 
 def _offsets_in(log: Any) -> set[int]:

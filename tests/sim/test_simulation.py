@@ -42,6 +42,12 @@ def test_run_of_a_cluster_keeps_every_promise(seed: int) -> None:
     assert run_seed(seed, brokers=3).violations == {}
 
 
+def test_consumers_of_the_closest_replica_read_committed_records_only() -> None:
+    world = World(3, brokers=3, racks=True)
+    assert world.run().violations == {}
+    assert sum(reader.from_followers for reader in world.rack_readers) > 0
+
+
 def test_log_that_is_truncated_keeps_what_it_counted_as_synced() -> None:
     for seed in range(1, 101):
         assert LogWorld(seed).run() == {}, seed

@@ -200,7 +200,7 @@ class Partition:
         self.proposed_isr: tuple[int, ...] | None = None
         #: whether this broker cannot reach the metadata store: then acks=1 waits for the in-sync replicas
         self.is_lease_over = False
-        #: the log end offset when this broker became the leader in this epoch
+        #: the log end offset when this broker got its role in this epoch; what a follower truncates is not included
         self.epoch_start_offset = 0
         #: the last one that this follower was told by its leader
         self.leader_high_watermark = 0
@@ -263,7 +263,7 @@ class Partition:
 
     def _become_follower(self) -> None:
         self.followers = {}
-        self.epoch_start_offset = self.leader_high_watermark = 0
+        self.epoch_start_offset, self.leader_high_watermark = self.log.log_end_offset, 0
         self._set_writable()
         self.leave(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -507,6 +507,7 @@ class Partition:
         That happens after an unclean election, or if a replica lost records that it had acknowledged.
         """
         log = self.log
+        self.epoch_start_offset = min(self.epoch_start_offset, log.log_end_offset)
         offset = max(min(self.high_watermark, log.written_end_offset), log.log_start_offset)
         if offset != self.high_watermark:
             self.high_watermark = offset

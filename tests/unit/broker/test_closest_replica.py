@@ -201,6 +201,22 @@ def test_read_committed_consumer_reads_to_the_last_stable_offset_of_the_follower
     assert (waiting.offsets, waiting.aborted) == ([0, 1], [(7, 0)])
 
 
+def test_read_committed_consumer_waits_for_markers_that_a_restarted_follower_has_forgotten(
+    fixture: RackFixture,
+) -> None:
+    """After a restart the log takes a transaction for ended whose marker is above the high watermark."""
+    fixture.follow()
+    fixture.copy(txn_batch(pid=7, sequence=0), high_watermark=1)
+    fixture.copy(marker_batch(7, 0, commit=True, coordinator_epoch=0, timestamp=NOW), high_watermark=1)
+    fixture.partition.log.ended.clear()
+    fixture.follow(epoch=EPOCH + 2)
+    waiting = fixture.ask(0, rack_id="a", isolation=READ_COMMITTED, max_wait=500)
+    assert not waiting.is_there
+    assert fixture.read("a").offsets == [0]
+    fixture.partition.follow_high_watermark(2)
+    assert waiting.offsets == [0, 1]
+
+
 def test_start_of_an_earlier_leadership_does_not_matter_to_a_follower(fixture: RackFixture) -> None:
     """The offset at which an earlier leadership began says nothing about a follower."""
     fixture.commit()
