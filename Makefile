@@ -11,7 +11,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench properties sim sim-planted cluster-kills cluster-faults partitions crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -100,6 +100,11 @@ cluster-faults: $(VENV)/.dev
 # CASE=P7 all one-way cuts.
 partitions: $(VENV)/.dev nftables
 	$(BIN)/python tests/cluster/network_partitions.py $(if $(CASE),--case $(CASE))
+
+# Clients of others (confluent-kafka, kafka-python, aiokafka, sarama, franz-go, kafkajs, Java) while the leader and the coordinator of their
+# group are killed: SECONDS=30 CLIENT=sarama, both optional.
+client-failover: $(VENV)/.dev
+	PYTHONPATH=tests/compat:. $(BIN)/python tests/compat/client_failover.py --seconds $(or $(SECONDS),30) $(if $(CLIENT),--client $(CLIENT))
 
 # Crash campaigns with many more kills than in `make test`.
 crash: $(VENV)/.dev

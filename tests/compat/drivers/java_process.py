@@ -36,14 +36,18 @@ def _command(name: str) -> str | None:
     return shutil.which(name)
 
 
+def command() -> list[str]:
+    """Return the command that runs a class of Apache Kafka; the class and its arguments follow."""
+    java = _command("java")
+    assert java is not None
+    return [java, *_JVM, "-cp", str(kafka_server.JARS / "*")]
+
+
 class JavaProcess:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        java = _command("java")
-        assert java is not None
-        self._java = [java, *_JVM, "-cp", str(kafka_server.JARS / "*")]
         self._process = subprocess.Popen(
-            [*self._java, str(_SOURCE)],
+            [*command(), str(_SOURCE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -55,11 +59,11 @@ class JavaProcess:
 
         The first word of the arguments is a command if it does not begin with a dash.
         """
-        command = list(arguments[:1]) if arguments and not arguments[0].startswith("-") else []
-        # Some tools take the address before the command, others after it.
+        verb = list(arguments[:1]) if arguments and not arguments[0].startswith("-") else []
+        # One tool takes the address after the command, the others before it.
         address = ["--bootstrap-server", self._bootstrap]
-        words = [*command, *address] if tool == CLUSTER else [*address, *command]
-        call = [tool, *words, *arguments[len(command) :]]
+        words = [*verb, *address] if tool == CLUSTER else [*address, *verb]
+        call = [tool, *words, *arguments[len(verb) :]]
         assert not any("\t" in word or "\n" in word for word in call)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\t".join(call) + "\n")
@@ -74,7 +78,7 @@ class JavaProcess:
     def start(self, tool: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a tool that does not end by itself, in a JVM of its own."""
         return subprocess.Popen(
-            [*self._java, tool, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*command(), tool, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     def _errors(self) -> str:

@@ -8,6 +8,7 @@
 //	franz transaction BOOTSTRAP FROM_TOPIC TO_TOPIC NAME                                       one JSON object
 //	franz abort-empty BOOTSTRAP TOPIC NAME TIMES                                               one JSON object
 //	franz cluster BOOTSTRAP OPERATION ARGUMENTS                                                JSON
+//	franz failover BOOTSTRAP TOPIC GROUP                                                       lines, see failover.go
 //
 // Keys, values and header values are base64 or null, as encoding/json writes a []byte.
 package main
@@ -62,6 +63,8 @@ func main() {
 		err = abortEmpty(ctx, arguments)
 	case "cluster":
 		err = cluster(ctx, arguments)
+	case "failover":
+		err = failover(arguments)
 	default:
 		err = fmt.Errorf("unknown command %q", command)
 	}

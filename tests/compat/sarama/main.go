@@ -2,6 +2,7 @@
 //
 //	sarama BOOTSTRAP TOPIC GROUP COUNT        a line for each record: partition, offset, value
 //	sarama cluster BOOTSTRAP OPERATION ...    an operation of its ClusterAdmin; the result as JSON (cluster.go)
+//	sarama failover BOOTSTRAP TOPIC GROUP     a producer and a member while brokers are killed (failover.go)
 package main
 
 import (
@@ -38,8 +39,9 @@ func (h handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 }
 
 func main() {
-	if os.Args[1] == "cluster" {
-		if err := cluster(os.Args[2:]); err != nil {
+	if os.Args[1] == "cluster" || os.Args[1] == "failover" {
+		command := map[string]func([]string) error{"cluster": cluster, "failover": failover}[os.Args[1]]
+		if err := command(os.Args[2:]); err != nil {
 			fail(err)
 		}
 		return
