@@ -338,6 +338,8 @@ class _ReplyCache:
         return self._services.view.version, self._services.replicas.generation
 
     def get(self, version: int, body: bytes, connection: Connection) -> bytes | None:
+        if self._services.is_cut_off:
+            return None  # the handler closes each connection
         if self._stamp != self.stamp():
             self._replies.clear()
             self._stamp = self.stamp()

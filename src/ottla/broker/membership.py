@@ -298,11 +298,13 @@ class Membership:
             for partition in suspended:
                 self._services.replicas.suspend(partition)
             if suspended:
+                self._services.is_cut_off = True
                 self._roles_changed()
 
     def _lead_again(self) -> None:
         """Give the partitions that were suspended the roles that the view says."""
         services = self._services
+        services.is_cut_off = False
         for partition in services.replicas.replicated():
             topic = services.view.topics.get(partition.name.topic)
             if topic is not None and topic.topic_id == partition.topic_id:

@@ -38,6 +38,15 @@ class PartitionNodes(NamedTuple):
     offline_replicas: tuple[int, ...]
 
 
+def send_away_if_cut_off(services: Services, context: RequestContext) -> None:
+    """Close the connection after the reply if this broker is cut off from the others, which may have elected leaders.
+
+    A client that is connected to this broker alone would ask it again and again for leaders that it does not know.
+    """
+    if services.is_cut_off:
+        context.connection.close()
+
+
 class Nodes:
     """The live brokers that have the listener of one client.
 

@@ -80,6 +80,8 @@ class Services:
     markers: MarkerWriter = field(init=False)
     checks: TransactionChecks = field(init=False)
     producer_ids: ProducerIds = field(init=False)
+    #: this broker reaches neither the metadata store nor in-sync replicas, and has stopped leading partitions
+    is_cut_off: bool = False
     #: advertised address by listener name; a listener without one advertises the address that the client dialled
     advertised: dict[str, Endpoint] = field(default_factory=dict)
     resolved: ResolvedSettings = field(default_factory=ResolvedSettings)

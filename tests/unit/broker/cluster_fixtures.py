@@ -81,7 +81,7 @@ def make_services(view: ClusterView, **fields: Any) -> Any:
     services: Any = SimpleNamespace(
         broker_id=OWN_ID, cluster_id="cluster", view=view, settings=settings, started_settings=settings,
         replicas=SimpleNamespace(topics={}, find=lambda topic, number: None), advertised={},
-        **fields,
+        is_cut_off=False, **fields,
     )  # fmt: skip
     services.endpoint_for = lambda context: Services.endpoint_for(services, context)
     return services
@@ -89,5 +89,6 @@ def make_services(view: ClusterView, **fields: Any) -> Any:
 
 def make_context(version: int, *, listener: str = "PLAINTEXT") -> Any:
     """Return the context of a request from a client that dialled ``dialled:LISTENERS[listener]``."""
-    connection = SimpleNamespace(local_address=("dialled", LISTENERS.get(listener, 1)))
+    connection = SimpleNamespace(local_address=("dialled", LISTENERS.get(listener, 1)), is_closed=False)
+    connection.close = lambda: setattr(connection, "is_closed", True)
     return SimpleNamespace(version=version, listener=listener, connection=connection)

@@ -164,6 +164,22 @@ def test_coordinator_that_was_suspended_is_not_available() -> None:
     assert answer.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_broker_that_is_cut_off_sends_clients_away(is_cut_off: bool) -> None:
+    """A client that is connected to this broker alone must ask another one, which knows the new leaders."""
+    view = with_topic(make_view(), partition(OWN_ID, [OWN_ID, 0]), name="__consumer_offsets")
+    services = make_services(view, groups=SimpleNamespace(partition_for=lambda name: 0))
+    services.is_cut_off = is_cut_off
+    for handler, request in (
+        (metadata, MetadataRequest(topics=None)),
+        (describe_cluster, DescribeClusterRequest()),
+        (find_coordinator, FindCoordinatorRequest(coordinator_keys=["g"])),
+    ):
+        context = make_context(4)
+        handler(services, request, context)  # type: ignore[operator]
+        assert context.connection.is_closed is is_cut_off, handler.__name__
+
+
 def test_described_partitions_have_eligible_leader_replicas() -> None:
     view = with_topic(make_view((0, 1)), partition(0, [0, 1, 2], [0], elr=(1, 2)), partition(2, [2, 0], [2]))
     request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")], response_partition_limit=10)

@@ -85,15 +85,16 @@ class Desk:
 
     def __init__(self, handler: Callable[..., Any]) -> None:
         self.deferred = Jobs()
-        services: Any = SimpleNamespace(
-            view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0), deferred=self.deferred
-        )
+        self.services: Any = SimpleNamespace(
+            view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0), deferred=self.deferred,
+            is_cut_off=False,
+        )  # fmt: skip
         self.waiting_fetches: dict[Any, Any] = {}
         data_api: Any = SimpleNamespace(handle=self._data, waiting=self.waiting_fetches)
         self.apis = apis = {DESCRIBE_CLUSTER: ServedApi(0, 2, handler), 18: ServedApi(0, 4)}
         self.data_frames: list[tuple[int, int]] = []
         self.connection: Any = Connection()
-        self.dispatcher = Dispatcher(services, "PLAINTEXT", apis, data_api, data_api)
+        self.dispatcher = Dispatcher(self.services, "PLAINTEXT", apis, data_api, data_api)
 
     def _data(
         self, connection: Any, buffer: Any, view: Any, start: int, end: int, version: int, correlation: int
@@ -317,3 +318,23 @@ def test_api_versions_of_an_unknown_version_are_answered_without_reading_the_bod
     assert found.error_code == 35
     assert [(row.api_key, row.min_version, row.max_version) for row in found.api_keys] == [(18, 0, 4)]
     assert desk.connection.ended == ""
+
+
+def test_reply_is_cached_unless_the_broker_is_cut_off() -> None:
+    """A broker that is cut off closes the connection of each client that asks, which the cache cannot."""
+    asked: list[Any] = []
+
+    def handler(services: Any, request: Any, context: Any) -> DescribeClusterResponse:
+        asked.append(request)
+        return DescribeClusterResponse()
+
+    desk = Desk(handler)
+    desk.apis[DESCRIBE_CLUSTER] = ServedApi(0, 2, handler, cached=True)
+    for _ in range(3):
+        desk.take(ask())
+    assert len(asked) == 1
+    desk.services.is_cut_off = True
+    for _ in range(3):
+        desk.take(ask())
+    assert len(asked) == 4
+    assert len({reply.data for reply in desk.connection.replies}) == 1

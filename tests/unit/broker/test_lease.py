@@ -63,9 +63,11 @@ def test_coordinators_are_unloaded_and_loaded_again_with_the_lease(membership: M
     membership.check_lease(11.0)
     membership.check_lease(11.1)
     assert membership.calls == ["coordinators see follower"]
+    assert membership._services.is_cut_off
     membership.registration.lease.until = 20.0
     membership.check_lease(12.0)
     assert membership.calls == ["coordinators see follower", "coordinators see leader"]
+    assert not membership._services.is_cut_off
 
 
 def test_leader_without_the_store_leads_while_its_followers_fetch(membership: MembershipFixture) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.apis.transactions import create_transaction_topic
-from ottla.broker.nodes import Nodes, may_lead
+from ottla.broker.nodes import Nodes, may_lead, send_away_if_cut_off
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.view import NO_LEADER
 from ottla.coordinator.classic_member import join_error
@@ -104,6 +104,7 @@ def _coordinators(
     """Return the coordinators; with ``only_here`` those on other brokers are not available yet."""
     keys = request.coordinator_keys if context.version >= 4 else [request.key]
     nodes = Nodes(services, context)
+    send_away_if_cut_off(services, context)
     if only_here:
         nodes.by_id = {number: node for number, node in nodes.by_id.items() if number == services.broker_id}
     found = [_coordinator(services, nodes, request.key_type, key) for key in keys]

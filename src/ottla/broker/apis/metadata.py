@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Iterable, Mapping
 
 from ottla.broker.apis.topics import create_topic_by_default, create_topic_in_background
-from ottla.broker.nodes import Nodes
+from ottla.broker.nodes import Nodes, send_away_if_cut_off
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import PARTITIONS_PER_CALL_MAX
 from ottla.cluster.view import ClusterView, PartitionView, TopicView
@@ -137,6 +137,7 @@ class _Describer:
         self._operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
         self._cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
         self._nodes = Nodes(services, context)
+        send_away_if_cut_off(services, context)
 
     def answer(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
         return MetadataResponse(
@@ -208,6 +209,7 @@ def describe_cluster(
             error_message="this is a broker; controllers have no endpoints of their own",
         )
     nodes = Nodes(services, context)
+    send_away_if_cut_off(services, context)
     asked = request.include_cluster_authorized_operations
     fenced = nodes.fenced() if request.include_fenced_brokers else []
     return DescribeClusterResponse(
