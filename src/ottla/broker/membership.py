@@ -231,6 +231,8 @@ class Membership:
             self.check_lease(now)
             if not self._is_lease_over:
                 self.isr_changes.check(now)
+            else:
+                self._services.replicas.complete_confirmed()
                 self._report_offline()
             if now >= self._sync_due:
                 self._sync_due = now + _SYNC_S

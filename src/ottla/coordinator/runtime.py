@@ -264,6 +264,19 @@ class _DurableWaiter:
             self._runtime.wait_without_deadline(self._hosted, self._outcome)
 
 
+class _ConfirmedReader(_DurableWaiter):
+    """Waits until the log is durable, as soon as it is certain that this broker still was the coordinator."""
+
+    def __init__(self, runtime: ShardRuntime[Any], hosted: HostedShard[Any], outcome: AnyOutcome) -> None:
+        super().__init__(runtime, hosted, outcome, NEVER)
+
+    def on_write_complete(self, error_code: int) -> None:
+        if error_code:
+            self._runtime.refuse(self._outcome.replies, ErrorCode.NOT_COORDINATOR)
+        else:
+            self._runtime._reply(self._hosted, self._outcome)
+
+
 class ShardRuntime(ABC, Generic[S]):
     """All shards of one internal topic on this broker."""
 
@@ -381,10 +394,11 @@ class ShardRuntime(ABC, Generic[S]):
 
         A client that has fetched an offset must not get an older offset after a power failure. The result of the ticket
         is a message so that all waiters share one type: ``Unstored`` if the write failed, any other message if it
-        succeeded.
+        succeeded. Nor may the client get an older offset than from a coordinator that was elected before it asked.
         """
-        ticket = PendingReply(Unstored)
-        self._reply(self._host_of(name), _RuntimeOutcome([(ticket, Message())]))
+        ticket, hosted = PendingReply(Unstored), self._host_of(name)
+        reader = _ConfirmedReader(self, hosted, _RuntimeOutcome([(ticket, Message())]))
+        hosted.partition.confirm_leadership(reader, self._clock.monotonic())
         result = ticket.now_or_later()
         return result if isinstance(result, PendingReply) else True
 

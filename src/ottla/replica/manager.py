@@ -174,6 +174,11 @@ class ReplicaManager:
             if partition.has_waiting:
                 self._waiting[partition] = None
 
+    def complete_confirmed(self) -> None:
+        """Call the readers whose coordinators have turned out to be current. Called often while the lease is over."""
+        for partition in self._replicated:
+            partition.complete_confirmed()
+
     def suspend(self, partition: Partition) -> None:
         """Stop leading a partition, because others may lead it by now. The next ``apply_state`` ends this."""
         partition.suspend()

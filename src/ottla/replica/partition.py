@@ -165,7 +165,8 @@ class Partition:
         "is_follower_throttled", "is_leader_throttled", "is_lease_over", "isr", "leader_epoch",
         "leader_high_watermark", "leader_id", "log", "name", "partition_epoch", "proposed_isr", "readers",
         "replica_bytes", "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers",
-        "sync_in_flight", "sync_wanted_offset", "topic_id", "topic_name", "waiting", "writable", "written",
+        "sync_in_flight", "sync_wanted_offset", "topic_id", "topic_name", "unconfirmed", "waiting", "writable",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -220,6 +221,8 @@ class Partition:
         self.written: list[Writer] = []
         #: other writers by what they wait for, each with the offset after its batch
         self.waiting: dict[Until, list[tuple[int, Writer]]] = {}
+        #: readers that wait until it is certain that this broker led the partition, each with that time
+        self.unconfirmed: list[tuple[float, Writer]] = []
         self.sync_in_flight = False
         #: a follower syncs its log up to here, because a writer waits for it at the leader
         self.sync_wanted_offset = 0
@@ -279,6 +282,29 @@ class Partition:
             written, self.written = self.written, []
             for writer in written:
                 self.wait(_COMMITTED, self.log.log_end_offset, writer)
+        self.complete_confirmed()
+
+    def confirm_leadership(self, reader: Writer, now: float) -> None:
+        """Call the reader when no other leader can have been elected before ``now``; with an error if that may be so.
+
+        During the lease that is at once. Later all other in-sync replicas must fetch after ``now``: a new leader is one
+        of them, and does not fetch.
+        """
+        self.unconfirmed.append((now, reader))
+        self.complete_confirmed()
+
+    def complete_confirmed(self) -> None:
+        """Call the readers that wait for ``confirm_leadership`` and need not wait any longer."""
+        if not self.unconfirmed:
+            return
+        until = math.inf
+        if self.is_lease_over:
+            others = (self.followers[number] for number in self.isr if number in self.followers)
+            until = min((follower.fetched_at for follower in others), default=math.inf)
+        ready = [reader for since, reader in self.unconfirmed if since <= until]
+        self.unconfirmed = [each for each in self.unconfirmed if each[0] > until]
+        for reader in ready:
+            reader.on_write_complete(0)
 
     def note_settings(self) -> None:
         """The settings of the topic may have changed."""
@@ -603,6 +629,9 @@ class Partition:
     def leave(self, error_code: ErrorCode) -> None:
         """Answer all writers and complete all parked fetches: the partition is deleted, offline or led elsewhere."""
         self.fail_writers(error_code)
+        unconfirmed, self.unconfirmed = self.unconfirmed, []
+        for _, reader in unconfirmed:
+            reader.on_write_complete(error_code)
         self.release_readers()
 
 

@@ -26,12 +26,13 @@ from ottla.coordinator.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from ottla.coordinator.runtime import PendingReply, java_hash
+from ottla.coordinator.runtime import PendingReply, Unstored, java_hash
 from ottla.env.timers import Expiring
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
+from ottla.replica.partition import Follower
 from ottla.wire import Message
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from ottla.wire.messages.offset_commit import (
@@ -182,6 +183,31 @@ async def test_offset_that_was_read_is_told_only_when_it_is_on_disk(fixture: Run
     fixture.threads.run()
     assert isinstance(wait, PendingReply) and wait.done()
     assert fixture.runtime.durable("g") is True
+
+
+@in_loop
+async def test_offset_is_not_read_from_a_coordinator_that_may_have_been_replaced(fixture: RuntimeFixture) -> None:
+    """Without a lease the in-sync replicas must fetch once more: a new coordinator is one of them, and does not."""
+    fixture.commit(7)
+    fixture.turn()
+    fixture.threads.run()
+    partition = fixture.runtime._host_of("g").partition
+    follower = partition.followers[2] = Follower(0.0)
+    partition.isr = partition.replicas = (partition.broker_id, 2)
+    follower.note_fetch(9, 9, 1, 9, fixture.clock.monotonic() - 0.1)
+    assert fixture.runtime.durable("g") is True
+    partition.set_lease(is_over=True)
+    wait = fixture.runtime.durable("g")
+    partition.complete_confirmed()
+    assert is_waiting(wait)
+    follower.note_fetch(9, 9, 1, 9, fixture.clock.monotonic() + 0.1)
+    partition.complete_confirmed()
+    assert isinstance(wait, PendingReply) and wait.done() and not isinstance(wait.result(), Unstored)
+
+    fixture.clock.now += 1.0
+    wait = fixture.runtime.durable("g")
+    partition.suspend()
+    assert isinstance(wait, PendingReply) and isinstance(wait.result(), Unstored)
 
 
 @in_loop
