@@ -84,7 +84,7 @@ PENDING_BATCH_BYTES_MAX = 32768
 PENDING_BYTES_MAX = 1 << 20
 EPOCHS_FILE = "leader-epoch-checkpoint"
 #: cached positions of the offsets that sequential readers will ask for next
-_HINTS_MAX = 64
+_HINTS_MAX = 32
 #: a batch that is decompressed to find a timestamp may be this many times larger than max.message.bytes
 _INFLATE_MAX = 16
 
@@ -159,7 +159,7 @@ class Log:
         self.pending: list[Buffer] = []
         #: bytes appended since the process started; only differences are meaningful
         self.appended_bytes = 0
-        #: offset -> segment and position, for sequential readers
+        #: offset -> segment and position: where reads ended, and sequential readers (each follower, consumers) continue
         self._hints: dict[int, tuple[Segment, int]] = {}
         self.refused = RefusedSequences()
         #: a batch with a newer timestamp is appended to a new segment
@@ -544,7 +544,7 @@ class Log:
             raise OffsetOutOfRange(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
         if offset >= end_offset:
             return None
-        hint = self._hints.pop(offset, None)
+        hint = self._hints.get(offset)
         if hint is not None:
             segment, position = hint
         else:
@@ -552,7 +552,8 @@ class Log:
             position = segment.position_of(offset)
         end = segment.written_bytes
         if end_offset < self.written_end_offset:
-            end = min(end, segment.position_of(end_offset))
+            known = self._hints.get(end_offset)
+            end = min(end, known[1] if known is not None and known[0] is segment else segment.position_of(end_offset))
         if position >= end:
             return self._read_next_segment(segment, size_bytes_max, end_offset, at_least_one=at_least_one)
         size, next_offset = segment.whole_batches(position, end, size_bytes_max, at_least_one=at_least_one)
@@ -561,9 +562,8 @@ class Log:
         if position + size == end and segment is self.active and end_offset >= self.written_end_offset:
             next_offset = self.written_end_offset
         if next_offset is not None:
-            # A sequential reader asks for this offset next.
             if len(self._hints) >= _HINTS_MAX:
-                self._hints.clear()
+                del self._hints[next(iter(self._hints))]
             self._hints[next_offset] = segment, position + size
         return FileRegion(self.disk, segment.file, position, size)
 
@@ -571,6 +571,7 @@ class Log:
         self, segment: Segment, size_bytes_max: int, end_offset: int, *, at_least_one: bool
     ) -> FileRegion | None:
         """Read from the segment after ``segment``: compaction may have removed the last batches of ``segment``."""
+        self._hints.clear()  # they may lead to the end of ``segment``
         following = bisect_right(self.segments, segment.base_offset, key=_base_offset)
         if following >= len(self.segments):
             return None

@@ -15,7 +15,14 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from ottla.wire.codec import WireError
-from ottla.wire.fetch import REPLICA_STATE, REPLICA_STATE_TAG, SYNC_WANTED_TAG, SYNCED_END_OFFSET_TAG, find_tag
+from ottla.wire.fetch import (
+    FOLLOWER_ROW,
+    ONE_TOPIC_END,
+    REPLICA_STATE,
+    SYNC_WANTED_TAG,
+    SYNCED_TAG_START,
+    find_tag,
+)
 from ottla.wire.frame import read_uvarint, skip_tags, write_uvarint
 
 VERSION = 17
@@ -24,12 +31,11 @@ _DIVERGING_TAG = 0
 
 _HEADER = Struct(">hhih")
 _START = Struct(">iiibii")
-_ROW = Struct(">iiqiqi")
 _INT32 = Struct(">i")
-_INT64 = Struct(">q")
 _NO_TAGS = b"\0"
-_SYNCED_TAG_START = b"\1" + write_uvarint(SYNCED_END_OFFSET_TAG) + b"\x08"
-_NO_RACK = b"\1"
+#: no forgotten topics, no rack, and one tagged field of 13 bytes: the replica state
+_NOTHING_FORGOTTEN = ONE_TOPIC_END[1:]
+_STATE_START = _NOTHING_FORGOTTEN[1:]
 
 _REPLY_START = Struct(">ihi")
 # index, error code, high watermark, last stable offset, log start offset
@@ -89,19 +95,21 @@ def follower_fetch(
         out.append(topic_id)
         out.append(write_uvarint(len(rows) + 1))
         for row in rows:
-            out.append(_ROW.pack(*row[:6]))
-            out.append(_SYNCED_TAG_START)
-            out.append(_INT64.pack(row.synced_end_offset))
+            number, epoch, offset, last_epoch, log_start, size, synced = row
+            out.append(FOLLOWER_ROW.pack(number, epoch, offset, last_epoch, log_start, size, SYNCED_TAG_START, synced))
         out.append(_NO_TAGS)
-    out.append(write_uvarint(len(forgotten) + 1))
-    for topic_id, numbers in forgotten.items():
-        out.append(topic_id)
-        out.append(write_uvarint(len(numbers) + 1))
-        out.extend(map(_INT32.pack, numbers))
-        out.append(_NO_TAGS)
-    out.append(_NO_RACK)
-    state = REPLICA_STATE.pack(replica_id, replica_epoch) + _NO_TAGS
-    out += [b"\1", write_uvarint(REPLICA_STATE_TAG), write_uvarint(len(state)), state]
+    if not forgotten:
+        out.append(_NOTHING_FORGOTTEN)
+    else:
+        out.append(write_uvarint(len(forgotten) + 1))
+        for topic_id, numbers in forgotten.items():
+            out.append(topic_id)
+            out.append(write_uvarint(len(numbers) + 1))
+            out.extend(map(_INT32.pack, numbers))
+            out.append(_NO_TAGS)
+        out.append(_STATE_START)
+    out.append(REPLICA_STATE.pack(replica_id, replica_epoch))
+    out.append(_NO_TAGS)
     return b"".join(out)
 
 

@@ -172,6 +172,24 @@ def test_reader_that_follows_the_log_needs_no_search() -> None:
         assert read(log, offset) == [(offset, offset + 1)]
 
 
+def test_second_follower_and_consumer_need_no_search_where_the_first_follower_has_read() -> None:
+    disk = new_disk()
+    log = new_log(disk)
+    write(log, *(batch() for _ in range(50)))
+    assert len(read(log, 0)) == 50
+    for offset in range(50, 150):
+        write(log, batch())
+        disk.calls.clear()
+        for _ in range(2):
+            assert log.read(offset, 1 << 20, log.written_end_offset, at_least_one=True) is not None
+        # The consumer reads up to the high watermark, which is behind the end of the log.
+        if offset > 50:
+            region = log.read(offset - 1, 1 << 20, offset, at_least_one=True)
+            assert region is not None
+            assert region.size_bytes == len(batch())
+        assert not [call for call in disk.calls if call.name == "pread"]
+
+
 def test_reader_follows_the_log_into_the_next_segment() -> None:
     log = new_log()
     write(log, batch())

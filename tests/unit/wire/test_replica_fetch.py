@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import struct
+from typing import Any
 
 import pytest
 
+import ottla.wire.fetch as fetch_wire
 from ottla.testing.raw import read_answer
 from ottla.wire import WireError, decode, encode
 from ottla.wire.fetch import FetchPartition, parse_fetch
@@ -43,6 +46,43 @@ def test_leader_reads_the_request_of_a_follower() -> None:
     assert not parsed.read_committed
     assert parsed.topics == [(topic, [FetchPartition(*row) for row in rows]) for topic, rows in ROWS.items()]
     assert parsed.forgotten == [(T2, [4, 5])]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 126, 127])
+def test_request_for_one_topic_is_read_to_the_same_result_without_the_fast_path(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    source = random.Random(rows)
+    values = [[source.randrange(-1, 1 << bits) for bits in (31, 31, 63, 31, 63, 31, 63)] for _ in range(rows)]
+    frame = follower_fetch(
+        9, b"broker-2", replica_id=3, replica_epoch=77, max_wait_ms=500, min_bytes=1, size_bytes_max=10 << 20,
+        session_id=77, session_epoch=3, topics={T1: [FollowerRow(*each) for each in values]}, forgotten={},
+    )  # fmt: skip
+    fast = fetch_wire._read_one_topic
+    taken: list[bool] = []
+
+    def noted(*arguments: Any) -> Any:
+        found = fast(*arguments)
+        taken.append(found is not None)
+        return found
+
+    def parsed(data: bytes) -> Any:
+        try:
+            return parse_fetch(data, 0, len(data), VERSION)
+        except (WireError, IndexError, struct.error) as error:
+            return type(error)
+
+    damaged = []
+    for _ in range(300):
+        copy = bytearray(frame)
+        copy[source.randrange(20, len(copy))] = source.randrange(256)
+        damaged.append(bytes(copy))
+    monkeypatch.setattr(fetch_wire, "_read_one_topic", noted)
+    first = [parsed(each) for each in (frame, *damaged)]
+    assert taken[0] is (rows < 127)
+    assert [list(each) for each in first[0].topics[0][1]] == values
+    monkeypatch.setattr(fetch_wire, "_read_one_topic", lambda *_: None)
+    assert [parsed(each) for each in (frame, *damaged)] == first
 
 
 def test_request_is_valid_for_the_generic_codec() -> None:
