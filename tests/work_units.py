@@ -26,6 +26,7 @@ SECONDS = {
     "tests/compat/test_client_records.py": 36,
     "tests/compat/test_java_groups.py": 36,
     "tests/broker/test_spark_commit.py": 35,
+    "tests/cluster/test_cluster.py": 33,
     "tests/compat/test_foreign_transactions.py": 32,
     "tests/groups/test_members_restart.py": 32,
     "tests/compat/test_interchange.py": 31,
