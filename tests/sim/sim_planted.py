@@ -106,7 +106,7 @@ def epoch_is_not_increased(replace: Replace) -> None:
 def stale_leader_epoch_is_accepted(replace: Replace) -> None:
     """A Fetch with an older leader epoch is answered."""
     original = Partition.check_leads
-    replace(Partition, "check_leads", lambda self, epoch=-1: original(self))
+    replace(Partition, "check_leads", lambda self, epoch=-1, **options: original(self, **options))
 
 
 def high_watermark_moves_back(replace: Replace) -> None:

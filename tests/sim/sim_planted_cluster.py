@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace as changed
 from typing import Any
@@ -81,21 +82,21 @@ def isr_join_without_epoch_check(replace: Replace) -> None:
 
 
 def kip_380(replace: Replace) -> None:
-    """A leader counts a late fetch of an earlier process of a broker for the process that runs now."""
-    begin, may_join = FetchApi._begin_replica, isr_module.may_join
+    """A leader ignores the broker epoch of a fetch: a late one of an earlier process counts for the new one."""
+    begin, seen = FetchApi._begin_replica, dict[tuple[Partition, int, int], float]()
 
     def begin_for_any_run(self: FetchApi, request: FetchRequest, by_id: bool) -> Any:
-        broker = self._services.view.brokers.get(request.replica_id)
-        return begin(self, request._replace(replica_epoch=broker.epoch) if broker is not None else request, by_id)
+        return begin(self, request._replace(replica_epoch=1 << 60), by_id)
 
-    def may_join_when_written(partition: Partition, broker_id: int, broker_epochs: Mapping[int, int]) -> bool:
-        is_run = partition.followers[broker_id].broker_epoch == broker_epochs.get(broker_id, -2)
-        return may_join(partition, broker_id, broker_epochs) or (
-            is_run and _join_when_written(partition, broker_id, broker_epochs)
-        )
+    def may_join(partition: Partition, broker_id: int, broker_epochs: Mapping[int, int]) -> bool:
+        """The broker has fetched since the leader knows its registration. As in Kafka, it need not have synced."""
+        run = partition, broker_id, broker_epochs.get(broker_id, -1)
+        seen_at = seen.setdefault(run, asyncio.get_running_loop().time())
+        has_fetched = partition.followers[broker_id].fetched_at >= seen_at
+        return has_fetched and _join_when_written(partition, broker_id, broker_epochs)
 
     replace(FetchApi, "_begin_replica", begin_for_any_run)
-    replace(isr_module, "may_join", may_join_when_written)
+    replace(isr_module, "may_join", may_join)
 
 
 def kip_279(replace: Replace) -> None:
@@ -143,7 +144,7 @@ def kafka_7164(replace: Replace) -> None:
 def kip_320(replace: Replace) -> None:
     """A leader answers consumers that know an older leader epoch, so they do not notice that the log was truncated."""
     original = Partition.check_leads
-    replace(Partition, "check_leads", lambda self, epoch=-1: original(self))
+    replace(Partition, "check_leads", lambda self, epoch=-1, **options: original(self, **options))
 
 
 def recovery_fills_lost_offsets(replace: Replace) -> None:
