@@ -315,6 +315,8 @@ def test_tools_show_and_handle_a_broker_that_is_down(
         tools.run(TOPICS, "--create", "--topic", later, "--partitions", "1", "--replication-factor", "3")
         running = tools.run(CLUSTER, "unregister", "--id", "2", fails=True)
         assert "broker 2 is running" in running
+        include = CLUSTER, "list-endpoints", "--include-fenced-brokers"
+        wait_for(tools, lambda said: [words[4] for words in lines(said, "3")] == ["fenced"], *include)
         tools.run(CLUSTER, "unregister", "--id", "3")
         wait_for(
             tools,

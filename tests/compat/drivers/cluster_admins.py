@@ -165,6 +165,10 @@ class KafkaPythonAdmin:
                         of_broker.update({p["partition_index"]: p["partition_size"] for p in row["partitions"]})
         return sizes
 
+    def alter_log_dir(self, topic: str, broker: int, path: str) -> int:
+        (error,) = self._call("alter_replica_log_dirs", {(topic, 0, broker): path}).values()
+        return int(error.errno)
+
     def features(self) -> dict[str, int]:
         found = self._call("describe_features")
         return {name: row["finalized"][1] for name, row in found.items() if "finalized" in row}
@@ -174,7 +178,8 @@ class KafkaPythonAdmin:
 
     def cluster(self) -> tuple[int, list[int]]:
         found = self._call("describe_cluster")
-        return int(found["controller_id"]), sorted(int(node["broker_id"]) for node in found["brokers"])
+        alive = sorted(int(node["broker_id"]) for node in found["brokers"] if not node["is_fenced"])
+        return int(found["controller_id"]), alive
 
     def quorum(self) -> tuple[int, list[int]]:
         row = self._call("describe_metadata_quorum")["topics"][0]["partitions"][0]
@@ -292,6 +297,9 @@ class SaramaAdmin:
 
 class FranzAdmin(SaramaAdmin):
     """kadm, and requests of kmsg for what it lacks."""
+
+    def alter_log_dir(self, topic: str, broker: int, path: str) -> int:
+        return int(self._call("alter-log-dir", topic, broker, path))
 
     def features(self) -> dict[str, int]:
         found: dict[str, int] = self._call("features")

@@ -45,7 +45,7 @@ func cluster(ctx context.Context, arguments []string) error {
 	operations := map[string]func(context.Context, *kgo.Client, *kadm.Client, []string) (any, error){
 		"create": createReplicated, "create-assigned": createAssigned, "grow": grow, "describe": describeTopic,
 		"reassign": reassign, "reassignments": reassignments, "elect": elect, "log-dirs": logDirs,
-		"features": features, "set-feature": setFeature, "cluster": describeCluster, "quorum": quorum,
+		"alter-log-dir": alterLogDir, "features": features, "set-feature": setFeature, "cluster": describeCluster, "quorum": quorum,
 		"unregister": unregister, "set-broker-config": setBrokerConfig, "broker-config": brokerConfig,
 		"transactions": transactions, "groups": groups, "commit": commit, "offset": offset, "delete-group": deleteGroup,
 	}
@@ -193,6 +193,22 @@ func logDirs(ctx context.Context, _ *kgo.Client, adm *kadm.Client, arguments []s
 		})
 	}
 	return sizes, nil
+}
+
+func alterLogDir(ctx context.Context, _ *kgo.Client, adm *kadm.Client, arguments []string) (any, error) {
+	number, err := strconv.Atoi(arguments[1])
+	if err != nil {
+		return nil, err
+	}
+	var topics kadm.TopicsSet
+	topics.Add(arguments[0], 0)
+	var request kadm.AlterReplicaLogDirsReq
+	request.Add(arguments[2], topics)
+	found, err := adm.AlterBrokerReplicaLogDirs(ctx, int32(number), request)
+	if err != nil {
+		return nil, err
+	}
+	return code(found[arguments[0]][0].Err), nil
 }
 
 func features(ctx context.Context, client *kgo.Client, _ *kadm.Client, _ []string) (any, error) {
