@@ -455,6 +455,7 @@ def produce_with_confluent_kafka(
                 sent += 1
             except BufferError:
                 producer.poll(0.01)
+                break
         producer.poll(0)
     left = producer.flush(60.0)
     took = time.monotonic() - began
