@@ -643,6 +643,9 @@ def write_error(code: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorC
     """
     if code == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code == ErrorCode.TRANSACTION_ABORTABLE and adds:
+        # The request was to add the partition, and did not: the coordinator was moving. The retry adds it.
+        return ErrorCode.NOT_ENOUGH_REPLICAS
     if code == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
         return ErrorCode.INVALID_TXN_STATE
     if code == ErrorCode.CONCURRENT_TRANSACTIONS and adds:

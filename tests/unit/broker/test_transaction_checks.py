@@ -51,9 +51,11 @@ class Coordinator:
         self.answering = asyncio.Event()
         self.answering.set()
         self.is_up = True
+        #: False: the broker of the test coordinates the transactions itself
+        self.is_elsewhere = True
 
     def leader_of(self, name: TopicPartition) -> int | None:
-        return COORDINATOR
+        return COORDINATOR if self.is_elsewhere else None
 
     async def ask(self, broker_id: int, request: Any, version: int, *, timeout_s: float = 10.0) -> Any:
         assert (broker_id, version) == (COORDINATOR, 5)
@@ -157,6 +159,37 @@ def test_batch_that_the_coordinator_refuses_is_not_appended(
         await fixture.send(version)
         assert await fixture.answer(version) == answered
         assert fixture.orders.log.log_end_offset == 0
+
+    played(tmp_path, script)
+
+
+def test_client_retries_when_this_broker_becomes_the_coordinator_while_it_adds_the_partition(tmp_path: Path) -> None:
+    """The shard is not loaded when the partition is to be added, and is loaded when the batch is verified."""
+
+    async def script(fixture: ProducerFixture) -> None:
+        is_added = False
+
+        async def no_markers(transactional_id: str) -> None: ...
+
+        def add(transactional_id: str, do: object, refuse: Callable[[int], object]) -> object:
+            return refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+        def verify(transactional_id: str, producer: Producer, name: TopicPartition) -> ErrorCode:
+            return ErrorCode.NONE if is_added else ErrorCode.TRANSACTION_ABORTABLE
+
+        transactions: Any = fixture.api._services.transactions
+        transactions.wait_for_markers, transactions.run = no_markers, add
+        transactions.shard = lambda transactional_id: SimpleNamespace(verify=verify)
+        fixture.coordinator.is_elsewhere = False
+        await fixture.send(12)
+        assert await fixture.answer(12) == ErrorCode.NOT_ENOUGH_REPLICAS
+        # A batch that was in flight behind it must not be the first one of the producer.
+        is_added = True
+        await fixture.send(12, txn_batch(sequence=1))
+        assert await fixture.answer(12) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        for sequence in (0, 1):
+            await fixture.send(12, txn_batch(sequence=sequence))
+            assert await fixture.answer(12) == 0
 
     played(tmp_path, script)
 

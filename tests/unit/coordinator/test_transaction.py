@@ -370,6 +370,7 @@ def test_old_clients_do_not(fixture: TransactionFixture) -> None:
         (ErrorCode.NOT_COORDINATOR, True, True, ErrorCode.NOT_ENOUGH_REPLICAS),
         (ErrorCode.TRANSACTION_ABORTABLE, False, False, BAD_STATE),
         (ErrorCode.TRANSACTION_ABORTABLE, True, False, ErrorCode.TRANSACTION_ABORTABLE),
+        (ErrorCode.TRANSACTION_ABORTABLE, True, True, ErrorCode.NOT_ENOUGH_REPLICAS),
         (NONE, False, False, NONE),
     ],
 )

@@ -36,7 +36,6 @@ from ottla.model.errors import (
     InvalidRecord,
     InvalidTopic,
     KafkaError,
-    NotEnoughReplicas,
     NotLeaderOrFollower,
     Refused,
     StorageError,
@@ -70,6 +69,8 @@ _TAGS_BEHIND_BATCH = b"\0\0\0"
 _IMPLICIT_FROM = 12
 #: first version whose clients know TRANSACTION_ABORTABLE
 _ABORTABLE_FROM = 11
+#: after these errors the client sends the same batch again: too few replicas, or the coordinator cannot say yet
+_RETRIED = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.CONCURRENT_TRANSACTIONS)
 _PRODUCER_AT = 43
 _unpack_producer = Struct(">qh").unpack_from
 
@@ -536,8 +537,9 @@ class ProduceApi:
     ) -> None:  # fmt: skip
         """Add the partitions to the transaction, wait until the coordinator has stored that, then handle the request.
 
-        An error of the coordinator is found again, and answered, when the batch is verified. ``coordinator`` is the
-        broker that coordinates the transaction, None for this broker.
+        An error of the coordinator is found again, and answered, when the batch is verified. If the coordinator has
+        moved in the meantime, the partition is missing there, and the client retries. ``coordinator`` is the broker
+        that coordinates the transaction, None for this broker.
         """
         try:
             for producer, partitions in names.items():
@@ -606,7 +608,8 @@ class ProduceApi:
 def _note_refused(partition: Partition, error: KafkaError, buffer: FrameBuffer, start: int, end: int) -> None:
     """Let the log expect a batch again that was refused for a reason that passes."""
     log = partition.log
-    if isinstance(error, StorageError | NotEnoughReplicas | NotLeaderOrFollower) and log.failure is None:
+    is_retried = isinstance(error, StorageError | NotLeaderOrFollower) or error.code in _RETRIED
+    if is_retried and log.failure is None:
         try:
             producers = log.producers
         except OSError:
