@@ -27,7 +27,7 @@ from ottla.client.errors import (
     PropertyRefused,
     Unreachable,
 )
-from ottla.client.retrying import Retry
+from ottla.client.retrying import ATTEMPT_S_MAX, Retry
 from ottla.client.security import Security
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
@@ -468,7 +468,13 @@ class Cluster:
         return found
 
     def retry_at_coordinator(
-        self, kind: CoordinatorType, key: str, attempt: Callable[[Node, float], _T], *, timeout_s: float | None = None
+        self,
+        kind: CoordinatorType,
+        key: str,
+        attempt: Callable[[Node, float], _T],
+        *,
+        timeout_s: float | None = None,
+        attempt_s_max: float = ATTEMPT_S_MAX,
     ) -> _T:
         """Let `attempt` ask the coordinator, again and elsewhere when it has moved or is not ready."""
 
@@ -485,13 +491,20 @@ class Cluster:
                 raise
 
         words = "group" if kind is CoordinatorType.GROUP else "transactional id"
-        return self.retry(f"{words} {key}", find_and_attempt, timeout_s=timeout_s)
+        return self.retry(f"{words} {key}", find_and_attempt, timeout_s=timeout_s, attempt_s_max=attempt_s_max)
 
     # Asking
 
-    def retry(self, undertaking: str, attempt: Callable[[float], _T], *, timeout_s: float | None = None) -> _T:
+    def retry(
+        self,
+        undertaking: str,
+        attempt: Callable[[float], _T],
+        *,
+        timeout_s: float | None = None,
+        attempt_s_max: float = ATTEMPT_S_MAX,
+    ) -> _T:
         """Let `attempt` do its work by a deadline, again while it fails in a way that may pass."""
-        retry = Retry(undertaking, self.timeout_s if timeout_s is None else timeout_s)
+        retry = Retry(undertaking, self.timeout_s if timeout_s is None else timeout_s, attempt_s_max)
         while True:
             try:
                 return attempt(retry.attempt_deadline())

@@ -153,7 +153,10 @@ class Membership:
             raise BrokerError(code, f"group {self.group}")
 
     def _at_coordinator(self, attempt: Callable[[Node, float], _T], timeout_s: float) -> _T:
-        return self._cluster.retry_at_coordinator(CoordinatorType.GROUP, self.group, attempt, timeout_s=timeout_s)
+        # A coordinator holds the answer to JoinGroup and SyncGroup back until the other members have joined.
+        return self._cluster.retry_at_coordinator(
+            CoordinatorType.GROUP, self.group, attempt, timeout_s=timeout_s, attempt_s_max=timeout_s
+        )
 
 
 def members_of(cluster: Cluster, group: str) -> dict[str, bytes]:

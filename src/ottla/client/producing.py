@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from ottla.client.connection import BrokerConnection, Node
 from ottla.client.errors import FENCING_CODES, BrokerError, ClientError, ConnectionLost, Fenced
-from ottla.client.retrying import Retry
+from ottla.client.retrying import ATTEMPT_S_MAX, Retry
 from ottla.model.batch import (
     CRC_POSITION,
     HEADER_BYTES,
@@ -389,7 +389,7 @@ def _version(connection: BrokerConnection, versions: tuple[int, int], ids: Mappi
 
 def _ack_timeout_ms(cluster: Cluster) -> int:
     # The broker gives up before this client does, and says so.
-    return max(int(cluster.timeout_s * 400), 100)
+    return max(int(min(cluster.timeout_s / 2, ATTEMPT_S_MAX) * 800), 100)
 
 
 def _topic_key(version: int, tp: TopicPartition, ids: Mapping[str, bytes]) -> tuple[str | bytes, int]:

@@ -10,6 +10,8 @@ from ottla.client.errors import UNKNOWN_TOPIC_CODES, BrokerError, ClientError, T
 
 _PAUSE_S_MIN: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
+#: one attempt may take this long, whatever the timeout: a paused leader has a successor by then
+ATTEMPT_S_MAX: Final = 15.0
 #: an unknown topic may have been made a moment ago; a name that is wrong should not cost the whole timeout
 _UNKNOWN_TOPIC_S_MAX: Final = 5.0
 
@@ -24,9 +26,10 @@ class Retry:
             retry.pause_or_raise(error)
     """
 
-    def __init__(self, undertaking: str, timeout_s: float) -> None:
+    def __init__(self, undertaking: str, timeout_s: float, attempt_s_max: float = ATTEMPT_S_MAX) -> None:
         self._undertaking = undertaking
         self._timeout_s = timeout_s
+        self._attempt_s = max(min(timeout_s / 2, attempt_s_max), 1.0)
         self.progress()
 
     def progress(self) -> None:
@@ -40,9 +43,8 @@ class Retry:
         return self._started + self._timeout_s
 
     def attempt_deadline(self) -> float:
-        """Until when one attempt may take; a broker that has fallen silent leaves time for another."""
-        now = time.monotonic()
-        return min(self.deadline, now + max(self._timeout_s / 2, 1.0))
+        """Return when one attempt must end, so that a broker that does not answer leaves time for another one."""
+        return min(self.deadline, time.monotonic() + self._attempt_s)
 
     def pause_or_raise(self, error: ClientError) -> None:
         """Wait before the next attempt, or raise what the last one ended in."""

@@ -143,6 +143,15 @@ def test_first_batch_is_acknowledged_before_the_next_one_is_sent(fake: FakeClust
     assert fake.written["t", 0] == list(range(10))
 
 
+@pytest.mark.parametrize(("timeout_s", "expected_ms"), [(10.0, 4000), (30.0, 12_000), (120.0, 12_000)])
+def test_broker_gives_up_before_the_attempt_of_the_client_ends(
+    fake: FakeCluster, clock: list[float], timeout_s: float, expected_ms: int
+) -> None:
+    with Cluster("fake:9001,fake:9002", timeout_s=timeout_s) as cluster:
+        cluster.produce(P0, batch())
+    assert [request.timeout for request in fake.requests("Produce")] == [expected_ms]
+
+
 def test_a_duplicate_is_an_acknowledgement(fake: FakeCluster, stream: ProduceStream) -> None:
     fake.plan("Produce", 46)
     stream.send(P0, batch())

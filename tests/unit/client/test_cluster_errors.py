@@ -155,6 +155,15 @@ def test_paused_leader_is_not_asked_who_leads_now(fake: FakeCluster, cluster: Cl
     assert clock[0] < 1016
 
 
+def test_paused_leader_takes_one_attempt_of_a_long_timeout(fake: FakeCluster, clock: list[float]) -> None:
+    with Cluster("fake:9001,fake:9002", timeout_s=120.0) as patient:
+        latest(patient)
+        fake.paused = {1}
+        fake.leaders = {("t", 0): 2, ("t", 1): 2}
+        assert latest(patient)[P0].offset == 100
+    assert clock[0] < 1016
+
+
 def test_paused_bootstrap_server_costs_a_part_of_the_timeout_once(
     fake: FakeCluster, cluster: Cluster, clock: list[float]
 ) -> None:
