@@ -389,7 +389,15 @@ def admin() -> Iterator[Case]:
         rows = [DescribableLogDirTopic(topic=name, partitions=numbers) for name, numbers in wanted]
         yield f"dirs {wanted}", lambda _, r=rows: DescribeLogDirsRequest(topics=r), (1, 4, 5)
     for path in (None, "/nowhere", "relative", ""):
-        for topic, numbers in (("one", [0]), ("three", [0, 2, 3, -1]), ("nowhere", [0]), ("", [0]), ("one", [])):
+        for topic, numbers in (
+            ("one", [0]),
+            ("three", [0, 2, 3, -1]),
+            ("nowhere", [0]),
+            ("", [0]),
+            ("one", []),
+            ("x" * 213, [0]),
+            ("x" * 214, [0]),
+        ):
             yield (
                 f"move {topic} {numbers} to {path}",
                 lambda side, p=path, t=topic, n=numbers: move(side, p, t, n),

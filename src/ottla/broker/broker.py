@@ -60,6 +60,7 @@ from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.client import BrokerClients
 from ottla.net.network import Listener, Network, SocketNetwork
 from ottla.net.server import Server
+from ottla.replica.log_moves import LogMoves
 from ottla.replica.manager import ReplicaManager
 from ottla.wire import APIS
 
@@ -310,6 +311,11 @@ class Broker:
         services.groups, services.transactions = self._coordination.runtime, self._coordination.transactions
         services.markers = self._coordination.markers
         services.producer_ids = ProducerIds(self._store, settings.broker_id)
+        services.log_moves = LogMoves(
+            loop=self._loop, replicas=self.replicas, threads=self._threads, wall_ms=self._clock.wall_ms,
+            unique=lambda: self._random_bytes(16).hex(),
+            rate=lambda: services.settings.replica_alter_log_dirs_io_max_bytes_per_second,
+        )  # fmt: skip
         nodes = await self._store.load("/")
         self._view.apply([Changed(path, node) for path, node in nodes.items()])
         specs = self._load_settings()
@@ -586,6 +592,8 @@ class Broker:
             await self._produce.stop()
         self.replicas.opener.close()
         self.replicas.write_turn()
+        if self._services is not None:
+            self._services.log_moves.stop()
         self.replicas.compactor.stop()
         await self._threads.drain()
         self._are_logs_closed = True

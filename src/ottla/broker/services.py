@@ -21,6 +21,7 @@ from ottla.env.timers import TimerWheel
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import Endpoint
 from ottla.net.connection import Connection
+from ottla.replica.log_moves import LogMoves
 from ottla.replica.manager import ReplicaManager
 
 #: bound of the settings of topics that are kept
@@ -80,6 +81,7 @@ class Services:
     markers: MarkerWriter = field(init=False)
     checks: TransactionChecks = field(init=False)
     producer_ids: ProducerIds = field(init=False)
+    log_moves: LogMoves = field(init=False)
     #: this broker reaches neither the metadata store nor in-sync replicas, and has stopped leading partitions
     is_cut_off: bool = False
     #: advertised address by listener name; a listener without one advertises the address that the client dialled

@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from threading import Lock
 
 from crc32c import crc32c
@@ -31,6 +32,7 @@ from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, read_deri
 from ottla.env.tasks import Threads
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.log import Log
+from ottla.log.moving import FUTURE, FutureLog
 from ottla.log.recovery import CleanStop, open_log
 from ottla.log.segment import Segment
 from ottla.model.errors import StartError
@@ -200,8 +202,11 @@ class LogStore:
             high_watermarks |= marks
             for folder in self._disk.listdir(path):
                 name = _partition_of(folder)
-                if folder.endswith("-delete"):
+                if folder.endswith(("-delete", FUTURE)):
                     self._remove_folder(os.path.join(path, folder))
+                elif name in self.logs and name in specs:
+                    # A broker that moved the log ended between two renames. Both logs have the same batches.
+                    self._set_aside(os.path.join(path, folder), self._free_name(os.path.join(path, folder)))
                 elif name is not None and (spec := specs.get(name)) is not None and name not in self.logs:
                     if self._set_aside_if_other_topic(path, folder, spec.topic_id):
                         continue
@@ -274,6 +279,9 @@ class LogStore:
         self._set_aside(os.path.join(path, folder), found[1].decode())
         return True
 
+    def _free_name(self, path: str) -> str:
+        return next(text for n in count(1) if not self._disk.exists(f"{path}.{(text := f'moved-{n}')}-stray"))
+
     def _set_aside(self, path: str, unique: str) -> None:
         aside = f"{path}.{unique}-stray"
         log.warning("folder of an earlier topic with the same name renamed path=%s", aside)
@@ -337,14 +345,7 @@ class LogStore:
         del directory.logs[name]
         directory.unreadable.pop(name, None)
         directory.cleaner_offsets.pop(name, None)
-        removed.pending.clear()
-        removed.deleted = True
-        # Close the files now: connections keep a reference to the log that they last appended to, and the disk space
-        # of an open file stays in use.
-        for segment in (*removed.segments, *removed.undeleted):
-            # A new topic may get the same path: a thread that still works on this log must not change its files.
-            segment.disown_files()
-            segment.release_file()
+        _abandon(removed)
         if removed.make_folder is not None or directory.offline:
             return
         target = os.path.join(directory.path, f"{name}.{unique}-delete")
@@ -368,6 +369,65 @@ class LogStore:
         """Return the log directory that contains the log's folder."""
         parent = os.path.dirname(of.directory)
         return next(directory for directory in self.dirs if directory.path == parent)
+
+    def create_future(self, current: Log, directory: LogDir, topic_id: bytes, unique: str) -> FutureLog:
+        """Return an empty copy of a log in another directory. Raise OSError if its folder cannot be created."""
+        return FutureLog(current, os.path.join(directory.path, f"{current.name}.{unique}{FUTURE}"), topic_id)
+
+    def remove_future(self, future: FutureLog) -> None:
+        """Delete a copy that is not needed any more. A thread deletes the files."""
+        _abandon(future.log)
+        self._remove_folder(future.log.directory)
+
+    def replace(self, future: FutureLog, unique: str, high_watermark: int) -> Log:
+        """Let a copy that has all batches take the place of its log, and return it. A thread deletes the log.
+
+        Raise OSError if that fails. If the copy has got its name by then, ``failure`` of the log is set: a start may
+        find both, so nothing may be appended to the log any more.
+        """
+        current, copy, name = future.current, future.log, future.log.name
+        source, target = self.dir_of(current), self.dir_of(copy)
+        path, removed = os.path.join(target.path, str(name)), os.path.join(source.path, f"{name}.{unique}-delete")
+        future.take_over_state()
+        # Recovery must find the offsets of the log when it finds the log.
+        target.logs[name] = copy
+        target.high_watermarks[name] = min(high_watermark, copy.log_end_offset)
+        if copy.first_dirty_offset:
+            target.cleaner_offsets[name] = copy.first_dirty_offset
+        try:
+            self._write_offsets(target, sync=True)
+            if self._disk.exists(path):
+                self._set_aside(path, unique)
+            self._disk.rename(copy.directory, path)
+        except OSError:
+            _forget(target, name)
+            raise
+        try:
+            self._disk.fsync_dir(target.path)
+            self._disk.rename(current.directory, removed)
+            # Only now is the log gone, also after a power failure. Nothing was appended since the copy was complete.
+            self._disk.fsync_dir(source.path)
+        except OSError as error:
+            _forget(target, name)
+            current.failure = f"the log was moved to {path} in part: {error}"
+            raise
+        future.rename_to(path)
+        _forget(source, name)
+        _abandon(current)
+        self._remove_folder(removed)
+        return self._add(target, copy)
+
+    def recreate(self, current: Log, directory: LogDir, topic_id: bytes) -> Log:
+        """Let an empty log in another directory take the place of a log that has no files yet, and return it."""
+        assert current.make_folder is not None
+        _forget(self.dir_of(current), current.name)
+        _abandon(current)
+        self.prefer(current.name, directory)
+        spec = PartitionSpec(name=current.name, topic_id=topic_id, settings=current.settings)
+        made = self.create(spec)
+        made.appended_bytes, made.inline_budget = current.appended_bytes, current.inline_budget
+        made.become_leader(current.leader_epoch)
+        return made
 
     def _remove_folder(self, path: str) -> None:
         self._threads.submit(lambda: self._disk.remove_tree(path), lambda error: _report(error, "remove folder", path))
@@ -626,6 +686,26 @@ def _parse_checkpoint(data: bytes | None) -> dict[TopicPartition, int]:
         raise ValueError("the checkpoint is incomplete")
     rows = [line.split() for line in lines[2:-1]]
     return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+
+
+def _forget(directory: LogDir, name: TopicPartition) -> None:
+    """The log of this partition is not in this directory."""
+    directory.logs.pop(name, None)
+    directory.unreadable.pop(name, None)
+    directory.high_watermarks.pop(name, None)
+    directory.cleaner_offsets.pop(name, None)
+
+
+def _abandon(of: Log) -> None:
+    """Use the files of a log no more: its folder is renamed or deleted."""
+    of.pending.clear()
+    of.deleted = True
+    # Close the files now: connections keep a reference to the log that they last appended to, and the disk space of an
+    # open file stays in use.
+    for segment in (*of.segments, *of.undeleted):
+        # A new log may get the same path: a thread that still works on this one must not change its files.
+        segment.disown_files()
+        segment.release_file()
 
 
 def _flush(of: Log) -> None:

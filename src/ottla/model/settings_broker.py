@@ -308,6 +308,14 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         "Bytes per second that throttled replicas of this broker fetch while they are not in sync.",
         dynamic=True,
     )
+    replica_alter_log_dirs_io_max_bytes_per_second = Setting(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG,
+        LONG_MAX,
+        at_least(0),
+        "Bytes per second that are copied when replicas move between the log directories of this broker.",
+        dynamic=True,
+    )
     replica_high_watermark_checkpoint_interval_ms = Setting(
         "replica.high.watermark.checkpoint.interval.ms",
         LONG,

@@ -12,7 +12,7 @@ def _unused(name: str, type_: SettingType[int], default: int, check: Check, help
 
 
 class UnusedSettings(SettingsSnapshot):
-    """Rows of threads, tiered storage, moves between log directories and protocols that Ottla does not have."""
+    """Rows of threads, tiered storage and protocols that Ottla does not have."""
 
     # Threads and buffers
 
@@ -72,16 +72,6 @@ class UnusedSettings(SettingsSnapshot):
         1000,
         at_least(0),
         "Time between two assignments of a streams group. Ottla has no streams groups.",
-    )
-
-    # Moves between log directories, of which a broker makes none
-
-    replica_alter_log_dirs_io_max_bytes_per_second = _unused(
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-        LONG,
-        LONG_MAX,
-        at_least(0),
-        "Bytes per second that move between log directories.",
     )
 
     # Tiered storage, which Ottla does not have

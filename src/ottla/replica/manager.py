@@ -95,6 +95,8 @@ class ReplicaManager:
         self.on_follower_changed: Callable[[Partition], None] = _ignore
         #: called before the log of a partition is deleted
         self.on_removed: Callable[[Partition], None] = _ignore
+        #: partitions whose logs are copied to another log directory, and what to call when a log is truncated
+        self.moving: dict[Partition, Callable[[], None]] = {}
 
         # Counters
         self.bytes_in = 0
@@ -209,6 +211,31 @@ class ReplicaManager:
             self.store.delete(partition.name, unique)
         except OSError as error:
             self._dir_failed(self.store.dir_of(partition.log), error)
+
+    def replace_log(self, partition: Partition, replacing: Log) -> None:
+        """Use another log with the same batches: it was moved to another log directory."""
+        self._by_log.pop(partition.log, None)
+        self._by_log[replacing] = partition
+        partition.log = replacing
+        partition.set_room(self.store.dir_of(replacing).has_room)
+        partition.complete_writers()  # all of the log is synced
+        self.generation += 1
+
+    def may_replace_log(self, partition: Partition) -> bool:
+        """Return whether no thread and no pending write uses the log, so that another can take its place."""
+        its_log = partition.log
+        return not (partition.sync_in_flight or its_log.pending or its_log in self._pending or self.compactor.busy)
+
+    def fail_dir(self, directory: LogDir, error: OSError) -> None:
+        """A file of a log directory could not be written: it is full, or it goes offline."""
+        if error.errno in NO_ROOM:
+            self._set_room(directory, False)
+        elif isinstance(error, WriteFailed):
+            self._dir_failed(directory, error)
+
+    def fail_partition(self, partition: Partition) -> None:
+        """The log of a partition has failed: take the partition offline."""
+        self._partition_failed(partition, partition.log.failure or "its log failed")
 
     def configure(self, topic: bytes, settings: TopicSettings) -> None:
         for partition in self.topics.get(topic, {}).values():
@@ -342,6 +369,8 @@ class ReplicaManager:
             raise StorageError(f"the log could not be truncated: {error.strerror}") from None
         finally:
             partition.note_truncated()
+            if partition in self.moving:
+                self.moving[partition]()
         log.info(
             "log is truncated partition=%s end_offset=%d from=%d high_watermark=%d",
             partition.name, partition.log.log_end_offset, end_offset, high_watermark,
@@ -505,6 +534,8 @@ class ReplicaManager:
             its_log = partition.log
             if not its_log.settings.compact or partition.offline or its_log in self.compactor.uncleanable:
                 continue
+            if partition in self.moving:
+                continue  # a copy would have other batches
             try:
                 its_log.maybe_roll_by_age(now_ms)
                 plan = plan_compaction(its_log, partition.last_stable_offset, now_ms)

@@ -47,8 +47,6 @@ class ReplicationQuota:
         return _WAIT_S_MAX if not rate else min(max(-self._left / rate, 0.001), _WAIT_S_MAX)
 
     def _fill(self, rate: int, now: float) -> None:
-        if rate != self._rate:
-            self._rate, self._left = rate, min(self._left, rate * _BURST_S)
-        else:
-            self._left = min(self._left + (now - self._at) * rate, rate * _BURST_S)
-        self._at = now
+        """Fill the budget at the rate until now. From now on ``rate`` holds."""
+        self._left = min(self._left + (now - self._at) * self._rate, rate * _BURST_S)
+        self._rate, self._at = rate, now

@@ -75,6 +75,7 @@ def test_follower_reports_the_committed_records_that_it_lacks(leader: LeaderFixt
         (directory,) = describe_log_dirs(leader.services, request, SimpleNamespace(version=4)).results  # type: ignore[arg-type]
         return int(directory.topics[0].partitions[0].offset_lag)
 
+    leader.services.log_moves = SimpleNamespace(copies=lambda directory: [])
     leader.write(leader.partition, 3)
     assert lag() == 0
     state = PartitionView(leader=2, leader_epoch=EPOCH + 1, replicas=(1, 2, 3), isr=(2, 3), partition_epoch=1)

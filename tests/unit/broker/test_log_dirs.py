@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.broker.cluster_fixtures import make_view, partition, topic_changes
 from tests.unit.log.log_fixtures import batch
-from tests.unit.replica.test_replica_manager import ManagerFixture
+from tests.unit.replica.test_log_moves import MoveFixture
 
 from ottla.broker.apis.log_dirs import alter_replica_log_dirs
 from ottla.broker.apis.topics import describe_log_dirs
@@ -22,12 +22,14 @@ from ottla.wire.messages.alter_replica_log_dirs import (
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
 
-class DirsFixture(ManagerFixture):
+class DirsFixture(MoveFixture):
+    """Partition 0 is in the first of two log directories."""
+
     def __init__(self, path: Path) -> None:
-        super().__init__(path, directories=2)
+        super().__init__(path)
         view = make_view()
-        view.apply(topic_changes("orders", [partition(1, (1, 2))] * 4))
-        self.services: Any = SimpleNamespace(replicas=self.manager, view=view)
+        view.apply(topic_changes("orders", [partition(1, (1, 2))] * 5))
+        self.services: Any = SimpleNamespace(replicas=self.manager, view=view, log_moves=self.moves)
         self.context: Any = SimpleNamespace(version=2)
 
     def move(self, path: Path | str, *numbers: int, topic: str = "orders") -> list[int]:
@@ -37,10 +39,14 @@ class DirsFixture(ManagerFixture):
         return [row.error_code for each in answer.results for row in each.partitions]
 
     def described(self) -> dict[str, list[int]]:
-        """Return the partitions in each log directory."""
+        """Return the partitions in each log directory; -1 - N for a copy of partition N."""
         answer = describe_log_dirs(self.services, DescribeLogDirsRequest(topics=None), self.context)
         return {
-            result.log_dir: sorted(row.partition_index for each in result.topics for row in each.partitions)
+            result.log_dir: sorted(
+                -1 - row.partition_index if row.is_future_key else row.partition_index
+                for each in result.topics
+                for row in each.partitions
+            )
             for result in answer.results
         }
 
@@ -52,32 +58,55 @@ def fixture(tmp_path: Path) -> DirsFixture:
 
 def test_replica_that_does_not_exist_yet_is_created_in_the_chosen_directory(fixture: DirsFixture) -> None:
     first, second = fixture.paths
-    assert fixture.move(second, 0, 1, 2) == [ErrorCode.REPLICA_NOT_AVAILABLE] * 3
-    assert fixture.move(first, 1) == [ErrorCode.REPLICA_NOT_AVAILABLE]
-    for number in range(3):
+    assert fixture.move(second, 1, 2, 3) == [ErrorCode.REPLICA_NOT_AVAILABLE] * 3
+    assert fixture.move(first, 2) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    for number in range(1, 4):
         fixture.add(number)
-    assert fixture.described() == {str(first): [1], str(second): [0, 2]}
-    assert fixture.move(second, 0, 2) == [0, 0]
+    assert fixture.described() == {str(first): [0, 2], str(second): [1, 3]}
+    assert fixture.move(second, 1, 3) == [0, 0]
 
 
 def test_directory_that_has_failed_meanwhile_is_not_used(fixture: DirsFixture) -> None:
-    assert fixture.move(fixture.paths[1], 0) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    assert fixture.move(fixture.paths[1], 1) == [ErrorCode.REPLICA_NOT_AVAILABLE]
     fixture.fixture.store.dirs[1].offline = True
-    fixture.add(0)
-    assert fixture.described()[str(fixture.paths[0])] == [0]
-    assert fixture.move(fixture.paths[1], 0) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    fixture.add(1)
+    assert fixture.described()[str(fixture.paths[0])] == [0, 1]
+    assert fixture.move(fixture.paths[1], 1) == [ErrorCode.KAFKA_STORAGE_ERROR]
 
 
 def test_unknown_directories_and_partitions_are_rejected(fixture: DirsFixture) -> None:
-    first, second = fixture.paths
-    replica = fixture.add(0)
-    fixture.append(replica, batch())
-    fixture.manager.write_turn()
+    first, _ = fixture.paths
+    fixture.write()
     assert fixture.move(first / "other", 0) == [ErrorCode.LOG_DIR_NOT_FOUND]
     assert fixture.move("data0", 0) == [ErrorCode.LOG_DIR_NOT_FOUND]
-    assert fixture.move(first, 0, 3, 4) == [0, ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert fixture.move(first, 0, 3, 5) == [0, ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert fixture.move(first, 0, topic="unknown") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert fixture.move(second, 0) == [ErrorCode.INVALID_REQUEST]
-    assert fixture.described() == {str(first): [0], str(second): []}
-    replica.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert fixture.move(first, 0, topic="x" * 214) == [ErrorCode.INVALID_TOPIC_EXCEPTION]
+    fixture.partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
     assert fixture.move(first, 0) == [ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+def test_log_moves_and_its_copy_is_described(fixture: DirsFixture) -> None:
+    first, second = fixture.paths
+    fixture.prepare(6)
+    assert fixture.move(second, 0) == [0]
+    assert fixture.described() == {str(first): [0], str(second): []}
+    fixture.step()
+    assert fixture.described() == {str(first): [0], str(second): [-1]}
+    answer = describe_log_dirs(fixture.services, DescribeLogDirsRequest(topics=None), fixture.context)
+    (row,) = answer.results[1].topics[0].partitions
+    assert (row.offset_lag, row.partition_size) == (4, 2 * len(batch()))
+    assert fixture.move(second, 0) == [0], "the same move goes on"
+    fixture.run()
+    assert fixture.described() == {str(first): [], str(second): [0]}
+    assert fixture.bases() == list(range(6))
+
+
+def test_move_to_the_directory_of_the_log_cancels_another_move(fixture: DirsFixture) -> None:
+    first, second = fixture.paths
+    fixture.prepare(6)
+    assert fixture.move(second, 0) == [0]
+    fixture.step()
+    assert fixture.move(first, 0) == [0]
+    fixture.run()
+    assert fixture.described() == {str(first): [0], str(second): []}

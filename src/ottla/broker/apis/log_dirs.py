@@ -5,7 +5,7 @@ from __future__ import annotations
 from ottla.broker.services import RequestContext, Services
 from ottla.model.errors import ErrorCode as Code
 from ottla.model.errors import (
-    InvalidRequest,
+    InvalidTopic,
     KafkaError,
     Refused,
     StorageError,
@@ -19,11 +19,16 @@ from ottla.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 
+#: the longest name of a partition to which a folder's name can add ".", 32 random characters and "-future"
+_NAME_MAX = 255 - 40
+
 
 def alter_replica_log_dirs(
     services: Services, request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
     """AlterReplicaLogDirs (34) v1-v2. v2 flexible. A replica that this broker does not have yet will be created there.
+
+    The log of an existing replica is copied in the background (`replica/log_moves.py`), while it is served.
 
     A partition that is named several times is answered once; the last mention counts, as in Kafka.
     """
@@ -48,7 +53,9 @@ def alter_replica_log_dirs(
 
 
 def _choose(services: Services, name: TopicPartition, path: str) -> None:
-    """Raise the KafkaError for one partition, checking in the same order as Kafka."""
+    """Create a replica in a directory, or start to move it there. Raise the KafkaError, checking in Kafka's order."""
+    if len(str(name)) > _NAME_MAX:
+        raise InvalidTopic("the name of the topic is too long for the folder of a copy")
     store = services.replicas.store
     directory = store.dir_at(path)
     if directory is None:
@@ -64,5 +71,7 @@ def _choose(services: Services, name: TopicPartition, path: str) -> None:
         raise Refused(Code.REPLICA_NOT_AVAILABLE, f"this broker has no replica of {name} yet")
     if replica.offline:
         raise StorageError(f"partition {name} is offline")
-    if store.dir_of(replica.log) is not directory:
-        raise InvalidRequest("a replica with a log cannot be moved to another log directory")
+    if store.dir_of(replica.log) is directory:
+        services.log_moves.cancel(replica)
+    else:
+        services.log_moves.start(replica, directory)

@@ -325,6 +325,14 @@ def describe_log_dirs(
                     partition_index=name.partition, partition_size=log.size_bytes, offset_lag=lag
                 )
                 topics.setdefault(name.topic, []).append(partition)
+        for future in services.log_moves.copies(directory):
+            name = future.log.name
+            if asked is None or name in asked:
+                partition = DescribeLogDirsPartition(
+                    partition_index=name.partition, partition_size=future.log.size_bytes,
+                    offset_lag=future.lag_records, is_future_key=True,
+                )  # fmt: skip
+                topics.setdefault(name.topic, []).append(partition)
         total, usable = services.replicas.disk_space(directory)
         results.append(
             DescribeLogDirsResult(
