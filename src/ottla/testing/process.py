@@ -181,6 +181,12 @@ class BrokerProcess:
         return self._process.pid
 
     @property
+    def pid_or_none(self) -> int | None:
+        """Return the process id, None while the broker does not run. Any thread may ask."""
+        process = self._process
+        return None if process is None else process.pid
+
+    @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

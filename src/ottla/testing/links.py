@@ -1,0 +1,244 @@
+"""The connections between the members of a cluster, which a test can cut: brokers, ZooKeeper and clients.
+
+    with Links({1: "127.0.0.1:9092", "zookeeper": "127.0.0.1:2181"}, member_of=lambda address: "clients") as links:
+        links.addresses[1]              # to be dialled instead of 127.0.0.1:9092
+        links.cut("clients", 1)
+        links.heal()
+
+Every member that accepts connections has a proxy. A cut holds back all bytes between two members, in one direction or
+in both. As in a real network nobody learns of it: connections stay open, and new ones are accepted but carry nothing.
+A connection that is closed on one side ends on the other side after the cut. When the cut ends, the bytes that were
+held back arrive, as TCP repeats them.
+
+A proxy does not listen while its member does not. So a member whose process has ended refuses connections.
+
+``ProcessMembers`` finds the member behind a connection by the process that has opened it. Unlike rules of a firewall
+this needs no special rights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from ottla.env.connections import ConnectionServer
+from ottla.testing.process import reserve_port
+
+#: a broker by its id, or one of the two names
+Member = int | str
+ZOOKEEPER = "zookeeper"
+#: every process that is no member of the cluster
+CLIENTS = "clients"
+
+_START_S_MAX = 60.0
+_CHUNK_BYTES = 64 << 10
+#: between two attempts to reach a member that does not listen
+_RETRY_S = 0.05
+
+
+class Links:
+    """A proxy for each member that accepts connections, all in one thread, until it is closed."""
+
+    def __init__(self, targets: Mapping[Member, str], member_of: Callable[[tuple[str, int]], Member]) -> None:
+        """``targets`` are the addresses of the members. ``member_of`` returns the member that dials from an address."""
+        self._reserved = {member: reserve_port() for member in targets}
+        #: the address of the proxy of each member
+        self.addresses = {
+            member: f"127.0.0.1:{reserved.getsockname()[1]}" for member, reserved in self._reserved.items()
+        }
+        self._targets = dict(targets)
+        self._member_of = member_of
+        #: (sender, receiver) of each direction that is cut
+        self._cuts: frozenset[tuple[Member, Member]] = frozenset()
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        #: replaced whenever the cuts change
+        self._changed: asyncio.Event
+        self._closing: asyncio.Event
+        self._thread = threading.Thread(target=self._run, name="links", daemon=True)
+        self._thread.start()
+        assert self._ready.wait(_START_S_MAX), "the proxies could not listen"
+
+    # -- cuts -----------------------------------------------------------------------------------------------------
+
+    def cut(self, one: Member, other: Member, *, one_way: bool = False) -> None:
+        """Hold back what ``one`` sends to ``other``, and the opposite direction unless ``one_way``."""
+        self._set_cuts(self._cuts | {(one, other)} | (set() if one_way else {(other, one)}))
+
+    def heal(self) -> None:
+        """End all cuts."""
+        self._set_cuts(frozenset())
+
+    def _set_cuts(self, cuts: frozenset[tuple[Member, Member]]) -> None:
+        """Return when the proxies obey the cuts."""
+
+        async def apply() -> None:
+            self._cuts = cuts
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+
+        asyncio.run_coroutine_threadsafe(apply(), self._loop).result(_START_S_MAX)
+
+    async def passable(self, sender: Member, receiver: Member) -> None:
+        """Return when the direction is not cut."""
+        while (sender, receiver) in self._cuts:
+            await self._changed.wait()
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End every connection and the thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join()
+        for reserved in self._reserved.values():
+            reserved.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        self._closing, self._changed = asyncio.Event(), asyncio.Event()
+        listening = [asyncio.Event() for _ in self._targets]
+        proxies = [
+            asyncio.ensure_future(self._serve_member(member, ready))
+            for member, ready in zip(self._targets, listening, strict=True)
+        ]
+        for ready in listening:
+            await ready.wait()
+        self._ready.set()
+        await self._closing.wait()
+        for proxy in proxies:
+            proxy.cancel()
+        await asyncio.gather(*proxies, return_exceptions=True)
+
+    async def _serve_member(self, member: Member, ready: asyncio.Event) -> None:
+        """Listen while the member does, in turns."""
+        host, _, port = self.addresses[member].rpartition(":")
+        while True:
+            is_down = asyncio.Event()
+
+            async def serve(
+                reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_down: asyncio.Event = is_down
+            ) -> None:
+                await self._link(member, reader, writer, is_down)
+
+            server = ConnectionServer(serve)
+            try:
+                await server.start(host=host, port=int(port))
+                ready.set()
+                await is_down.wait()
+            finally:
+                await server.close()
+            while (probe := await _dial(self._targets[member])) is None:
+                await asyncio.sleep(_RETRY_S)
+            probe[1].transport.abort()
+
+    async def _link(
+        self, member: Member, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_down: asyncio.Event
+    ) -> None:
+        """Connect a dialer with the member, until both have closed the connection."""
+        dialer = self._member_of(writer.get_extra_info("peername")[:2])
+        dialled = await _dial(self._targets[member])
+        if dialled is None:
+            is_down.set()
+            writer.transport.abort()
+            return
+        tasks = [
+            asyncio.ensure_future(self._pass(reader, dialled[1], dialer, member)),
+            asyncio.ensure_future(self._pass(dialled[0], writer, member, dialer)),
+        ]
+        try:
+            await asyncio.wait(tasks)
+        finally:
+            # Close the connection before waiting, because this task may be cancelled while it waits.
+            dialled[1].transport.abort()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sender: Member, receiver: Member
+    ) -> None:
+        """Pass bytes on until the sender closes the connection. The end passes a cut no earlier than bytes."""
+        is_open = True
+        while is_open:
+            chunk = b""
+            with suppress(OSError):
+                chunk = await reader.read(_CHUNK_BYTES)
+            is_open = bool(chunk)
+            await self.passable(sender, receiver)
+            try:
+                if chunk:
+                    writer.write(chunk)
+                    await writer.drain()
+                else:
+                    writer.write_eof()
+            except OSError:
+                return  # the receiver has closed the connection
+
+
+async def _dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    """Return a new connection, None if nothing listens at the address."""
+    host, _, port = address.rpartition(":")
+    try:
+        return await asyncio.open_connection(host, int(port))
+    except OSError:
+        return None
+
+
+class ProcessMembers:
+    """Finds the process of this machine that has opened a connection, as Linux tells its owner in /proc."""
+
+    def __init__(self, pids: Callable[[], Mapping[int, Member]]) -> None:
+        """``pids`` returns the members by their current process ids. All other processes are clients."""
+        self._pids = pids
+
+    def __call__(self, address: tuple[str, int]) -> Member:
+        """Return the member that dials from this address."""
+        inode = _inode_of(address)
+        for pid, member in self._pids().items():
+            if inode is not None and _has_socket(pid, inode):
+                return member
+        return CLIENTS
+
+
+def _inode_of(address: tuple[str, int]) -> str | None:
+    """Return the number of the socket that is bound to a local IPv4 address and connected."""
+    octets = bytes(map(int, address[0].split(".")))
+    wanted = f"{int.from_bytes(octets, 'little'):08X}:{address[1]:04X}"
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        for line in table:
+            fields = line.split()
+            if fields[1] == wanted and fields[3] == "01":  # established
+                return fields[9]
+    return None
+
+
+def _has_socket(pid: int, inode: str) -> bool:
+    try:
+        descriptors = os.scandir(f"/proc/{pid}/fd")
+    except OSError:
+        return False  # the process has ended
+    with descriptors:
+        for descriptor in descriptors:
+            with suppress(OSError):
+                if os.readlink(descriptor.path) == f"socket:[{inode}]":
+                    return True
+    return False
