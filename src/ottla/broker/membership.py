@@ -99,6 +99,8 @@ class Membership:
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
             unclean_allowed=lambda topic: services.topic_settings(topic).unclean_leader_election_enable,
         )  # fmt: skip
+        # The watch reports the new controller before the controller itself knows that it is elected.
+        self.controller.on_elected = lambda: self._probe_others(services.view)
         self.isr_changes = IsrChanges(services)
         self._clients = clients
         self.fetchers = ReplicaFetchers(

@@ -33,8 +33,11 @@ from ottla.model.errors import ErrorCode, KafkaError, Refused
 
 log = logging.getLogger(__name__)
 
-#: topics whose states are written in one multi
-_TOPICS_PER_MULTI = 100
+#: topics and partitions whose states are written in one multi, which must not exceed ZooKeeper's limit of 1 MB
+_TOPICS_PER_MULTI = 500
+_PARTITIONS_PER_MULTI = 5_000
+#: each of these has an assignment, too
+_TOPICS_PER_REASSIGNMENT = 50
 #: how often the controller makes the decisions that depend on time
 _TICK_S = 1.0
 #: how often it looks at the view although nothing changed, which takes a microsecond per partition
@@ -61,6 +64,16 @@ def count_changes(view: ClusterView, topics: Sequence[TopicView]) -> Changes:
                 elections += 1
                 unclean += new.leader not in old.isr and new.leader not in old.elr
     return Changes(len(topics), elections, unclean)
+
+
+def in_one_multi(topics: Sequence[TopicView], topics_max: int = _TOPICS_PER_MULTI) -> list[TopicView]:
+    """Return the first topics, at least one, whose states fit into one multi."""
+    partitions = 0
+    for count, topic in enumerate(topics[:topics_max]):
+        partitions += len(topic.partitions)
+        if count and partitions > _PARTITIONS_PER_MULTI:
+            return list(topics[:count])
+    return list(topics[:topics_max])
 
 
 class Controller:
@@ -92,6 +105,8 @@ class Controller:
         self._balance_s = balance_s
         self._balance_due = clock.monotonic() + balance_s
         self._imbalance_percentage = imbalance_percentage
+        #: called when this broker has become the controller
+        self.on_elected: Callable[[], None] = lambda: None
         #: the epoch in which this broker is the controller; -1 if it is not
         self.epoch = -1
         # Counters
@@ -159,6 +174,7 @@ class Controller:
         self.epoch = epoch
         self._below_min = BelowMin()
         log.info("this broker is the controller epoch=%d", epoch)
+        self.on_elected()
         self.wake()
 
     def _must_decide(self) -> bool:
@@ -186,16 +202,19 @@ class Controller:
             raise Refused(ErrorCode.NOT_CONTROLLER, "another broker is the controller")
         now = self._clock.monotonic()
         self._below_min.note(view, self._min_isr, now)
-        topics = elect(
-            view, min_isr=self._min_isr, now=now, below_min=self._below_min, unclean_allowed=self._unclean_allowed
-        )[:_TOPICS_PER_MULTI]
+        topics = in_one_multi(
+            elect(
+                view, min_isr=self._min_isr, now=now, below_min=self._below_min, unclean_allowed=self._unclean_allowed,
+                limit=_TOPICS_PER_MULTI,
+            )
+        )  # fmt: skip
         if topics:
             return ops_elect(view, topics, self.epoch), count_changes(view, topics)
-        moved = progress_all(view, min_isr=self._min_isr)[: _TOPICS_PER_MULTI // 2]
+        moved = in_one_multi(progress_all(view, min_isr=self._min_isr), _TOPICS_PER_REASSIGNMENT)
         if moved:
             return ops_reassign(view, moved, self.epoch), count_changes(view, moved)
         if now >= self._balance_due:
-            balanced = balance_leaders(view, percentage=self._imbalance_percentage)[:_TOPICS_PER_MULTI]
+            balanced = in_one_multi(balance_leaders(view, percentage=self._imbalance_percentage))
             if balanced:
                 return ops_elect(view, balanced, self.epoch), count_changes(view, balanced)
         return [], Changes()

@@ -259,3 +259,28 @@ def test_leader_without_enough_replicas_is_replaced_although_the_view_does_not_c
         await until(lambda: observer.partition.leader == 2)
 
     run(scenario)
+
+
+def test_controller_reports_its_election_once_it_is_active() -> None:
+    reports: list[bool] = []
+
+    async def scenario(place: Simulated, members: list[Member]) -> None:
+        (first,) = active(members)
+        for member in members:
+            member.controller.on_elected = lambda member=member: reports.append(member.controller.epoch >= 0)
+        members[first - 1].may_lead = False
+        await members[first - 1].controller.resign()
+        await until(lambda: bool({*active(members)} - {first}))
+
+    run(scenario)
+    assert reports == [True]
+
+
+@pytest.mark.parametrize(("sizes", "fitting"), [([1] * 3, 3), ([1] * 600, 500), ([4000, 1000, 1], 2), ([9000, 1], 1)])
+def test_topics_of_one_multi_have_a_limited_number_of_partitions(sizes: list[int], fitting: int) -> None:
+    partition = PartitionView(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
+    topics = [
+        TopicView(name=f"t{number}", topic_id=bytes(16), partitions=(partition,) * size)
+        for number, size in enumerate(sizes)
+    ]
+    assert election.in_one_multi(topics) == topics[:fitting]
