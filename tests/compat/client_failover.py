@@ -5,8 +5,8 @@
 Each client runs alone: a producer with acks=all to a topic with three partitions and three replicas, and a member of a
 group that reads it. The leader of a partition is killed with SIGKILL and started again, then the coordinator of the
 group. Every acknowledged record must be read by the member, and no record may be refused. Errors of lost connections,
-which sarama reports, are printed. The report has the longest time without an acknowledgement, and without a record.
-The clients that end with -848 are members by the consumer protocol of KIP-848.
+which sarama and kafkajs report, are printed. The report has the longest time without an acknowledgement, and without a
+record. The clients that end with -848 are members by the consumer protocol of KIP-848.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def run_client(cluster: ClusterProcess, name: str, seconds: float, scratch: Path
         f"{len(events.errors)} errors {sorted(set(events.errors))[:_SHOWN_ERRORS]}",
         flush=True,
     )  # fmt: skip
-    fatal = [error for error in events.errors if error.startswith("produce:") or "crashed" in error]
+    fatal = [error for error in events.errors if error.startswith(("produce:", "consumer ends:"))]
     return f"{name}: the application saw {fatal[:_SHOWN_ERRORS]}" if fatal else None
 
 

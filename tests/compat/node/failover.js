@@ -12,7 +12,10 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 const main = async () => {
   const producer = kafka.producer({ retry: { retries: 50, initialRetryTime: 50, maxRetryTime: 1000 } })
   const consumer = kafka.consumer({ groupId, sessionTimeout: 10000 })
-  consumer.on(consumer.events.CRASH, ({ payload }) => say('E', `consumer crashed: ${payload.error} ${payload.restart}`))
+  // After five failed retries kafkajs restarts its consumer by itself.
+  consumer.on(consumer.events.CRASH, ({ payload: { error, restart } }) =>
+    say('E', `consumer ${restart ? 'restarts' : 'ends'}: ${error}`)
+  )
   await producer.connect()
   await consumer.connect()
   await consumer.subscribe({ topics: [topic], fromBeginning: true })
