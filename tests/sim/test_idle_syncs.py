@@ -1,4 +1,4 @@
-"""A follower syncs what it has fetched when no further records arrive."""
+"""A follower syncs what it has fetched when no further records arrive, and notices that its leader has ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from sim_loop import START_S, VirtualLoop
 
-from ottla.replica.fetcher import ReplicaFetchers
+from ottla.model.types import Endpoint
+from ottla.replica.fetcher import LeaderFetcher, ReplicaFetchers
 
 
 def test_follower_syncs_when_no_records_arrive_for_a_while() -> None:
@@ -39,3 +40,30 @@ def test_follower_syncs_when_no_records_arrive_for_a_while() -> None:
     assert [partition for _, partition in syncs] == [idle, busy]
     (idle_at, _), (busy_at, _) = syncs
     assert idle_at < 0.5 and 1.2 <= busy_at < 1.5
+
+
+def test_leader_whose_connection_was_closed_counts_as_lost_for_a_second() -> None:
+    loop = VirtualLoop()
+    endpoint = Endpoint("PLAINTEXT", "a", 1)
+    fetchers = ReplicaFetchers(
+        loop=loop, clients=None, replicas=SimpleNamespace(), clock=SimpleNamespace(wall_ms=None),  # type: ignore[arg-type]
+        broker_id=2, broker_epoch=lambda: 1, settings=lambda: None,  # type: ignore[arg-type,return-value]
+    )  # fmt: skip
+    fetcher = fetchers._fetchers[endpoint] = LeaderFetcher(fetchers, endpoint)
+    assert fetchers.just_lost() == []
+    connection: Any = SimpleNamespace(is_lost=False)
+    fetcher._connection = connection
+    assert fetchers.just_lost() == []
+    connection.is_lost = True
+    assert fetchers.just_lost() == [endpoint]
+
+    async def run() -> None:
+        fetcher._lost(connection, loop.create_future())
+        assert fetchers.just_lost() == [endpoint]
+        await asyncio.sleep(0.9)
+        assert fetchers.just_lost() == [endpoint]
+        await asyncio.sleep(0.2)
+        assert fetchers.just_lost() == []
+
+    loop.run_until_complete(run())
+    loop.close()

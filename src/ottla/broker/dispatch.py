@@ -225,7 +225,7 @@ class Dispatcher:
         if api.large_reply and not postponed and not self._may_make_large_reply():
             self._deferred.add(self._postpone(connection, bytearray(view[start:end])))
             return
-        stamp = self._cache.stamp()
+        stamp = self._cache.stamp() if api.cached else _NO_STAMP
         request, _ = decode(request_class(api_key), version, body, 0, REQUEST_ELEMENTS_MAX)
         context = RequestContext(
             api_key=api_key, version=version, client_id=client_id, listener=self._listener, connection=connection,
@@ -322,6 +322,11 @@ class Dispatcher:
         connection.close()
 
 
+#: versions of the metadata and of the replicas, and the leaders that were just lost
+Stamp = tuple[int, int, frozenset[int]]
+_NO_STAMP: Stamp = (-1, -1, frozenset())
+
+
 class _ReplyCache:
     """Encoded replies to Metadata. Encoding 1,000 partitions takes a millisecond, and many clients ask at once."""
 
@@ -333,9 +338,10 @@ class _ReplyCache:
         self._stamp: object = None
         self._replies: dict[tuple[int, bytes, tuple[str, int]], bytes] = {}
 
-    def stamp(self) -> tuple[int, int]:
+    def stamp(self) -> Stamp:
         """Return a value that changes whenever a cached reply could be outdated."""
-        return self._services.view.version, self._services.replicas.generation
+        services = self._services
+        return services.view.version, services.replicas.generation, services.just_lost()
 
     def get(self, version: int, body: bytes, connection: Connection) -> bytes | None:
         if self._services.is_cut_off:
@@ -345,7 +351,7 @@ class _ReplyCache:
             self._stamp = self.stamp()
         return self._replies.get((version, body, connection.local_address))
 
-    def put(self, version: int, body: bytes, connection: Connection, reply: bytes, stamp: tuple[int, int]) -> None:
+    def put(self, version: int, body: bytes, connection: Connection, reply: bytes, stamp: Stamp) -> None:
         """Cache a reply, unless the metadata changed while it was built, for example by auto-creation."""
         if stamp == self.stamp() and len(self._replies) < self._ENTRIES_MAX and len(body) <= self._BODY_BYTES_MAX:
             self._replies[version, body, connection.local_address] = reply

@@ -108,6 +108,7 @@ class Membership:
             broker_id=services.broker_id, broker_epoch=lambda: self.registration.epoch,
             settings=lambda: services.settings,
         )  # fmt: skip
+        services.just_lost = self._just_lost
         self.registration.on_change = self._registration_changed
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._is_lease_over = False
@@ -220,6 +221,13 @@ class Membership:
                 self.fetchers.follow(partition, self._endpoint_of(leader))
             else:
                 self.fetchers.unfollow(partition)
+
+    def _just_lost(self) -> frozenset[int]:
+        endpoints = self.fetchers.just_lost()
+        if not endpoints:
+            return frozenset()
+        brokers = self._services.view.brokers
+        return frozenset(number for number, broker in brokers.items() if self._endpoint_of(broker) in endpoints)
 
     def _endpoint_of(self, broker: BrokerView) -> Endpoint:
         """Return the address of another broker for brokers: that of this broker's first listener, if it has it."""

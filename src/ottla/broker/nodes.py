@@ -59,6 +59,8 @@ class Nodes:
         self._registered = services.view.brokers
         self._last_starts = services.view.last_starts
         self._listener = context.listener
+        #: brokers that have probably ended: their partitions have no leader until the metadata store shows the next one
+        self.just_lost = services.just_lost()
         host, port = services.endpoint_for(context)
         if not self._registered:
             self.by_id = {services.broker_id: BrokerNode(services.broker_id, host, port, services.settings.broker_rack)}
@@ -93,7 +95,7 @@ class Nodes:
         offline_here = replica is not None and replica.offline
         offline = tuple(each for each in view.replicas if self._is_offline(each, offline_here))
         leader = view.leader
-        if leader < 0 or (leader == self._own_id and not may_lead(replica)):
+        if leader < 0 or leader in self.just_lost or (leader == self._own_id and not may_lead(replica)):
             return PartitionNodes(ErrorCode.LEADER_NOT_AVAILABLE, -1, offline)
         if not self._registered or leader in self.by_id:
             return PartitionNodes(0, leader, offline)

@@ -84,6 +84,8 @@ class Services:
     log_moves: LogMoves = field(init=False)
     #: this broker reaches neither the metadata store nor in-sync replicas, and has stopped leading partitions
     is_cut_off: bool = False
+    #: returns the ids of leaders whose connection to this broker was closed a moment ago: they have probably ended
+    just_lost: Callable[[], frozenset[int]] = frozenset
     #: advertised address by listener name; a listener without one advertises the address that the client dialled
     advertised: dict[str, Endpoint] = field(default_factory=dict)
     resolved: ResolvedSettings = field(default_factory=ResolvedSettings)

@@ -74,6 +74,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._kept: bytearray | None = None
 
     @property
+    def is_lost(self) -> bool:
+        """Return whether the connection is closed, also if ``connection_lost`` has not been called yet."""
+        return self.lost.done() or (self._transport is not None and self._transport.is_closing())
+
+    @property
     def in_flight(self) -> int:
         """Return the number of requests without a reply."""
         return len(self._waiting)
@@ -107,6 +112,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._lose(f"the connection was lost ({exc})" if exc is not None else "the broker closed the connection")
 
     def eof_received(self) -> bool:
+        # At once, because ``connection_lost`` comes some iterations of the loop later.
+        self._lose("the broker closed the connection")
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:

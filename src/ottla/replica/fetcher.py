@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 
 #: before a partition with an error is fetched again, and before a lost connection is opened again
 RETRY_S = 0.2
+#: how long clients get no leader for partitions of a broker whose connection was closed: an election takes less
+_JUST_LOST_S = 1.0
 #: the leader has not applied the new epoch yet, which takes it a moment
 _RETRY_SOON_S = 0.05
 #: the disk is full, or batches are damaged
@@ -101,6 +104,13 @@ class ReplicaFetchers:
     @property
     def is_following(self) -> bool:
         return bool(self._by_partition)
+
+    def just_lost(self) -> list[Endpoint]:
+        """Return the leaders whose connection was closed within the last second and is not open again.
+
+        Their processes have probably ended. The metadata store says so a moment later.
+        """
+        return [endpoint for endpoint, fetcher in self._fetchers.items() if fetcher.is_just_lost]
 
     def follow(self, partition: Partition, endpoint: Endpoint) -> None:
         """Copy the log of the leader at ``endpoint``, in the leader epoch of the partition. Do nothing if it is done.
@@ -215,6 +225,8 @@ class LeaderFetcher:
 
         # Connection
         self._connection: ClientConnection | None = None
+        #: when the last connection was lost
+        self._lost_at = -math.inf
         self._opening: asyncio.Task[None] | None = None
         self._reopen: asyncio.TimerHandle | None = None
         self._timeout: asyncio.TimerHandle | None = None
@@ -235,6 +247,12 @@ class LeaderFetcher:
     @property
     def is_empty(self) -> bool:
         return not self._followed
+
+    @property
+    def is_just_lost(self) -> bool:
+        if self._connection is not None:
+            return self._connection.is_lost
+        return self._loop.time() - self._lost_at < _JUST_LOST_S
 
     def follows(self, partition: Partition) -> bool:
         """Return whether the partition is copied in its current leader epoch."""
@@ -342,6 +360,7 @@ class LeaderFetcher:
         if connection is not self._connection:
             return
         self._connection = None
+        self._lost_at = self._loop.time()
         self._in_flight.clear()
         self._end_session()
         self._reopen_later()

@@ -164,6 +164,19 @@ def test_coordinator_that_was_suspended_is_not_available() -> None:
     assert answer.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+def test_partition_of_a_leader_that_has_just_ended_has_no_leader() -> None:
+    """librdkafka asks again at once. With the former leader in the answer it would wait for a second."""
+    view = with_topic(make_view(), partition(0, [0, 1, 2]), partition(2, [2, 0, 1]), name="__consumer_offsets")
+    services = make_services(view, groups=SimpleNamespace(partition_for=lambda name: 0))
+    services.just_lost = lambda: frozenset([0])
+    answer = metadata(services, MetadataRequest(topics=None), make_context(9))
+    first, second = answer.topics[0].partitions
+    assert (first.error_code, first.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert (second.error_code, second.leader_id) == (0, 2)
+    found: Any = find_coordinator(services, FindCoordinatorRequest(coordinator_keys=["g"]), make_context(4))
+    assert found.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 @pytest.mark.parametrize("is_cut_off", [False, True])
 def test_broker_that_is_cut_off_sends_clients_away(is_cut_off: bool) -> None:
     """A client that is connected to this broker alone must ask another one, which knows the new leaders."""

@@ -88,6 +88,7 @@ class Desk:
         self.services: Any = SimpleNamespace(
             view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0), deferred=self.deferred,
             is_cut_off=False,
+            just_lost=frozenset,
         )  # fmt: skip
         self.waiting_fetches: dict[Any, Any] = {}
         data_api: Any = SimpleNamespace(handle=self._data, waiting=self.waiting_fetches)
@@ -333,8 +334,13 @@ def test_reply_is_cached_unless_the_broker_is_cut_off() -> None:
     for _ in range(3):
         desk.take(ask())
     assert len(asked) == 1
+    desk.services.just_lost = lambda: frozenset([2])
+    for _ in range(3):
+        desk.take(ask())
+    assert len(asked) == 2, "the leader of some partitions has probably ended"
+    desk.services.just_lost = frozenset
     desk.services.is_cut_off = True
     for _ in range(3):
         desk.take(ask())
-    assert len(asked) == 4
+    assert len(asked) == 5
     assert len({reply.data for reply in desk.connection.replies}) == 1

@@ -154,6 +154,27 @@ def test_requests_without_a_reply_fail_when_the_connection_is_lost() -> None:
     run(answer, test)
 
 
+@pytest.mark.parametrize("end", ["end of the stream", "error"])
+def test_lost_connection_is_noticed_before_the_loop_reports_it(end: str) -> None:
+    """Requests of clients that arrive in the same iteration of the loop see that the broker has ended."""
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        connection = await clients.open(endpoint)
+        waiting = connection.send(request(1))
+        assert not connection.is_lost
+        if end == "error":
+            assert connection._transport is not None
+            connection._transport.abort()  # what the transport does itself after an error
+        else:
+            connection.eof_received()
+            assert connection.lost.done()
+        assert connection.is_lost
+        with pytest.raises(Unreachable):
+            await waiting
+
+    run(echo, test)
+
+
 def test_connection_that_is_closed_here_fails_its_requests() -> None:
     async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
         connection = await clients.open(endpoint)

@@ -122,7 +122,7 @@ def _coordinator(services: Services, nodes: Nodes, key_type: int, key: str) -> C
         number = (services.groups if key_type == _GROUP else services.transactions).partition_for(key)
         leader = topic.partitions[number].leader if topic is not None else NO_LEADER
         is_led = leader != services.broker_id or may_lead(services.replicas.find(name, number))
-        if is_led and (node := nodes.by_id.get(leader)) is not None:
+        if is_led and leader not in nodes.just_lost and (node := nodes.by_id.get(leader)) is not None:
             return Coordinator(key=key, node_id=leader, host=node.host, port=node.port, error_message=None)
         code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, f"partition {number} of {name} has no leader now; try again"
         return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)
