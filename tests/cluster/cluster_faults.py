@@ -101,9 +101,10 @@ def pause_leader(run: Run) -> None:
     run.loaded.pause(victim)
     run.loaded.load.wait_acknowledged(since + 0.5)
     run.note_gap(since, 6.0)
+    step_s = max(since + run.seconds - time.monotonic(), 0) / 3
     for _ in range(3):
         probe.send()
-        time.sleep(max(since + run.seconds - time.monotonic(), 0) / 3)
+        time.sleep(step_s)
     run.loaded.resume(victim)
     acknowledged = probe.acknowledged()
     run.say(
