@@ -13,6 +13,7 @@ from sim_host import BrokerHost
 
 from ottla.cluster.leadership import ops_elect, replace_partition
 from ottla.cluster.store import Conflict
+from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.replica.partition import Partition
 from ottla.testing.history import Place
 from ottla.testing.metadata_store import SimulatedStore
@@ -25,7 +26,8 @@ AMBUSHES = {
     "move leaders": 4,
     "late power failure": 4,
     "power failure of the last replica": 3,
-    "power failure of a joining replica": 3,
+    "power failure of a joining replica": 5,
+    "isolate a coordinator": 2,
 }
 #: the mean duration of a sync of a disk that hardly syncs any more
 _STALLED_S = 5.0
@@ -55,6 +57,8 @@ class Ambushes:
             self._later(self._rng.uniform(0.3, 4), self._fail_power, host)
         elif fault == "power failure of the last replica":
             self._leave_one_replica(place)
+        elif fault == "isolate a coordinator":
+            self._isolate_coordinator()
         elif fault == "power failure of a joining replica" and self._joining is None:
             self._joining = _Joining.of(self._world, self._rng, place, self._may_end)
             self._go_on_joining()
@@ -101,6 +105,28 @@ class Ambushes:
             self._world.ensemble.multi(self._store, ops_elect(view, [moved]))
         except Conflict:
             self._world.trace(f"{place}: the leader cannot be moved now")
+
+    def _isolate_coordinator(self) -> None:
+        """Cut a coordinator from the cluster until another one has been elected and has got commits.
+
+        Most members do not reach it, so they commit to its successor. The others still ask it.
+        """
+        rng, world = self._rng, self._world
+        assert world.replication is not None
+        places = [place for place, _ in world.replication.store.partitions() if place.topic == OFFSETS_TOPIC]
+        leader = world.replication.store.leader_of(rng.choice(places)) if places else None
+        if leader is None:
+            return
+        host = world.hosts[leader]
+        peers = [other.name for other in world.hosts.values() if other is not host]
+        peers += [name for name in world.client_names if name.startswith("member") and rng.random() < 0.8]
+        seconds = rng.uniform(8, 14)
+        for peer in peers:
+            for pair in ((peer, host.name), (host.name, peer)):
+                world.network.cut(*pair)
+                self._later(seconds, world.network.heal, *pair)
+        host.cut_from_store()
+        self._later(seconds, host.heal_store)
 
     # -- power failures that lose records ----------------------------------------------------------------------------
 
@@ -240,6 +266,10 @@ class _Joining:
             self._follower.start()
         if not self._follower.is_ready:
             return True
+        if self._rng.random() < 0.6:
+            # The leader decides before it gets a fetch of the new process.
+            self._follower.pause()
+            self._world.loop.call_later(self._rng.uniform(0.3, 0.9), self._follower.resume)
         self._heal()
         return False
 

@@ -57,6 +57,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     ),
     "processes only": ("cut client", "cut brokers", "isolate", "cut from store", "expire session", "metadata"),
     "damaged disk": ("kill all", "power failure of all"),
+    "ambushes": tuple(kind for kind in (WEIGHTS | CLUSTER_WEIGHTS) if kind not in AMBUSHES),
 }  # fmt: skip
 #: faults that end or stop a process, or keep it from the metadata store
 _ENDS = ("kill", "power", "stop", "pause", "isolate", "store", "expire", "disk", "metadata")

@@ -294,10 +294,13 @@ class World:
             try:
                 (made,) = (await admin.ask(CreateTopicsRequest(topics=[topic], timeout=5000), 7)).topics
                 if made.error_code in (0, 36):
-                    return
+                    break
             except Lost:
                 pass
             await admin.pause(0.1)
+        # A broker that does not know the topic refuses the first batch of a producer and may accept the second one.
+        while not all(host.broker and TOPIC in host.broker._view.topics for host in self.hosts.values()):
+            await admin.pause(0.01)
 
     def _clients(self) -> list[Any]:
         rng = self.rng
