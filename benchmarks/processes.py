@@ -80,6 +80,12 @@ class BrokerProcess:
         process.wait()
         self._process = None
 
+    def discard(self) -> None:
+        """Kill the process and remove its directory, of which nothing is needed any more."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        self.stop()
+
     def stop(self) -> None:
         """Stops the process and removes its directory; calling it twice is fine."""
         self.halt()
