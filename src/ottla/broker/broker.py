@@ -335,7 +335,11 @@ class Broker:
             role_of=self._role_of, roles_changed=self._coordination.roles_changed,
         )  # fmt: skip
         self._metrics.cluster = ClusterMetrics(services, self._membership)
-        await self._membership.begin_run()
+        try:
+            await self._membership.begin_run()
+        except OSError as error:
+            advice = directory_advice(error, option="--data")
+            raise StartError(f"a data directory cannot be written: {advice}") from None
         self._leased = None if self._is_alone else self._membership
         self._view = services.view = ClusterView()
         self._coordination.settings_changed()

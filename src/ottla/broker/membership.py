@@ -283,6 +283,8 @@ class Membership:
     # -- without the store ------------------------------------------------------------------------------------------
 
     def _may_control(self) -> bool:
+        if self._is_leaving:
+            return False
         return self.registration.epoch >= 0 and self._services.clock.monotonic() < self.registration.lease.until
 
     def check_lease(self, now: float) -> None:
@@ -374,17 +376,21 @@ class Membership:
         services, own = self._services, self._services.broker_id
         if self._session_s is None or not self._may_control():
             return
-        # A leader would add a broker that still fetches to the ISR again.
+        # A leader would add a broker that still fetches to the ISR again, and a controller would elect itself.
         self._is_leaving = True
         self.fetchers.stop()
+        await self.controller.resign()
+        #: each topic is handed over once: another controller may elect this broker again while it is alive
+        handed_over: set[str] = set()
 
-        def decide(view: ClusterView) -> tuple[Sequence[Op], int]:
-            topics = leave(view, own, min_isr=self._min_isr)[:_TOPICS_PER_MULTI]
-            return ops_elect(view, topics), len(topics)
+        def decide(view: ClusterView) -> tuple[Sequence[Op], list[str]]:
+            changed = [topic for topic in leave(view, own, min_isr=self._min_isr) if topic.name not in handed_over]
+            topics = changed[:_TOPICS_PER_MULTI]
+            return ops_elect(view, topics), [topic.name for topic in topics]
 
         try:
-            while await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn):
-                pass
+            while names := await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn):
+                handed_over.update(names)
         except (KafkaError, StoreError) as error:
             log.warning("leaderships could not be handed over error=%s", error)
 

@@ -115,6 +115,34 @@ def test_broker_that_leaves_follows_no_partition(membership: MembershipFixture) 
     assert membership.calls == ["other"]
 
 
+def test_broker_that_leaves_hands_each_topic_over_once(
+    membership: MembershipFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller elects it again while it is alive. It would never stop."""
+    topic: Any = SimpleNamespace(name="t")
+    monkeypatch.setattr("ottla.broker.membership.leave", lambda view, broker, min_isr: [topic])
+    monkeypatch.setattr("ottla.broker.membership.ops_elect", lambda view, topics: [each.name for each in topics])
+
+    async def write(store: Any, view: Any, decide: Any, *, turn: Any) -> Any:
+        ops, names = decide(view)
+        membership.calls.append(f"write {ops}")
+        return names
+
+    async def resign() -> None:
+        membership.calls.append("resign")
+
+    monkeypatch.setattr("ottla.broker.membership.decide_and_write", write)
+    services = membership._services
+    services.broker_id, services.store, services.metadata_turn = 1, None, None
+    services.clock = SimpleNamespace(monotonic=lambda: 0.0)
+    membership._session_s, membership.controller = 6.0, SimpleNamespace(resign=resign)  # type: ignore[assignment]
+    membership.fetchers = SimpleNamespace(stop=lambda: None)
+    assert membership._may_control()
+    asyncio.run(membership.leave())
+    assert membership.calls == ["resign", "write ['t']", "write []"]
+    assert not membership._may_control(), "it would elect itself"
+
+
 def test_log_that_goes_offline_is_reported_once(membership: MembershipFixture) -> None:
     async def case() -> None:
         written: list[list[str]] = []
