@@ -73,7 +73,12 @@ class Copy:
 
     def wait_committed(self, since: float) -> None:
         """Return when a transaction was committed after ``since``. Raise TimeoutError after two minutes."""
-        wait(lambda: self._commits[-1] > since, "a transaction was committed", _DEADLINE_S)
+        wait(lambda: self._problems or self._commits[-1] > since, "a transaction was committed", _DEADLINE_S)
+        if self._problems:
+            raise RuntimeError(f"the copiers have stopped: {self._problems[0]}\n{self._last_output()}")
+
+    def _last_output(self) -> str:
+        return "\n".join((self._directory / "output.txt").read_text().splitlines()[-30:])
 
     def longest_gap(self, since: float, until: float) -> float:
         """Return the longest time between two commits."""

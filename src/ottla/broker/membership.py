@@ -237,16 +237,19 @@ class Membership:
     async def _check_isr(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
-            now = self._services.clock.monotonic()
-            self.check_lease(now)
-            if not self._is_lease_over:
-                self.isr_changes.check(now)
-            else:
-                self._services.replicas.complete_confirmed()
-                self._report_offline()
-            if now >= self._sync_due:
-                self._sync_due = now + _SYNC_S
-                self._sync_outsiders()
+            self.check_replicas(self._services.clock.monotonic())
+
+    def check_replicas(self, now: float) -> None:
+        """Look at the lease and at the replicas of this broker. Called every CHECK_S."""
+        self.check_lease(now)
+        if self._is_lease_over:
+            self._services.replicas.complete_confirmed()
+        else:
+            self.isr_changes.check(now)
+            self._report_offline()
+        if now >= self._sync_due:
+            self._sync_due = now + _SYNC_S
+            self._sync_outsiders()
 
     def _sync_outsiders(self) -> None:
         """Sync the logs of replicas that are not in sync here: they join the ISR only with synced records."""

@@ -143,6 +143,19 @@ def test_broker_that_leaves_hands_each_topic_over_once(
     assert not membership._may_control(), "it would elect itself"
 
 
+def test_replicas_are_checked_and_reported_while_the_lease_is_valid(membership: MembershipFixture) -> None:
+    calls = membership.calls
+    membership.isr_changes = SimpleNamespace(check=lambda now: calls.append("ISR"))  # type: ignore[assignment]
+    membership._report_offline = lambda: calls.append("offline")  # type: ignore[method-assign]
+    membership._sync_due = 100.0
+    membership._services.replicas.complete_confirmed = lambda: calls.append("confirmed")
+    membership.check_replicas(9.0)
+    assert calls == ["ISR", "offline"]
+    calls.clear()
+    membership.check_replicas(11.0)
+    assert calls == ["coordinators see follower", "confirmed"]
+
+
 def test_log_that_goes_offline_is_reported_once(membership: MembershipFixture) -> None:
     async def case() -> None:
         written: list[list[str]] = []
