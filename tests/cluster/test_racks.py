@@ -95,4 +95,5 @@ def test_consumer_reads_from_the_replica_in_its_rack(cluster: ClusterProcess) ->
     consumer = consumer_in(cluster, "a", "racks")
     consume(consumer, 100)
     consumer.close()
-    assert metric(cluster, FOLLOWER, "ottla_bytes_out_total") == before
+    # The follower of this topic leads internal partitions, whose followers fetch from it meanwhile.
+    assert metric(cluster, FOLLOWER, "ottla_bytes_out_total") - before < 100 * len(RECORD)
