@@ -22,11 +22,13 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 from struct import Struct
 
 from crc32c import crc32c
@@ -83,6 +85,7 @@ PENDING_BATCH_BYTES_MAX = 32768
 #: more pending bytes than this are written before the end of the event loop's turn
 PENDING_BYTES_MAX = 1 << 20
 EPOCHS_FILE = "leader-epoch-checkpoint"
+_base_offset = attrgetter("base_offset")
 #: cached positions of the offsets that sequential readers will ask for next
 _HINTS_MAX = 32
 #: a batch that is decompressed to find a timestamp may be this many times larger than max.message.bytes
@@ -132,6 +135,8 @@ class Log:
         self.ended: list[EndedTransaction] = []
         #: whether ``leader-epoch-checkpoint`` is synced and equals ``epochs``
         self._epochs_synced = epochs_synced
+        #: whether the file has all of ``epochs``: recovery may have found epochs that it lacks
+        self._epochs_written = epochs_synced
         #: sealed segments whose indexes could not be written because the disk was full
         self.sealed_unindexed: list[Segment] = []
         #: segments that were dropped from the log start and whose files may still exist, or reappear after a crash
@@ -401,7 +406,7 @@ class Log:
     def write_epochs(self, epochs: LeaderEpochs, *, sync: bool) -> None:
         """Write the epochs to their file and use them. Raise WriteFailed, without a change."""
         self.disk.write_file(os.path.join(self.directory, EPOCHS_FILE), epochs.to_text().encode(), sync=sync)
-        self.epochs, self._epochs_synced = epochs, sync
+        self.epochs, self._epochs_synced, self._epochs_written = epochs, sync, True
 
     # -- segments -------------------------------------------------------------------------------------------------
 
@@ -419,6 +424,9 @@ class Log:
         """Seal the active segment. Return the new active segment, which starts at the log end offset."""
         self.write_pending()
         self._truncate_failed_write()
+        if not self._epochs_written:
+            with suppress(OSError):  # on a full disk ``sync_sealed`` fails then, and the next roll tries again
+                self.write_epochs(self.epochs, sync=False)
         sealed = self.active
         # If the disk is too full for the snapshot, recovery replays from an older one: the log can still roll.
         with suppress(OSError):
@@ -697,16 +705,12 @@ class Log:
         return min(self.synced_end_offset, self.active.base_offset)
 
     def sync_sealed(self, segment: Segment) -> None:
-        """Sync the segment, its snapshot and the epochs, then write the indexes. Runs in a thread.
-
-        Recovery does not read these files again once the recovery point is after the segment.
-        """
-        files = [os.path.join(self.directory, EPOCHS_FILE)]
-        for following in self.segments:
-            if following.base_offset > segment.base_offset:
-                files.append(snapshot_path(self.directory, following.base_offset))
-                break
-        segment.sync_sealed(files)
+        """Sync the segment, its snapshot and the epochs, then write the indexes. Runs in a thread."""
+        if not self._epochs_written:
+            raise OSError(errno.ENOSPC, "the leader epochs are not in their file yet", self.directory)
+        later = [each.base_offset for each in self.segments if each.base_offset > segment.base_offset]
+        snapshots = [snapshot_path(self.directory, offset) for offset in later[:1]]
+        segment.sync_sealed([os.path.join(self.directory, EPOCHS_FILE), *snapshots])
 
     # -- producers ------------------------------------------------------------------------------------------------
 
@@ -790,10 +794,6 @@ class Log:
         self._write_snapshot(sync=True)
         if not self._epochs_synced:
             self.write_epochs(self.epochs, sync=True)
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
 
 
 def _ignore(*_: object) -> None:

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from tests.unit.log.compaction_fixtures import CompactionFixture, compacted
 from tests.unit.log.log_fixtures import (
+    FOLDER,
     NOW,
     append,
     batch,
@@ -29,7 +30,8 @@ from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 from tests.unit.log.txn_fixtures import Client, append_txn, end_txn, read_committed, txn_batch
 
 from ottla.env.disk import WriteFailed
-from ottla.log.log import Log
+from ottla.log.epochs import LeaderEpochs
+from ottla.log.log import EPOCHS_FILE, Log
 from ottla.log.replication import COPIED_BYTES_MAX
 from ottla.model.batch import CRC_POSITION, read_header
 from ottla.model.errors import CorruptMessage, UnexpectedAppendOffset
@@ -181,6 +183,49 @@ def test_replicated_batches_survive_a_crash_with_epochs_and_transactions(seed: i
     again = open_at(disk.crash(Random(seed), "power"), SETTINGS, recovery_point=follower.recovery_point)
     again.ended = leader.ended  # not stored: only the leader and its followers know the high watermark
     check_equal(leader, again)
+
+
+def follower_with_an_older_file_of_epochs(disk: MemoryDisk) -> tuple[Log, Log]:
+    """Return a leader and its follower after a power failure that brought back an older file."""
+    leader = new_log()
+    for epoch in (1, 2):
+        leader.become_leader(epoch)
+        append(leader, batch(3))
+        leader.write_pending()
+    replicate(leader, open_at(disk, SETTINGS))
+    older = LeaderEpochs()
+    older.assign(1, 0)
+    disk.write_file(f"{FOLDER}/{EPOCHS_FILE}", older.to_text().encode(), sync=True)
+    follower = open_at(disk, SETTINGS)
+    append(leader, batch(3))
+    leader.write_pending()
+    replicate(leader, follower)
+    return leader, follower
+
+
+def test_epochs_that_recovery_found_are_in_their_file_when_the_segment_is_sealed() -> None:
+    """Recovery reads the epochs from a sealed segment only once."""
+    disk = new_disk()
+    leader, follower = follower_with_an_older_file_of_epochs(disk)
+    follower.roll()
+    assert disk.read_file(f"{FOLDER}/{EPOCHS_FILE}") == leader.epochs.to_text().encode()
+
+
+def test_segment_is_read_by_recovery_until_its_epochs_are_in_their_file() -> None:
+    disk = new_disk()
+    leader, follower = follower_with_an_older_file_of_epochs(disk)
+    disk.fail("write_file", errno.ENOSPC, path=EPOCHS_FILE, times=None)
+    follower.roll()
+    with pytest.raises(OSError, match="epochs"):
+        follower.sync_sealed(follower.segments[0])
+    assert follower.recovery_point == 0
+    disk.heal()
+    append(leader, batch(3))
+    leader.write_pending()
+    replicate(leader, follower)
+    follower.roll()
+    follower.sync_sealed(follower.segments[0])
+    assert disk.read_file(f"{FOLDER}/{EPOCHS_FILE}") == leader.epochs.to_text().encode()
 
 
 # -- gaps -------------------------------------------------------------------------------------------------------------
