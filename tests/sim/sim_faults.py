@@ -13,7 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from sim_ambushes import AMBUSHES, Ambushes
+from sim_fault_sequences import FAULT_SEQUENCES, FaultSequences
 from sim_host import BrokerHost, SimulatedDisk
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ CLUSTER_WEIGHTS = {
     "kill all": 1,
     "power failure of all": 1,
     "damaged disk": 0,
-    **AMBUSHES,
+    **FAULT_SEQUENCES,
 }
 _POWER_FAILURES = tuple(kind for kind in (WEIGHTS | CLUSTER_WEIGHTS) if "power failure" in kind)
 #: kinds of faults that do not happen in a run of a cluster, by the profile of the run
@@ -57,7 +57,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     ),
     "processes only": ("cut client", "cut brokers", "isolate", "cut from store", "expire session", "metadata"),
     "damaged disk": ("kill all", "power failure of all"),
-    "ambushes": tuple(kind for kind in (WEIGHTS | CLUSTER_WEIGHTS) if kind not in AMBUSHES),
+    "sequences": tuple(kind for kind in (WEIGHTS | CLUSTER_WEIGHTS) if kind not in FAULT_SEQUENCES),
 }  # fmt: skip
 #: faults that end or stop a process, or keep it from the metadata store
 _ENDS = ("kill", "power", "stop", "pause", "isolate", "store", "expire", "disk", "metadata")
@@ -83,7 +83,7 @@ class Faults:
                 self._weights["damaged disk"] = 8
             for kind in PROFILES[self.profile]:
                 self._weights[kind] = 0
-        self._ambushes = Ambushes(world, self._rng, lambda: not self._is_fragile())
+        self._sequences = FaultSequences(world, self._rng, lambda: not self._is_fragile())
 
     async def run(self, seconds: float) -> None:
         """Draw faults for a time; restart brokers that do not run after a delay."""
@@ -118,8 +118,8 @@ class Faults:
         self._on_process(fault, host)
         self._on_network(fault, host)
         self._on_disk(fault, host)
-        if fault in AMBUSHES:
-            self._ambushes.strike(fault, host)
+        if fault in FAULT_SEQUENCES:
+            self._sequences.strike(fault, host)
 
     def _choose_host(self) -> BrokerHost:
         """Return a random host, the one of a leader, or the one of the controller."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
+from sim_planted_cluster import kafka_7164
 from sim_replicas import ReplicaWorld
 
 from ottla.replica.fetcher import LeaderFetcher, _Followed
@@ -53,28 +54,7 @@ def plant_truncation_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_no_restart_for_the_same_leader(patch: pytest.MonkeyPatch) -> None:
-    """KAFKA-7164: epochs are compared once per leader broker; a new epoch of the same leader goes on fetching."""
-    row, compared = _Followed.row, dict[_Followed, None]()
-
-    def follows(self: LeaderFetcher, partition: Partition) -> bool:
-        followed = self._followed.get((partition.topic_id, partition.name.partition))
-        if followed is None:
-            return False
-        if followed.leader_epoch != partition.leader_epoch:
-            followed.leader_epoch = partition.leader_epoch
-            self._changed[followed] = None
-            self._send_soon()
-        return True
-
-    def with_epoch_once(self: _Followed, size_bytes_max: int) -> FollowerRow:
-        fetched = row(self, size_bytes_max)
-        if self not in compared:
-            compared[self] = None
-            return fetched
-        return fetched._replace(last_fetched_epoch=-1, size_bytes_max=size_bytes_max)
-
-    patch.setattr(LeaderFetcher, "follows", follows)
-    patch.setattr(_Followed, "row", with_epoch_once)
+    kafka_7164(patch.setattr)
 
 
 def plant_high_watermark_of_the_leader_alone(patch: pytest.MonkeyPatch) -> None:

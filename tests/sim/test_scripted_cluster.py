@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sim_ambushes import Ambushes
 from sim_client import Client, batch
+from sim_fault_sequences import FaultSequences
 from sim_world import World
 
 from ottla.model.errors import ErrorCode
@@ -48,12 +48,12 @@ def test_first_batch_that_a_follower_refused_comes_first_when_the_follower_leads
         replication: Any = world.replication
         client = Client(world, "producer")
         first = replication.store.leader_of(place)
-        ambushes = Ambushes(world, world.rng, lambda: True)
-        ambushes._rng = _Last()  # type: ignore[assignment]
+        sequences = FaultSequences(world, world.rng, lambda: True)
+        sequences._rng = _Last()  # type: ignore[assignment]
         state = replication.store.view.topics[place.topic].partitions[place.partition]
         follower = [each for each in state.isr if each != first][-1]
         assert await produce(client, place, follower, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        ambushes._move_leader(place)
+        sequences._move_leader(place)
         await asyncio.sleep(1)
         assert replication.store.leader_of(place) == follower
         codes = [await produce(client, place, follower, sequence) for sequence in (1, 0, 1, 2)]

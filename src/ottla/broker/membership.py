@@ -383,7 +383,7 @@ class Membership:
         self._is_leaving = True
         self.fetchers.stop()
         await self.controller.resign()
-        #: each topic is handed over once: another controller may elect this broker again while it is alive
+        # Each topic is handed over once: another controller may elect this broker again while it is alive.
         handed_over: set[str] = set()
 
         def decide(view: ClusterView) -> tuple[Sequence[Op], list[str]]:

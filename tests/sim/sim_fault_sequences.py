@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sim_world import World
 
 #: how often each is drawn, beside the faults of ``sim_faults.py``
-AMBUSHES = {
+FAULT_SEQUENCES = {
     "move leaders": 4,
     "late power failure": 4,
     "power failure of the last replica": 3,
@@ -31,12 +31,12 @@ AMBUSHES = {
 }
 #: the mean duration of a sync of a disk that hardly syncs any more
 _STALLED_S = 5.0
-#: how long an ambush waits for its moment, and how often it looks
+#: how long a sequence waits for its moment, and how often it looks
 _WAIT_S = 4.0
 _LOOK_S = 0.02
 
 
-class Ambushes:
+class FaultSequences:
     """Runs the steps of these faults."""
 
     def __init__(self, world: World, rng: Random, may_end: Callable[[], bool]) -> None:
@@ -48,7 +48,7 @@ class Ambushes:
         self._joining: _Joining | None = None
 
     def strike(self, fault: str, host: BrokerHost) -> None:
-        """Begin a fault of ``AMBUSHES``."""
+        """Begin a fault of ``FAULT_SEQUENCES``."""
         place = self._rng.choice(self._world.places)
         if fault == "move leaders":
             self._move_leaders(place)
