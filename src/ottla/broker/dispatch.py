@@ -26,6 +26,7 @@ from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.store import StoreError
+from ottla.cluster.view import BrokerView
 from ottla.coordinator.runtime import PendingReply
 from ottla.env.deferred import UNITS_MAX
 from ottla.env.tasks import Tasks
@@ -322,9 +323,9 @@ class Dispatcher:
         connection.close()
 
 
-#: versions of the metadata and of the replicas, and the leaders that were just lost
-Stamp = tuple[int, int, frozenset[int]]
-_NO_STAMP: Stamp = (-1, -1, frozenset())
+#: versions of the metadata and of the replicas, the leaders that were just lost, the brokers that ended lately
+Stamp = tuple[int, int, frozenset[int], tuple[BrokerView, ...]]
+_NO_STAMP: Stamp = (-1, -1, frozenset(), ())
 
 
 class _ReplyCache:
@@ -341,7 +342,7 @@ class _ReplyCache:
     def stamp(self) -> Stamp:
         """Return a value that changes whenever a cached reply could be outdated."""
         services = self._services
-        return services.view.version, services.replicas.generation, services.just_lost()
+        return services.view.version, services.replicas.generation, services.just_lost(), services.ended_brokers()
 
     def get(self, version: int, body: bytes, connection: Connection) -> bytes | None:
         if self._services.is_cut_off:

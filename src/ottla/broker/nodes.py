@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.broker.services import RequestContext, Services
-from ottla.cluster.view import PartitionView
+from ottla.cluster.view import BrokerView, PartitionView, RegisteredBroker
+from ottla.env.clock import Clock
 from ottla.model.errors import ErrorCode
 from ottla.replica.partition import Partition, Role
 
 #: first version of Metadata whose clients know LISTENER_NOT_FOUND
 _LISTENER_ERROR_FROM = 6
+#: for how long Metadata lists a broker that has ended: as long as Kafka's default for the session of a broker
+_ENDED_LISTED_S = 18.0
 
 
 def may_lead(replica: Partition | None) -> bool:
@@ -38,6 +42,12 @@ class PartitionNodes(NamedTuple):
     offline_replicas: tuple[int, ...]
 
 
+def _node(number: int, broker: BrokerView | RegisteredBroker, listener: str) -> BrokerNode | None:
+    """Return the address of a broker for clients of this listener, None if it has no such listener."""
+    endpoint = broker.endpoint(listener)
+    return None if endpoint is None else BrokerNode(number, endpoint.host, endpoint.port, broker.rack)
+
+
 def send_away_if_cut_off(services: Services, context: RequestContext) -> None:
     """Close the connection after the reply if this broker is cut off from the others, which may have elected leaders.
 
@@ -45,6 +55,38 @@ def send_away_if_cut_off(services: Services, context: RequestContext) -> None:
     """
     if services.is_cut_off:
         context.connection.close()
+
+
+class EndedBrokers:
+    """The brokers that ended a short time ago. Metadata still lists them, without partitions that they lead.
+
+    Kafka lists a broker that was killed until its session has expired; Ottla knows of its end at once. librdkafka
+    forgets a broker that is not listed, but not that it coordinates a group: a TxnOffsetCommit then waits for a
+    connection that nobody opens. While the broker is listed, the refused connection makes it look for the new one.
+    """
+
+    def __init__(self, own_id: int, clock: Clock) -> None:
+        self._own_id, self._clock = own_id, clock
+        self._alive: Mapping[int, BrokerView] = {}
+        self._ended: dict[int, tuple[float, BrokerView]] = {}
+
+    def update(self, alive: Mapping[int, BrokerView]) -> None:
+        """The live brokers have changed to these."""
+        now = self._clock.monotonic()
+        for number, broker in self._alive.items():
+            if number not in alive and number != self._own_id:
+                self._ended[number] = now, broker
+        for number in alive:
+            self._ended.pop(number, None)
+        self._alive = alive
+
+    def listed(self) -> tuple[BrokerView, ...]:
+        """Return the brokers that Metadata lists although they have ended."""
+        if not self._ended:
+            return ()
+        since = self._clock.monotonic() - _ENDED_LISTED_S
+        self._ended = {number: row for number, row in self._ended.items() if row[0] > since}
+        return tuple(broker for _, broker in self._ended.values())
 
 
 class Nodes:
@@ -61,6 +103,7 @@ class Nodes:
         self._listener = context.listener
         #: brokers that have probably ended: their partitions have no leader until the metadata store shows the next one
         self.just_lost = services.just_lost()
+        self._ended = services.ended_brokers()
         host, port = services.endpoint_for(context)
         if not self._registered:
             self.by_id = {services.broker_id: BrokerNode(services.broker_id, host, port, services.settings.broker_rack)}
@@ -70,8 +113,8 @@ class Nodes:
         for broker in self._registered.values():
             if broker.broker_id == services.broker_id:
                 self.by_id[broker.broker_id] = BrokerNode(broker.broker_id, host, port, broker.rack)
-            elif (endpoint := broker.endpoint(context.listener)) is not None:
-                self.by_id[broker.broker_id] = BrokerNode(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+            elif (node := _node(broker.broker_id, broker, context.listener)) is not None:
+                self.by_id[broker.broker_id] = node
         controller = services.view.controller
         # Every broker handles the requests of administrators, so this broker is a valid answer during an election.
         is_reachable = controller is not None and controller.broker_id in self.by_id
@@ -79,13 +122,14 @@ class Nodes:
 
     def fenced(self) -> list[BrokerNode]:
         """Return the brokers that are registered but not alive, with the addresses of their last start."""
-        found = []
-        for number, broker in sorted(self._last_starts.items()):
-            if number not in self._registered and number != self._own_id:
-                endpoint = broker.endpoint(self._listener)
-                if endpoint is not None:
-                    found.append(BrokerNode(number, endpoint.host, endpoint.port, broker.rack))
-        return found
+        rows = sorted(self._last_starts.items())
+        ended = [row for row in rows if row[0] not in self._registered and row[0] != self._own_id]
+        return [node for number, row in ended if (node := _node(number, row, self._listener)) is not None]
+
+    def listed(self) -> list[BrokerNode]:
+        """Return the brokers that Metadata lists: those that are alive, and those that ended a short time ago."""
+        nodes = (_node(broker.broker_id, broker, self._listener) for broker in self._ended)
+        return [*self.by_id.values(), *(node for node in nodes if node is not None)]
 
     def of_partition(self, view: PartitionView, replica: Partition | None, version: int) -> PartitionNodes:
         """Return the leader and the offline replicas of a partition for Metadata of this version.

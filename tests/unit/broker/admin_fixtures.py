@@ -51,7 +51,7 @@ class Admin:
             clock=SimpleNamespace(wall_ms=lambda: NOW_MS), new_id=lambda: rng.randbytes(16),
             metadata_turn=asyncio.Lock(), resolved=ResolvedSettings(), elections=0, unclean_elections=0,
             is_cut_off=False,
-            just_lost=frozenset,
+            just_lost=frozenset, ended_brokers=tuple,
         )  # fmt: skip
         self.services.topic_settings = lambda topic: Services.topic_settings(self.services, topic)
         self.context: Any = SimpleNamespace(version=6)

@@ -74,7 +74,7 @@ class FetchFixture(TransactionFixture):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.services: Any = SimpleNamespace(
-            just_lost=frozenset,
+            just_lost=frozenset, ended_brokers=tuple,
             broker_id=1, replicas=self.manager, settings=BrokerSettings(), wheel=Wheel(),
             deferred=NothingDeferred(), endpoint_for=lambda context: ("127.0.0.1", 9092),
             loop=SimpleNamespace(time=self.clock.monotonic, run_in_executor=self.run),
