@@ -113,6 +113,25 @@ def test_fetch_offset_is_noted_before_the_read(leader: LeaderFixture) -> None:
     assert (follower.broker_epoch, follower.fetched_at, follower.caught_up_at) == (100, 7.0, 7.0)
 
 
+def test_follower_names_a_partition_again_whose_leader_stopped_and_goes_on_in_the_same_epoch(
+    leader: LeaderFixture,
+) -> None:
+    """The leader has forgotten what its followers have. A session without news would never tell it again."""
+    partition = leader.partition
+    leader.write(partition, 3)
+    at_end = row(3, last_epoch=EPOCH, synced=3)
+    leader.fetch({partition: at_end}, full=True)
+    partition.suspend()
+    leader.lead(partition)
+    assert partition.followers[2].end_offset == -1
+    (answered,) = leader.fetch()
+    assert answered.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert leader.fetch() == []
+    leader.fetch({partition: at_end})
+    assert partition.followers[2].end_offset == 3
+    assert leader.fetch() == []
+
+
 def test_diverging_follower_is_not_noted(leader: LeaderFixture) -> None:
     """It has other records at the same offsets: counting it would commit records that it does not have."""
     partition = leader.partition

@@ -492,6 +492,9 @@ class _Fetch:
         if read.region is not None:
             read.wants_sync = read.has_tags = partition.waits_for_syncs
         elif request.fetch_offset >= end_offset:
+            if isinstance(wanted, SessionPartition) and wanted.follower not in (None, follower):
+                # What the follower has was forgotten with the leadership. It names the partition again after an error.
+                raise NotLeaderOrFollower("the leader stopped and leads again since the follower named the partition")
             read.at_end_of = partition
         return read
 
