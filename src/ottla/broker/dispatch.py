@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from ottla.broker.apis import cluster, configs, groups, log_dirs, metadata, offsets, topics, transactions
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
+from ottla.broker.nodes import is_shown_ended_brokers
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.store import StoreError
 from ottla.cluster.view import BrokerView
@@ -337,7 +338,7 @@ class _ReplyCache:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._stamp: object = None
-        self._replies: dict[tuple[int, bytes, tuple[str, int]], bytes] = {}
+        self._replies: dict[tuple[int, bytes, tuple[str, int], bool], bytes] = {}
 
     def stamp(self) -> Stamp:
         """Return a value that changes whenever a cached reply could be outdated."""
@@ -350,9 +351,13 @@ class _ReplyCache:
         if self._stamp != self.stamp():
             self._replies.clear()
             self._stamp = self.stamp()
-        return self._replies.get((version, body, connection.local_address))
+        return self._replies.get(self._key(version, body, connection))
 
     def put(self, version: int, body: bytes, connection: Connection, reply: bytes, stamp: Stamp) -> None:
         """Cache a reply, unless the metadata changed while it was built, for example by auto-creation."""
         if stamp == self.stamp() and len(self._replies) < self._ENTRIES_MAX and len(body) <= self._BODY_BYTES_MAX:
-            self._replies[version, body, connection.local_address] = reply
+            self._replies[self._key(version, body, connection)] = reply
+
+    def _key(self, version: int, body: bytes, connection: Connection) -> tuple[int, bytes, tuple[str, int], bool]:
+        """Return what a reply depends on."""
+        return version, body, connection.local_address, is_shown_ended_brokers(connection)

@@ -9,6 +9,7 @@ from ottla.broker.services import RequestContext, Services
 from ottla.cluster.view import BrokerView, PartitionView, RegisteredBroker
 from ottla.env.clock import Clock
 from ottla.model.errors import ErrorCode
+from ottla.net.connection import Connection
 from ottla.replica.partition import Partition, Role
 
 #: first version of Metadata whose clients know LISTENER_NOT_FOUND
@@ -48,6 +49,11 @@ def _node(number: int, broker: BrokerView | RegisteredBroker, listener: str) -> 
     return None if endpoint is None else BrokerNode(number, endpoint.host, endpoint.port, broker.rack)
 
 
+def is_shown_ended_brokers(connection: Connection) -> bool:
+    """Return whether Metadata on this connection lists brokers that have ended, see EndedBrokers."""
+    return "rdkafka" in connection.software or connection.software.startswith("confluent-kafka-")
+
+
 def send_away_if_cut_off(services: Services, context: RequestContext) -> None:
     """Close the connection after the reply if this broker is cut off from the others, which may have elected leaders.
 
@@ -58,11 +64,12 @@ def send_away_if_cut_off(services: Services, context: RequestContext) -> None:
 
 
 class EndedBrokers:
-    """The brokers that ended a short time ago. Metadata still lists them, without partitions that they lead.
+    """The brokers that ended a short time ago. Metadata still lists them for librdkafka, as leaders of nothing.
 
     Kafka lists a broker that was killed until its session has expired; Ottla knows of its end at once. librdkafka
     forgets a broker that is not listed, but not that it coordinates a group: a TxnOffsetCommit then waits for a
     connection that nobody opens. While the broker is listed, the refused connection makes it look for the new one.
+    Other clients only lose time with it, and kafka-python's administrator fails if it happens to connect to it.
     """
 
     def __init__(self, own_id: int, clock: Clock) -> None:
@@ -103,7 +110,7 @@ class Nodes:
         self._listener = context.listener
         #: brokers that have probably ended: their partitions have no leader until the metadata store shows the next one
         self.just_lost = services.just_lost()
-        self._ended = services.ended_brokers()
+        self._ended, self._connection = services.ended_brokers(), context.connection
         host, port = services.endpoint_for(context)
         if not self._registered:
             self.by_id = {services.broker_id: BrokerNode(services.broker_id, host, port, services.settings.broker_rack)}
@@ -127,7 +134,9 @@ class Nodes:
         return [node for number, row in ended if (node := _node(number, row, self._listener)) is not None]
 
     def listed(self) -> list[BrokerNode]:
-        """Return the brokers that Metadata lists: those that are alive, and those that ended a short time ago."""
+        """Return the brokers that Metadata lists: the live ones, and for librdkafka those that have just ended."""
+        if not self._ended or not is_shown_ended_brokers(self._connection):
+            return list(self.by_id.values())
         nodes = (_node(broker.broker_id, broker, self._listener) for broker in self._ended)
         return [*self.by_id.values(), *(node for node in nodes if node is not None)]
 

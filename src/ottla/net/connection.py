@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
         "_in_flight_max", "_leftover", "_muted", "_peer_closed", "_reading", "_replies", "_sending", "_server",
         "_socket", "_socket_fd", "_watched", "_write_paused", "cache", "last_active", "listener", "local_address",
-        "number", "on_close", "owed_bytes", "peer_host", "touched", "transport",
+        "number", "on_close", "owed_bytes", "peer_host", "software", "touched", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server, handle: Handler, listener: str = "") -> None:
@@ -127,6 +127,8 @@ class Connection(asyncio.BufferedProtocol):
         #: a socket object for the same descriptor; created for the first large reply
         self._socket: DirectSocket | None = None
         self.peer_host = ""
+        #: name and version of the client library, if it has told them in ApiVersions (KIP-511)
+        self.software = ""
         #: the number of this connection in the order in which they were accepted
         self.number = 0
         #: the address that the client connected to; Metadata returns it if no listener is advertised

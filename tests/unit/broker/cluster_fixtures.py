@@ -89,6 +89,6 @@ def make_services(view: ClusterView, **fields: Any) -> Any:
 
 def make_context(version: int, *, listener: str = "PLAINTEXT") -> Any:
     """Return the context of a request from a client that dialled ``dialled:LISTENERS[listener]``."""
-    connection = SimpleNamespace(local_address=("dialled", LISTENERS.get(listener, 1)), is_closed=False)
+    connection = SimpleNamespace(local_address=("dialled", LISTENERS.get(listener, 1)), is_closed=False, software="")
     connection.close = lambda: setattr(connection, "is_closed", True)
     return SimpleNamespace(version=version, listener=listener, connection=connection)

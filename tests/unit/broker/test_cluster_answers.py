@@ -188,15 +188,18 @@ def test_broker_that_ended_a_short_time_ago_is_listed_and_leads_nothing() -> Non
     ended.update(make_view((0, OWN_ID, 2)).brokers)
     ended.update(view.brokers)
 
-    def listed() -> list[int]:
-        return sorted(row.node_id for row in metadata(services, MetadataRequest(topics=None), make_context(9)).brokers)
+    def listed(software: str = "confluent-kafka-python 2.16.0-librdkafka-2.16.0") -> list[int]:
+        context = make_context(9)
+        context.connection.software = software
+        return sorted(row.node_id for row in metadata(services, MetadataRequest(topics=None), context).brokers)
 
     answer = metadata(services, MetadataRequest(topics=None), make_context(9))
     (row,) = answer.topics[0].partitions
     assert (row.error_code, row.leader_id, row.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, (2,))
     described = describe_cluster(services, DescribeClusterRequest(), make_context(1))
     assert sorted(row.broker_id for row in described.brokers) == [0, OWN_ID], "administrators see who is alive"
-    assert listed() == [0, OWN_ID, 2]
+    assert listed() == listed("librdkafka 2.10.0") == [0, OWN_ID, 2]
+    assert listed("apache-kafka-java 4.3.0") == listed("") == [0, OWN_ID]
     now[0] = 17.9
     assert listed() == [0, OWN_ID, 2]
     now[0] = 18.1

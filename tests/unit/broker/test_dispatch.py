@@ -31,7 +31,7 @@ class Connection:
     """What dispatch does to a connection."""
 
     def __init__(self) -> None:
-        self.peer_host = "10.0.0.1"
+        self.peer_host, self.software = "10.0.0.1", ""
         self.local_address = ("127.0.0.1", 9092)
         self.replies: list[Reply] = []
         self.ended = ""

@@ -39,6 +39,7 @@ from ottla.wire.messages.metadata import (
 )
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_SOFTWARE_CHARACTERS_MAX = 200
 _NOT_ASKED = -(1 << 31)
 #: operations that can be authorized, as bits; without an authorizer everything is allowed
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -58,6 +59,7 @@ def api_versions(
     names = (request.client_software_name, request.client_software_version)
     if context.version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in names):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    context.connection.software = " ".join(names)[:_SOFTWARE_CHARACTERS_MAX]
     return ApiVersionsResponse(
         api_keys=[ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in served],
         # Clients of v3 fail to parse a supported feature whose lowest level is 0 (KAFKA-17492).
