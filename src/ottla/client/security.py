@@ -1,29 +1,25 @@
 """How a client and a broker come to trust each other: client properties, TLS, SASL.
 
 The properties have the names of librdkafka and of the Java clients; both may stand for one thing, `ssl.ca.location` and
-`ssl.truststore.location` for instance. Files are PEM. The SASL exchanges do no I/O: bytes in, bytes out.
+`ssl.truststore.location` for instance. Files are PEM.
 """
 
 from __future__ import annotations
 
-import base64
 import difflib
-import hashlib
-import hmac
 import re
-import secrets
 import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from ottla.client.errors import AuthenticationFailed, PropertyRefused
+from ottla.security.errors import AuthenticationFailed as LoginFailed
+from ottla.security.sasl_client import MECHANISMS, Sasl
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 _PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
-_SCRAM: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MECHANISMS: Final = ("PLAIN", *_SCRAM)
 
 _SASL_NAMES: Final = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.jaas.config")
 _SSL_NAMES: Final = (
@@ -42,27 +38,6 @@ _SSL_NAMES: Final = (
 )
 #: every property that is understood
 PROPERTIES: Final = ("security.protocol", *_SSL_NAMES, *_SASL_NAMES)
-
-#: RFC 5802 has no upper bound; a server that names a huge one would keep this client busy for minutes
-_ITERATIONS_MAX: Final = 1_000_000
-_ITERATIONS_MIN: Final = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sasl:
-    """Who we say we are."""
-
-    mechanism: str
-    username: str
-    password: str
-
-    def __repr__(self) -> str:
-        return f"Sasl(mechanism={self.mechanism!r}, username={self.username!r})"
-
-    def start(self) -> SaslExchange:
-        if self.mechanism == "PLAIN":
-            return _Plain(self)
-        return ScramExchange(self, secrets.token_urlsafe(24))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,100 +137,16 @@ def _parse_sasl(properties: Mapping[str, str]) -> Sasl:
     return Sasl(mechanism=mechanism, username=found["username"], password=found["password"])
 
 
-class SaslExchange(Protocol):
-    """One side of a conversation: say `first`, then answer until there is nothing more to say."""
-
-    def first(self) -> bytes: ...
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        """What to say to the server's last word; None when the conversation is over and the server is proven."""
-
-
-class _Plain:
-    """RFC 4616: the password as it is. Only TLS keeps it from others."""
-
-    def __init__(self, sasl: Sasl) -> None:
-        self._sasl = sasl
-
-    def first(self) -> bytes:
-        return f"\0{self._sasl.username}\0{self._sasl.password}".encode()
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        return None
-
-
-class ScramExchange:
-    """RFC 5802 without channel binding: the password never travels, and the server proves that it knows it too."""
-
-    def __init__(self, sasl: Sasl, nonce: str) -> None:
-        self._mechanism = sasl.mechanism
-        self._digest = _SCRAM[sasl.mechanism]
-        self._password = sasl.password.encode()
-        self._nonce = nonce
-        name = sasl.username.replace("=", "=3D").replace(",", "=2C")
-        self._first_bare = f"n={name},r={nonce}"
-        self._server_signature: bytes | None = None
-
-    def first(self) -> bytes:
-        return f"n,,{self._first_bare}".encode()
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        if self._server_signature is None:
-            return self._prove(challenge)
-        said = _parse_scram(challenge)
-        if not hmac.compare_digest(_unbase64(said.get("v", "")), self._server_signature):
-            raise AuthenticationFailed(
-                f"{self._mechanism}: the broker does not know this user's password; check that it is the right broker"
-            )
-        return None
-
-    def _prove(self, challenge: bytes) -> bytes:
-        said = _parse_scram(challenge)
-        nonce, salt, iterations = said.get("r", ""), _unbase64(said.get("s", "")), said.get("i", "")
-        if not nonce.startswith(self._nonce) or nonce == self._nonce or not salt or not iterations.isdigit():
-            raise AuthenticationFailed(f"{self._mechanism}: the broker's challenge is not of that mechanism's form")
-        if not _ITERATIONS_MIN <= int(iterations) <= _ITERATIONS_MAX:
-            raise AuthenticationFailed(
-                f"{self._mechanism}: the broker asks for {iterations} iterations, which is not between "
-                f"{_ITERATIONS_MIN} and {_ITERATIONS_MAX}; set the user's password again"
-            )
-        salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, int(iterations))
-        final_bare = f"c=biws,r={nonce}"
-        signed = f"{self._first_bare},{challenge.decode()},{final_bare}".encode()
-        client_key = self._hmac(salted, b"Client Key")
-        signature = self._hmac(hashlib.new(self._digest, client_key).digest(), signed)
-        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        self._server_signature = self._hmac(self._hmac(salted, b"Server Key"), signed)
-        return f"{final_bare},p={base64.b64encode(proof).decode()}".encode()
-
-    def _hmac(self, key: bytes, data: bytes) -> bytes:
-        return hmac.new(key, data, self._digest).digest()
-
-
-def _parse_scram(text: bytes) -> dict[str, str]:
-    try:
-        fields = dict(part.split("=", 1) for part in text.decode().split(","))
-    except ValueError:
-        raise AuthenticationFailed("SCRAM: the broker's words cannot be understood; check sasl.mechanism") from None
-    if "e" in fields:
-        raise AuthenticationFailed(f"SCRAM: the broker refuses ({fields['e']}); check sasl.username and sasl.password")
-    return fields
-
-
-def _unbase64(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        return b""
-
-
 #: asks the broker with one of the two SASL messages
 AskSasl = Callable[[bytes], bytes]
 
 
 def authenticate(sasl: Sasl, ask: AskSasl) -> None:
-    """Lead the conversation to its end."""
+    """Lead the conversation to its end. Raise AuthenticationFailed."""
     exchange = sasl.start()
     words: bytes | None = exchange.first()
-    while words is not None:
-        words = exchange.answer(ask(words))
+    try:
+        while words is not None:
+            words = exchange.answer(ask(words))
+    except LoginFailed as error:
+        raise AuthenticationFailed(str(error)) from None

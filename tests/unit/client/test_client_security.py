@@ -14,7 +14,9 @@ from fake_cluster import FakeCluster
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import AuthenticationFailed, PropertyRefused
-from ottla.client.security import MECHANISMS, Sasl, ScramExchange, Security
+from ottla.client.security import Security
+from ottla.security.errors import AuthenticationFailed as LoginFailed
+from ottla.security.sasl_client import MECHANISMS, Sasl, ScramExchange
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateResponse
 from ottla.wire.messages.sasl_handshake import SaslHandshakeResponse
 
@@ -120,7 +122,7 @@ def test_the_example_of_rfc_7677() -> None:
 def test_a_challenge_that_cannot_be_trusted_is_refused(challenge: bytes) -> None:
     exchange = ScramExchange(Sasl(mechanism="SCRAM-SHA-256", username="u", password="p"), "nonce")
     exchange.first()
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(LoginFailed):
         exchange.answer(challenge)
 
 

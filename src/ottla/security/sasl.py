@@ -1,0 +1,116 @@
+"""The server's side of SASL: which mechanisms a listener offers, and the exchange of tokens for each of them. Pure.
+
+A token of the client gets an answer, or a function that computes the answer and takes milliseconds: the caller runs it
+in a thread. When the exchange is complete, ``identity`` says who the client is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from ottla.security.errors import AuthenticationFailed
+from ottla.security.principals import user as user_principal
+from ottla.security.scram import FindCredential, Mechanism, ScramCredential, ScramServer
+
+#: what clients are told, whatever the reason is
+REFUSAL_TEXT: Final = "Authentication failed: invalid credentials"
+_TOKEN_BYTES_MAX: Final = 4096
+
+
+class Identity(NamedTuple):
+    """Who a client is."""
+
+    principal: str
+    #: the wall clock time at which the credentials expire, in milliseconds; None if they do not
+    expires_ms: int | None = None
+    #: whether the client authenticated with a delegation token, with which it cannot get another one
+    is_token: bool = False
+
+
+class Exchange(Protocol):
+    """One login."""
+
+    #: None until the login is complete
+    identity: Identity | None
+
+    def respond(self, token: bytes) -> bytes | Callable[[], bytes]:
+        """Return the answer to a token, or a function that returns it. Both may raise AuthenticationFailed."""
+
+
+#: begins a login; one for each mechanism that a listener offers, by its name
+Mechanisms = Mapping[str, Callable[[], Exchange]]
+
+
+class ScramExchange:
+    """A login with SCRAM."""
+
+    def __init__(self, server: ScramServer) -> None:
+        self._server = server
+        self.identity: Identity | None = None
+
+    def respond(self, token: bytes) -> bytes:
+        answer = self._server.respond(token)
+        if self._server.user is not None:
+            self.identity = Identity(user_principal(self._server.user))
+        return answer
+
+
+class PlainExchange:
+    """A login with PLAIN (RFC 4616): the users of ``sasl.jaas.config``, and those that have SCRAM credentials.
+
+    A wrong password and an unknown user take the same time: both compute a salted password.
+    """
+
+    def __init__(self, passwords: Mapping[str, str], find: Mapping[Mechanism, FindCredential]) -> None:
+        self._passwords = passwords
+        self._find = find
+        self.identity: Identity | None = None
+
+    def respond(self, token: bytes) -> bytes | Callable[[], bytes]:
+        if len(token) > _TOKEN_BYTES_MAX or self.identity is not None:
+            raise AuthenticationFailed("the PLAIN token is too long or comes after the login")
+        try:
+            parts = token.decode().split("\0")
+        except UnicodeDecodeError:
+            raise AuthenticationFailed("the PLAIN token is not UTF-8") from None
+        if len(parts) != 3 or not parts[1] or not parts[2]:
+            raise AuthenticationFailed("the PLAIN token has no user name or no password")
+        authorization_id, name, password = parts
+        if authorization_id not in ("", name):
+            raise AuthenticationFailed("the PLAIN client asks for the rights of another user")
+        stored = self._passwords.get(name)
+        if stored is not None:
+            if not is_same_text(stored, password):
+                raise AuthenticationFailed("the user name or the password is wrong")
+            return self._accept(name)
+        mechanism, credential = self._credential(name)
+
+        def check() -> bytes:
+            if not credential.is_password(mechanism, password) or credential is _NOBODY:
+                raise AuthenticationFailed("the user name or the password is wrong")
+            return self._accept(name)
+
+        return check
+
+    def _credential(self, name: str) -> tuple[Mechanism, ScramCredential]:
+        for mechanism, find in self._find.items():
+            if (found := find(name)) is not None:
+                return mechanism, found
+        return Mechanism.SCRAM_SHA_256, _NOBODY
+
+    def _accept(self, name: str) -> bytes:
+        self.identity = Identity(user_principal(name))
+        return b""
+
+
+#: nobody has its password; it is there so that an unknown user takes as long as a known one
+_NOBODY: Final = ScramCredential(bytes(16), bytes(32), bytes(32), 4096)
+
+
+def is_same_text(one: str, other: str) -> bool:
+    """Compare two secrets in a time that depends on neither their contents nor their lengths."""
+    digests = (hashlib.sha256(each.encode()).digest() for each in (one, other))
+    return hmac.compare_digest(*digests)
