@@ -75,6 +75,11 @@ OS_ACCESS: dict[str, set[str]] = {
     "broker/broker.py": {"os"},  # urandom is the default of an argument
     # The event loop of the simulation has its own run_in_executor.
     "broker/apis/offsets.py": {"run_in_executor"},
+    "broker/authentication.py": {"run_in_executor"},
+    # Encryption and the keys for logins; the listeners of a simulation have neither.
+    "broker/listeners.py": {"os", "secrets", "ssl"},
+    "net/client.py": {"ssl"},
+    "net/tls.py": {"ssl"},
     # A generator with a fixed seed.
     "broker/apis/fetch.py": {"random"},
     # Locks that the event loop and a thread share; a simulation has one thread.

@@ -53,6 +53,11 @@ _OWED_BYTES_MAX = 1 << 20
 #: replies up to this size are not counted: the number of requests in flight bounds them
 _SMALL_REPLY_BYTES = 1024
 
+#: every request starts with its API key, its version and a correlation id
+_REQUEST_BYTES_MIN = 8
+#: the principal of a client that did not say who it is
+ANONYMOUS = "User:ANONYMOUS"
+
 _receive = bytearray(RECEIVE_BYTES)
 _receive_view = memoryview(_receive)
 _pool: list[FrameBuffer] = []
@@ -108,8 +113,9 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
         "_in_flight_max", "_leftover", "_muted", "_peer_closed", "_reading", "_replies", "_sending", "_server",
-        "_socket", "_socket_fd", "_watched", "_write_paused", "cache", "last_active", "listener", "local_address",
-        "number", "on_close", "owed_bytes", "peer_host", "software", "touched", "transport",
+        "_socket", "_socket_fd", "_watched", "_write_paused", "cache", "frame_bytes_max", "frame_bytes_min",
+        "last_active", "listener", "local_address", "login", "number", "on_close", "owed_bytes", "peer_host",
+        "principal", "software", "touched", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server, handle: Handler, listener: str = "") -> None:
@@ -118,6 +124,9 @@ class Connection(asyncio.BufferedProtocol):
         self._handle = handle
         #: limit of requests without a reply; Kafka allows one, clients send five
         self._in_flight_max = server.in_flight_max
+        #: sizes of frames that are accepted; smaller before the client is authenticated
+        self.frame_bytes_max = server.request_bytes_max
+        self.frame_bytes_min = _REQUEST_BYTES_MIN
         #: the name of the listener that accepted it
         self.listener = listener
 
@@ -134,6 +143,10 @@ class Connection(asyncio.BufferedProtocol):
         #: the address that the client connected to; Metadata returns it if no listener is advertised
         self.local_address = ("", 0)
         self.last_active = 0.0
+        #: who the client is
+        self.principal = ANONYMOUS
+        #: belongs to the listener: the client's login, while it is not complete
+        self.login: object = None
         #: belongs to the handler: what it remembers of this client's requests
         self.cache: object = None
         #: called when the client has closed its side of the connection: requests that are parked for it are answered
@@ -282,11 +295,11 @@ class Connection(asyncio.BufferedProtocol):
     def _intake(self, buffer: FrameBuffer, view: memoryview, end: int) -> None:
         """Handle every complete frame in ``buffer[:end]``; keep the bytes behind the last one."""
         handle = self._handle
-        frame_bytes_max = self._server.request_bytes_max
+        frame_bytes_min, frame_bytes_max = self.frame_bytes_min, self.frame_bytes_max
         position = 0
         while end - position >= 4:
             (size,) = _unpack_size(buffer, position)
-            if size < 8 or size > frame_bytes_max:
+            if size < frame_bytes_min or size > frame_bytes_max:
                 self._server.refused_frames += 1
                 self.close()
                 return
@@ -340,6 +353,11 @@ class Connection(asyncio.BufferedProtocol):
             _pool.append(frame)
         if self._muted or self._write_paused or self._owes_too_much():
             self._pause()
+
+    def handle_with(self, handle: Handler, *, frame_bytes_min: int = _REQUEST_BYTES_MIN, frame_bytes_max: int) -> None:
+        """Give the following frames to another handler. Called while the connection is muted."""
+        self._handle = handle
+        self.frame_bytes_min, self.frame_bytes_max = frame_bytes_min, frame_bytes_max
 
     # -- pause and resume -----------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from ottla.env.clock import Clock
 from ottla.env.metrics import Histogram
 from ottla.net.connection import Connection, Handler
 from ottla.net.network import Listener, Network, SocketNetwork
+from ottla.net.tls import TlsServer
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,13 @@ class Server:
         self.peers = self.network.watch_peers(loop)
         self._per_host: dict[str, int] = {}
         self._listeners: list[Listener] = []
+        #: what is done with new connections, by the name of their listener
+        self._begin: dict[str, Callable[[Connection], None]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_s = min(_SWEEP_S, max(self.idle_s_max / 2, 0.1))
+        #: connections that are not set up yet (TLS, authentication), in the order in which they were accepted, and when
+        #: their time is over
+        self.unready: dict[Connection, float] = {}
         self.refused_connections = 0
         self.accepted = 0
         self.refused_frames = 0
@@ -67,9 +73,18 @@ class Server:
 
     # -- life -----------------------------------------------------------------------------------------------------
 
-    async def start(self, listener: Listener, handle: Handler, name: str = "") -> None:
-        """Accept connections. ``name`` is the name of the listener."""
-        await listener.serve(self._loop, lambda: Connection(self, handle, name))
+    async def start(
+        self, listener: Listener, handle: Handler, name: str = "", *, tls: TlsServer | None = None,
+        begin: Callable[[Connection], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Accept connections, with TLS if ``tls`` is given. ``name`` is the name of the listener.
+
+        ``begin`` is called for each connection that is accepted.
+        """
+        if begin is not None:
+            self._begin[name] = begin
+        factory = tls.factory(self, handle, name) if tls else lambda: Connection(self, handle, name)
+        await listener.serve(self._loop, factory)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._sweep_s, self._sweep)
@@ -116,17 +131,40 @@ class Server:
         connection.number = self.accepted
         self._per_host[host] = of_host + 1
         connection.last_active = self.monotonic()
+        if (begin := self._begin.get(connection.listener)) is not None:
+            begin(connection)
         return True
 
     def forget(self, connection: Connection) -> None:
         if connection not in self.connections:
             return
         del self.connections[connection]
+        self.unready.pop(connection, None)
         left = self._per_host.get(connection.peer_host, 1) - 1
         if left:
             self._per_host[connection.peer_host] = left
         else:
             self._per_host.pop(connection.peer_host, None)
+
+    def expect_setup(self, connection: Connection, within_s: float) -> None:
+        """Close the connection unless ``set_up`` is called for it in time. The time is the same for all connections."""
+        if not self.unready:
+            self._loop.call_later(within_s, self._end_unready)
+        self.unready[connection] = self.monotonic() + within_s
+
+    def set_up(self, connection: Connection) -> None:
+        """The client has completed its handshake and is authenticated."""
+        self.unready.pop(connection, None)
+
+    def _end_unready(self) -> None:
+        now = self.monotonic()
+        for connection, deadline in list(self.unready.items()):
+            if deadline > now:
+                self._loop.call_later(deadline - now, self._end_unready)
+                return
+            log.info("connection closed, it was not set up in time peer=%s", connection.peer_host)
+            del self.unready[connection]
+            connection.abort()
 
     def _sweep(self) -> None:
         """Close connections that sent no request for too long and wait for none.

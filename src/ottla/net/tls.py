@@ -1,0 +1,388 @@
+"""TLS between a socket and a connection: decrypts what arrives and encrypts what is sent, with Python's SSLObject.
+
+    socket ──► TlsLayer.buffer_updated ──► SSLObject ──► protocol.buffer_updated      (Connection, ClientConnection)
+    socket ◄── raw transport ◄── SSLObject ◄── TlsTransport.write ◄── protocol
+
+The event loop's own TLS is not used. It counts a client only after its handshake, needs ten times the memory for each
+connection, and does not let the certificate change while the broker runs. Measurements are in docs/performance.md.
+
+Memory. One buffer for encrypted bytes serves the whole process, as the receive buffer of `connection.py` does. An
+SSLObject keeps the size of the largest piece that it was ever given, so it gets small pieces. While the protocol does
+not read, at most one buffer of encrypted bytes is kept, and nothing is decrypted.
+
+The loop. To encrypt a megabyte takes about 0.7 ms. A connection that sends a large reply lets others in after
+``_TURN_BYTES``.
+
+Nothing may bypass the SSLObject: `TlsConnection` replaces the two functions of `Connection` that write to the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from ottla.net.connection import Connection, Handler, Region
+
+if TYPE_CHECKING:
+    from ottla.net.server import Server
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 256 << 10
+#: encrypted bytes that an SSLObject gets at a time: two records
+_FEED_BYTES = 33 << 10
+#: bytes that are encrypted at a time
+_WRITE_BYTES = 64 << 10
+#: bytes of a reply that a connection encrypts before other connections have their turn
+_TURN_BYTES = 256 << 10
+
+_receive = bytearray(_RECEIVE_BYTES)
+_receive_view = memoryview(_receive)
+
+
+class Inner(Protocol):
+    """The protocol behind the TLS layer."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def get_buffer(self, sizehint: int) -> Any: ...
+    def buffer_updated(self, nbytes: int) -> None: ...
+    def eof_received(self) -> bool | None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+
+
+class TlsLayer(asyncio.BufferedProtocol):
+    """The protocol of a socket whose bytes are encrypted."""
+
+    __slots__ = (
+        "_call_soon", "_handshake_done", "_held", "_incoming", "_inner", "_is_ended", "_is_open", "_is_paused",
+        "_outgoing", "_raw", "_transport", "object",
+    )  # fmt: skip
+
+    def __init__(
+        self, inner: Inner, context: ssl.SSLContext, *, server_name: str | None,
+        call_soon: Callable[[Callable[[], None]], object],
+        handshake_done: Callable[[TlsLayer, ssl.SSLError | None], None],
+    ) -> None:  # fmt: skip
+        """``server_name`` is the host that a client connects to; None for the server's side.
+
+        ``handshake_done`` is called once, with the error if the handshake failed. It may abort the connection.
+        """
+        self._inner = inner
+        self._call_soon = call_soon
+        self._handshake_done = handshake_done
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
+        )
+        self._raw: asyncio.Transport = None  # type: ignore[assignment]
+        self._transport = TlsTransport(self)
+        self._is_open = False  # the handshake is complete
+        self._is_paused = False
+        self._is_ended = False  # the peer sends nothing more, or the connection is closed
+        self._held = b""  # encrypted bytes that arrived while the protocol does not read
+
+    # -- the socket -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast(asyncio.Transport, transport)
+        self._inner.connection_made(self._transport)
+        if not self.object.server_side and not self._raw.is_closing():
+            self._shake_hands()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_ended = True
+        self._held = b""
+        if not self._is_open:
+            self._report(ssl.SSLError("the connection was lost during the handshake"))
+        self._inner.connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _receive_view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receive(_receive_view, nbytes)
+
+    def eof_received(self) -> bool:
+        if self._is_ended:
+            return True
+        self._is_ended = True
+        if not self._is_open:
+            self._raw.abort()
+            return True
+        return bool(self._inner.eof_received())
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    # -- receive --------------------------------------------------------------------------------------------------
+
+    def _receive(self, view: memoryview, end: int) -> None:
+        position = 0
+        while position < end and not self._is_ended:
+            if self._is_paused:
+                self._held = bytes(view[position:end])
+                return
+            following = min(position + _FEED_BYTES, end)
+            self._incoming.write(view[position:following])
+            position = following
+            if not self._is_open:
+                self._shake_hands()
+            if self._is_open:
+                self._decrypt()
+
+    def _shake_hands(self) -> None:
+        try:
+            self.object.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return
+        except ssl.SSLError as error:
+            self._is_ended = True
+            self._flush()  # an alert tells the peer the reason
+            self._report(error)
+            self._raw.close()
+            return
+        self._is_open = True
+        self._flush()
+        self._report(None)
+
+    def _report(self, error: ssl.SSLError | None) -> None:
+        done, self._handshake_done = self._handshake_done, _reported
+        done(self, error)
+
+    def _decrypt(self) -> None:
+        inner, read = self._inner, self.object.read
+        try:
+            while not self._is_paused and not self._is_ended:
+                buffer = inner.get_buffer(-1)
+                count = cast(int, read(len(buffer), buffer))
+                if not count:
+                    raise ssl.SSLZeroReturnError
+                inner.buffer_updated(count)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self._is_ended = True
+            inner.eof_received()
+        except ssl.SSLError as error:
+            log.info("connection closed, its bytes cannot be decrypted reason=%s", error.reason)
+            self.abort()
+        if self._outgoing.pending and not self._raw.is_closing():
+            self._flush()  # answers of TLS itself, for example to an update of the keys
+
+    # -- what the transport does ----------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if self._raw.is_closing():
+            return
+        view = memoryview(data)
+        for start in range(0, len(view), _WRITE_BYTES):
+            self.object.write(view[start : start + _WRITE_BYTES])
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._raw.write(self._outgoing.read())
+
+    def pause_reading(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            # Not now: the protocol may be in the middle of the bytes that it got last.
+            self._call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Decrypt what was held back, then read from the socket again."""
+        if self._is_paused or self._is_ended or self._raw.is_closing():
+            return
+        if self._is_open:
+            self._decrypt()
+        held, self._held = self._held, b""
+        self._receive(memoryview(held), len(held))
+        if not self._is_paused and not self._raw.is_closing():
+            self._raw.resume_reading()
+
+    def close(self) -> None:
+        """Tell the peer that nothing follows, and close the socket when everything is sent."""
+        if self._is_open and not self._raw.is_closing():
+            try:
+                self.object.unwrap()
+            except ssl.SSLError:
+                pass  # the peer has not closed its side yet, which it need not do
+            self._flush()
+        self._is_ended = True
+        self._raw.close()
+
+    def abort(self) -> None:
+        self._is_ended = True
+        self._raw.abort()
+
+    @property
+    def raw(self) -> asyncio.Transport:
+        return self._raw
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the handshake is complete."""
+        return self._is_open
+
+
+def _reported(layer: TlsLayer, error: ssl.SSLError | None) -> None:
+    """The outcome of a handshake was reported before."""
+
+
+class TlsTransport(asyncio.Transport):
+    """What the protocol behind a TLS layer writes to."""
+
+    def __init__(self, layer: TlsLayer) -> None:
+        self._layer = layer
+        self.write = layer.write  # type: ignore[method-assign, assignment]
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "ssl_object":
+            return self._layer.object
+        return self._layer.raw.get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._layer.raw.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._layer.raw.get_write_buffer_size()
+
+    def is_closing(self) -> bool:
+        return self._layer.raw.is_closing()
+
+    def pause_reading(self) -> None:
+        self._layer.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._layer.resume_reading()
+
+    def close(self) -> None:
+        self._layer.close()
+
+    def abort(self) -> None:
+        self._layer.abort()
+
+
+class TlsServer:
+    """TLS of one listener."""
+
+    def __init__(
+        self, context: Callable[[], ssl.SSLContext], *, handshakes_max: int, setup_s: float,
+        ready: Callable[[Connection, ssl.SSLObject], None],
+    ) -> None:  # fmt: skip
+        """``context`` returns the current context: it changes with the certificate.
+
+        ``ready`` is called after the handshake of each connection. It says who the client is, or aborts.
+        """
+        self._context = context
+        self._handshakes_max = handshakes_max
+        self._setup_s = setup_s
+        self._ready = ready
+        #: connections in their handshake, and those that wait for one of these to end
+        self._shaking: dict[TlsLayer, None] = {}
+        self._queue: dict[TlsLayer, None] = {}
+        self.failed = 0
+
+    def factory(self, server: Server, handle: Handler, name: str) -> Callable[[], TlsLayer]:
+        def make() -> TlsLayer:
+            connection = TlsConnection(server, handle, name)
+            layer = TlsLayer(
+                connection, self._context(), server_name=None, call_soon=server.call_soon,
+                handshake_done=partial(self._done, server, connection),
+            )  # fmt: skip
+            server.call_soon(partial(self._begin, server, connection, layer))
+            return layer
+
+        return make
+
+    def _begin(self, server: Server, connection: Connection, layer: TlsLayer) -> None:
+        if connection not in server.connections:
+            return  # it was not admitted, or has ended already
+        server.expect_setup(connection, self._setup_s)
+        if layer.is_open:
+            return
+        if len(self._shaking) < self._handshakes_max:
+            self._shaking[layer] = None
+        else:
+            self._queue[layer] = None
+            layer.pause_reading()
+
+    def _done(self, server: Server, connection: Connection, layer: TlsLayer, error: ssl.SSLError | None) -> None:
+        self._shaking.pop(layer, None)
+        self._queue.pop(layer, None)
+        while self._queue and len(self._shaking) < self._handshakes_max:
+            following = next(iter(self._queue))
+            del self._queue[following]
+            self._shaking[following] = None
+            following.resume_reading()
+        if error is not None:
+            self.failed += 1
+            log.info("TLS handshake failed peer=%s reason=%s", connection.peer_host, error.reason or error)
+        else:
+            self._ready(connection, layer.object)
+
+
+class TlsConnection(Connection):
+    """A connection of a client that uses TLS. It writes to its transport only, never to the socket."""
+
+    __slots__ = ("_encrypted_bytes", "_is_socket_full")
+
+    def __init__(self, server: Server, handle: Handler, listener: str = "") -> None:
+        super().__init__(server, handle, listener)
+        #: since others had their turn
+        self._encrypted_bytes = 0
+        self._is_socket_full = False
+
+    def pause_writing(self) -> None:
+        self._is_socket_full = True
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._is_socket_full = False
+        self._encrypted_bytes = 0
+        super().resume_writing()
+
+    def _send_with_more(self, data: bytes) -> bytes:
+        return data  # the transport sends it
+
+    def _send_region(self, region: Region) -> bool:
+        if self._encrypted_bytes >= _TURN_BYTES:
+            self._let_others_in()
+            return False
+        try:
+            chunk = self._server.network.pread(region.file.fd, min(region.size_bytes, _WRITE_BYTES), region.position)
+        except OSError as error:
+            self._end_after(error, region)
+            return False
+        if not chunk:
+            self._cut_short()
+            return False
+        region.position += len(chunk)
+        region.size_bytes -= len(chunk)
+        self._encrypted_bytes += len(chunk)
+        self.transport.write(chunk)
+        return region.size_bytes == 0
+
+    def _let_others_in(self) -> None:
+        """Stop sending until the next iteration of the loop."""
+        self._write_paused = True
+        self._server.call_soon(self._send_more)
+
+    def _send_more(self) -> None:
+        if not self._is_socket_full and not self._closing:
+            self.resume_writing()
