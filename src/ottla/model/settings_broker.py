@@ -29,6 +29,13 @@ from ottla.model.setting_types import (
 from ottla.model.settings_coordinator import CoordinatorSettings
 from ottla.model.settings_foreign import is_ignored, refusal_of
 from ottla.model.settings_log import LogSettings
+from ottla.model.settings_security import (
+    PROTOCOLS,
+    ListenerOverrides,
+    ListenerSettings,
+    SecuritySettings,
+    is_listener_setting,
+)
 from ottla.model.settings_unused import UnusedSettings
 from ottla.model.types import Endpoint, parse_endpoint
 
@@ -57,7 +64,7 @@ HTTP_ENDPOINT = Check(
 )
 
 
-class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
+class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, UnusedSettings):
     """The settings of one broker. `parse` creates them; `with_dynamic` returns new ones after a dynamic change."""
 
     # Identity and storage
@@ -123,7 +130,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         LIST,
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
         Check("a list of NAME:PROTOCOL", lambda pairs: all(pair.count(":") == 1 for pair in pairs)),
-        "Security protocol of each listener name. Only PLAINTEXT listeners can be opened so far.",
+        "Security protocol of each listener name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
     )
     controller_listener_names = Setting(
         "controller.listener.names",
@@ -368,6 +375,8 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
     dynamic_own: Mapping[str, str]
     #: settings of Kafka that were given and have no effect here, with their texts; the broker logs a warning for each
     ignored: Mapping[str, str]
+    #: settings of single listeners
+    listener_overrides: ListenerOverrides
 
     def __init__(
         self,
@@ -376,6 +385,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         dynamic_defaults: Mapping[str, str] = NO_SETTINGS,
         dynamic_own: Mapping[str, str] = NO_SETTINGS,
         ignored: Mapping[str, str] = NO_SETTINGS,
+        listener_texts: Mapping[str, str] = NO_SETTINGS,
     ) -> None:
         effective = {**explicit, **dynamic_defaults, **dynamic_own}
         problems: list[str] = []
@@ -387,6 +397,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
                 except ValueError as error:
                     problems.append(str(error))
             vars(self)[row.attribute] = value
+        vars(self).update(listener_overrides=ListenerOverrides(listener_texts))
         if not problems:
             problems.extend(self._conflicts())
         if problems:
@@ -403,12 +414,15 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         """Return the settings of a server.properties. Raise InvalidSettings with one line for each problem."""
         explicit: dict[str, str] = {}
         ignored: dict[str, str] = {}
+        listener_texts: dict[str, str] = {}
         problems: list[str] = []
         for given, text in properties.items():
             name = ALIASES.get(given, given)
             if name in BROKER_SETTINGS:
                 if explicit.setdefault(name, text).strip() != text.strip():
                     problems.append(f"{name} and its other name {given} differ; keep one of them")
+            elif is_listener_setting(given):
+                listener_texts[given] = text
             elif refusal := refusal_of(given, text):
                 problems.append(refusal)
             elif is_ignored(given):
@@ -416,7 +430,7 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
             else:
                 problems.append(unknown_name(given, [*BROKER_SETTINGS, *ALIASES]))
         try:
-            settings = cls(explicit=explicit, ignored=ignored)
+            settings = cls(explicit=explicit, ignored=ignored, listener_texts=listener_texts)
         except InvalidSettings as error:
             raise InvalidSettings([*problems, *error.problems]) from None
         if problems:
@@ -428,7 +442,13 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         problems = [problem for name in {**defaults, **own} if (problem := _not_dynamic(name))]
         if problems:
             raise InvalidSettings(problems)
-        return type(self)(explicit=self.explicit, dynamic_defaults=defaults, dynamic_own=own, ignored=self.ignored)
+        return type(self)(
+            explicit=self.explicit,
+            dynamic_defaults=defaults,
+            dynamic_own=own,
+            ignored=self.ignored,
+            listener_texts=self.listener_overrides.texts,
+        )
 
     def is_set(self, name: str) -> bool:
         """Return whether the setting was given at start or changed while the broker runs."""
@@ -454,6 +474,24 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
         """Return the advertised addresses; empty if each client gets the address that it dialled."""
         return self._without_controller(self.advertised_listeners or ())
 
+    def protocol_of(self, listener: str) -> str:
+        """Return the security protocol of a listener, for example SASL_SSL."""
+        return dict(pair.upper().split(":") for pair in self.listener_security_protocol_map)[listener]
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """Return the listener of other brokers that this broker connects to, which it has itself."""
+        if self.inter_broker_listener_name:
+            return self.inter_broker_listener_name.upper()
+        names = [endpoint.name for endpoint in self.endpoints]
+        if self.is_set("security.inter.broker.protocol"):
+            names = [name for name in names if self.protocol_of(name) == self.security_inter_broker_protocol]
+        return names[0] if names else ""
+
+    def of_listener(self, listener: str) -> ListenerSettings:
+        """Return the settings of TLS and SASL for a listener."""
+        return self.listener_overrides.of(listener, self)
+
     def _without_controller(self, listeners: tuple[str, ...]) -> tuple[Endpoint, ...]:
         hidden = {name.upper() for name in self.controller_listener_names}
         return tuple(endpoint for endpoint in map(parse_endpoint, listeners) if endpoint.name not in hidden)
@@ -476,8 +514,11 @@ class BrokerSettings(LogSettings, CoordinatorSettings, UnusedSettings):
             protocol = protocols.get(name)
             if protocol is None:
                 yield f"listener {name} is missing in listener.security.protocol.map; add {name}:PLAINTEXT"
-            elif protocol != "PLAINTEXT":
-                yield f"listener {name} uses {protocol}, which is not supported yet; use PLAINTEXT"
+            elif protocol not in PROTOCOLS:
+                yield f"listener {name} uses {protocol}; use one of {', '.join(PROTOCOLS)}"
+        yield from self.listener_overrides.problems(names)
+        if self.inter_broker_listener_name and self.inter_broker_listener_name.upper() not in names:
+            yield f"inter.broker.listener.name is {self.inter_broker_listener_name}, which listeners does not have"
         for endpoint in self.advertised_endpoints:
             if endpoint.name not in names:
                 yield f"advertised.listeners names {endpoint.name}, which listeners does not have"

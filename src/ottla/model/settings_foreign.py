@@ -19,7 +19,6 @@ _IGNORED_NAMES = frozenset(
         "broker.session.timeout.ms",
         "client.quota.callback.class",
         "config.providers",
-        "connection.failed.authentication.delay.ms",
         "control.plane.listener.name",
         "controlled.shutdown.enable",
         "controlled.shutdown.max.retries",
@@ -30,7 +29,6 @@ _IGNORED_NAMES = frozenset(
         "eligible.leader.replicas.enable",
         "fetch.purgatory.purge.interval.requests",
         "initial.broker.registration.timeout.ms",
-        "inter.broker.listener.name",
         "inter.broker.protocol.version",
         "log.dir.failure.timeout.ms",
         "log.initial.task.delay.ms",
@@ -81,23 +79,14 @@ _IGNORED_PREFIXES = (
 
 #: refused unless the value is the one given here (Kafka's default, which protects nothing) or empty
 _REFUSED_NAMES = {
-    "allow.everyone.if.no.acl.found": "false",
     "alter.config.policy.class.name": "",
-    "authorizer.class.name": "",
-    "connections.max.reauth.ms": "0",
     "create.topic.policy.class.name": "",
     "principal.builder.class": "",
     "remote.log.storage.system.enable": "false",
-    "sasl.enabled.mechanisms": "GSSAPI",
-    "sasl.mechanism.inter.broker.protocol": "GSSAPI",
-    "security.inter.broker.protocol": "PLAINTEXT",
-    "ssl.client.auth": "none",
-    "ssl.endpoint.identification.algorithm": "https",
-    "super.users": "",
     "zookeeper.set.acl": "false",
     "zookeeper.ssl.client.enable": "false",
 }
-_REFUSED_PREFIXES = ("delegation.token.", "listener.name.", "password.encoder.", "sasl.", "security.", "ssl.")
+_REFUSED_PREFIXES = ("delegation.token.", "password.encoder.", "sasl.", "security.", "ssl.")
 
 
 #: dynamic settings of Kafka that are refused at run time, and why
@@ -109,8 +98,8 @@ _REFUSED_DYNAMIC = {
     "metric.reporters": "it names Java classes; set metrics.listener for Prometheus metrics",
     "principal.builder.class": "it names a Java class",
 }
-_NO_SECURITY = "TLS and SASL are not supported yet"
-_REFUSED_DYNAMIC_PREFIXES = {"listener.name.": _NO_SECURITY, "sasl.": _NO_SECURITY, "ssl.": _NO_SECURITY}
+_SET_AT_START = "it is set at start"
+_REFUSED_DYNAMIC_PREFIXES = {"sasl.": _SET_AT_START, "ssl.": _SET_AT_START}
 
 
 def refusal_of(name: str, text: str) -> str | None:
@@ -134,7 +123,8 @@ def is_ignored(name: str) -> bool:
 
 def dynamic_refusal_of(name: str) -> str | None:
     """Return why a setting of Kafka cannot be changed at run time, None if Kafka has no such setting."""
-    reasons = [why for prefix, why in _REFUSED_DYNAMIC_PREFIXES.items() if name.startswith(prefix)]
+    prefixes = {**_REFUSED_DYNAMIC_PREFIXES, "listener.name.": _SET_AT_START}
+    reasons = [why for prefix, why in prefixes.items() if name.startswith(prefix)]
     if reason := _REFUSED_DYNAMIC.get(name) or next(iter(reasons), None):
         return f"{name} cannot be changed: {reason}"
     if is_ignored(name):

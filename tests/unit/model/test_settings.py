@@ -298,7 +298,6 @@ def test_a_properties_file_written_for_kafka_starts_ottla() -> None:
     assert tuple(settings.ignored) == (
         "process.roles",
         "controller.quorum.voters",
-        "inter.broker.listener.name",
         "share.coordinator.state.topic.min.isr",
     )
 
@@ -316,12 +315,9 @@ def test_the_controller_listener_is_not_opened() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "ssl.keystore.location",
-        "sasl.jaas.config",
-        "authorizer.class.name",
+        "ssl.engine.factory.class",
+        "sasl.login.class",
         "security.providers",
-        "listener.name.plaintext.sasl.enabled.mechanisms",
-        "super.users",
         "create.topic.policy.class.name",
     ],
 )
@@ -334,9 +330,8 @@ def test_a_protection_ottla_cannot_give_is_refused_without_showing_it(name: str)
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("security.inter.broker.protocol", "PLAINTEXT"),
-        ("authorizer.class.name", ""),
-        ("ssl.client.auth", "none"),
+        ("create.topic.policy.class.name", ""),
+        ("zookeeper.set.acl", "false"),
     ],
 )
 def test_kafkas_default_without_protection_is_ignored(name: str, text: str) -> None:
@@ -346,7 +341,10 @@ def test_kafkas_default_without_protection_is_ignored(name: str, text: str) -> N
 @pytest.mark.parametrize(
     ("properties", "said"),
     [
-        ({"listeners": "SSL://:9092"}, "listener SSL uses SSL, which is not supported yet"),
+        ({"listeners": "A://:9092", "listener.security.protocol.map": "A:TLS"}, "listener A uses TLS; use one of"),
+        ({"listener.name.other.ssl.client.auth": "none"}, "there is no listener OTHER"),
+        ({"listener.name.plaintext.ssl.clientauth": "none"}, "did you mean 'ssl.client.auth'"),
+        ({"listener.name.plaintext.ssl.client.auth": "yes"}, "expected one of none, requested, required"),
         ({"listeners": "INTERNAL://:9092"}, "add INTERNAL:PLAINTEXT"),
         ({"listeners": "PLAINTEXT://:9092,PLAINTEXT://:9093"}, "more than once"),
         ({"listeners": ""}, "listeners is empty"),
@@ -362,6 +360,22 @@ def test_kafkas_default_without_protection_is_ignored(name: str, text: str) -> N
 def test_settings_that_cannot_work_are_refused(properties: dict[str, str], said: str) -> None:
     (problem,) = problems_of(properties)
     assert said in problem
+
+
+def test_listener_has_its_own_settings_of_security() -> None:
+    settings = BrokerSettings.parse({
+        "listeners": "SASL_SSL://:9092,SSL://:9093", "ssl.client.auth": "required", "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_ssl.ssl.client.auth": "none",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": "canary", "listener.name.sasl_ssl.ssl.key.password": "canary",
+    })  # fmt: skip
+    one, other = settings.of_listener("SASL_SSL"), settings.of_listener("SSL")
+    assert (one.ssl_client_auth, other.ssl_client_auth) == ("none", "required")
+    assert one.sasl_enabled_mechanisms == ("PLAIN",)
+    assert settings.listener_overrides.of_mechanism("SASL_SSL", "PLAIN", "sasl.jaas.config") == "canary"
+    assert settings.protocol_of("SASL_SSL") == "SASL_SSL"
+    shown = [repr(settings), repr(one), repr(describe_broker(settings))]
+    assert "canary" not in "".join(shown)
+    assert settings.with_dynamic({}, {}) == settings
 
 
 def test_a_listener_of_any_name_opens_when_it_maps_to_plaintext() -> None:
@@ -621,7 +635,7 @@ def test_dynamic_setting_of_kafka_without_effect_is_accepted_and_shown(name: str
 
 @pytest.mark.parametrize(
     "name",
-    ["max.connection.creation.rate", "ssl.keystore.location", "listener.name.plaintext.ssl.key.password",
+    ["max.connection.creation.rate", "ssl.engine.factory.class", "listener.name.plaintext.ssl.key.password",
      "sasl.jaas.config", "metric.reporters", "process.roles", "controller.quorum.voters", "zookeeper.connect"],
 )  # fmt: skip
 def test_setting_of_kafka_that_cannot_be_changed_is_refused_by_name(name: str) -> None:

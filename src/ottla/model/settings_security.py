@@ -1,0 +1,248 @@
+"""The broker's settings of TLS, SASL and authorization, and their values for one listener.
+
+Names and meanings are Kafka's. Most of them can be set for one listener, with the prefix ``listener.name.NAME.`` (the
+name in lower case), and those of SASL for one mechanism of it:
+
+    ssl.keystore.location                                        all listeners
+    listener.name.clients.ssl.keystore.location                  the listener CLIENTS
+    listener.name.clients.scram-sha-512.sasl.jaas.config         its mechanism SCRAM-SHA-512
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.model.setting_types import (
+    ANY,
+    BOOL,
+    INT,
+    LIST,
+    LONG,
+    PASSWORD,
+    STRING,
+    Setting,
+    SettingsSnapshot,
+    at_least,
+    list_of,
+    one_of,
+    unknown_name,
+)
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+#: the authorizers of Kafka that decide by ACLs, and the name for people who know none of them
+AUTHORIZERS = (
+    "acl", "kafka.security.authorizer.AclAuthorizer", "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+)  # fmt: skip
+STORE_TYPES = one_of("PEM", "PKCS12", "JKS")
+
+
+class ListenerSettings(SettingsSnapshot):
+    """The settings that a listener can have for itself."""
+
+    # TLS: the broker's key and certificates
+
+    ssl_keystore_type = Setting(
+        "ssl.keystore.type", STRING, "PKCS12", STORE_TYPES,
+        "Form of the file with the broker's key and certificate. Kafka's default is JKS.",
+    )  # fmt: skip
+    ssl_keystore_location = Setting(
+        "ssl.keystore.location", STRING, "", ANY, "File with the broker's key and certificate.", dynamic=True
+    )
+    ssl_keystore_password = Setting(
+        "ssl.keystore.password", PASSWORD, "", ANY, "Password of that file.", dynamic=True
+    )  # fmt: skip
+    ssl_key_password = Setting("ssl.key.password", PASSWORD, "", ANY, "Password of the key in that file.", dynamic=True)
+    ssl_keystore_key = Setting(
+        "ssl.keystore.key", PASSWORD, "", ANY, "The broker's key as PEM, instead of a file.", dynamic=True
+    )
+    ssl_keystore_certificate_chain = Setting(
+        "ssl.keystore.certificate.chain", STRING, "", ANY,
+        "The broker's certificate and those of its issuers as PEM, instead of a file.", dynamic=True,
+    )  # fmt: skip
+    ssl_truststore_type = Setting(
+        "ssl.truststore.type", STRING, "PKCS12", STORE_TYPES,
+        "Form of the file with the certificates that are trusted. Kafka's default is JKS.",
+    )  # fmt: skip
+    ssl_truststore_location = Setting(
+        "ssl.truststore.location", STRING, "", ANY,
+        "File with the certificates of the authorities that sign those of clients and brokers.", dynamic=True,
+    )  # fmt: skip
+    ssl_truststore_password = Setting(
+        "ssl.truststore.password", PASSWORD, "", ANY, "Password of that file.", dynamic=True
+    )
+    ssl_truststore_certificates = Setting(
+        "ssl.truststore.certificates", STRING, "", ANY, "These certificates as PEM, instead of a file.", dynamic=True
+    )
+
+    # TLS: connections
+
+    ssl_client_auth = Setting(
+        "ssl.client.auth", STRING, "none", one_of("none", "requested", "required"),
+        "Whether clients must have a certificate. Listeners with SASL do not ask for one unless it is set for them.",
+    )  # fmt: skip
+    ssl_enabled_protocols = Setting(
+        "ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), list_of("TLSv1.2", "TLSv1.3"),
+        "Versions of TLS that are accepted. Older ones cannot be.",
+    )  # fmt: skip
+    ssl_cipher_suites = Setting(
+        "ssl.cipher.suites",
+        LIST,
+        (),
+        ANY,
+        "Cipher suites of TLS 1.2, by the names of Java or OpenSSL; empty: OpenSSL's.",
+    )
+    ssl_endpoint_identification_algorithm = Setting(
+        "ssl.endpoint.identification.algorithm", STRING, "https", one_of("https", ""),
+        "https: this broker checks the host names in the certificates of other brokers. Empty: it does not.",
+    )  # fmt: skip
+    ssl_principal_mapping_rules = Setting(
+        "ssl.principal.mapping.rules", STRING, "DEFAULT", ANY,
+        "Rules that make user names from the subjects of client certificates.",
+    )  # fmt: skip
+
+    # SASL
+
+    sasl_enabled_mechanisms = Setting(
+        "sasl.enabled.mechanisms", LIST, (), list_of(*MECHANISMS),
+        "Mechanisms that clients can use. Kafka's default is GSSAPI.",
+    )  # fmt: skip
+    sasl_jaas_config = Setting(
+        "sasl.jaas.config", PASSWORD, "", ANY,
+        "Login module of a mechanism with its options; set it for one mechanism of a listener.",
+    )  # fmt: skip
+    sasl_server_max_receive_size = Setting(
+        "sasl.server.max.receive.size", INT, 65_536, at_least(1),
+        "Maximum size of a request before the client is authenticated. Kafka's default is 524288.",
+    )  # fmt: skip
+    sasl_kerberos_service_name = Setting(
+        "sasl.kerberos.service.name", STRING, "", ANY, "First part of the broker's Kerberos name."
+    )
+    sasl_kerberos_principal_to_local_rules = Setting(
+        "sasl.kerberos.principal.to.local.rules", STRING, "DEFAULT", ANY,
+        "Rules that make user names from Kerberos names.",
+    )  # fmt: skip
+    sasl_oauthbearer_jwks_endpoint_url = Setting(
+        "sasl.oauthbearer.jwks.endpoint.url", STRING, "", ANY,
+        "Where the public keys of the token issuer are: an https: or file: URL. OAUTHBEARER does not work without it.",
+    )  # fmt: skip
+    sasl_oauthbearer_jwks_endpoint_refresh_ms = Setting(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, 3_600_000, at_least(1_000), "How often they are read again."
+    )
+    sasl_oauthbearer_expected_audience = Setting(
+        "sasl.oauthbearer.expected.audience", LIST, (), ANY, "Audiences of which a token must name one."
+    )
+    sasl_oauthbearer_expected_issuer = Setting(
+        "sasl.oauthbearer.expected.issuer", STRING, "", ANY, "Issuer that a token must name."
+    )
+    sasl_oauthbearer_clock_skew_seconds = Setting(
+        "sasl.oauthbearer.clock.skew.seconds", INT, 30, at_least(0), "Difference of clocks that is tolerated."
+    )
+    sasl_oauthbearer_sub_claim_name = Setting(
+        "sasl.oauthbearer.sub.claim.name", STRING, "sub", ANY, "Claim with the user name."
+    )
+    sasl_oauthbearer_scope_claim_name = Setting(
+        "sasl.oauthbearer.scope.claim.name", STRING, "scope", ANY, "Claim with the scope."
+    )
+    connections_max_reauth_ms = Setting(
+        "connections.max.reauth.ms", LONG, 0, at_least(0),
+        "Clients must authenticate again after this time; 0: only when their credentials expire.",
+    )  # fmt: skip
+
+
+#: settings for one mechanism of a listener
+_OF_MECHANISM = ("sasl.jaas.config", "connections.max.reauth.ms", "sasl.server.max.receive.size")
+
+
+class SecuritySettings(ListenerSettings):
+    """All settings of security in the broker's table."""
+
+    security_inter_broker_protocol = Setting(
+        "security.inter.broker.protocol", STRING, "PLAINTEXT", one_of(*PROTOCOLS),
+        "Protocol between brokers, if `inter.broker.listener.name` is not set.",
+    )  # fmt: skip
+    inter_broker_listener_name = Setting(
+        "inter.broker.listener.name", STRING, "", ANY, "Listener of other brokers that this broker connects to."
+    )
+    sasl_mechanism_inter_broker_protocol = Setting(
+        "sasl.mechanism.inter.broker.protocol", STRING, "", one_of("", *MECHANISMS),
+        "Mechanism with which brokers authenticate to each other. Kafka's default is GSSAPI.",
+    )  # fmt: skip
+    connection_failed_authentication_delay_ms = Setting(
+        "connection.failed.authentication.delay.ms", INT, 100, at_least(0),
+        "Time after which a client is told that its authentication failed.",
+    )  # fmt: skip
+    connection_setup_timeout_ms = Setting(
+        "connection.setup.timeout.ms", INT, 10_000, at_least(1),
+        "Ottla only. Time that a client has for the TLS handshake, its first request and its authentication.",
+    )  # fmt: skip
+    ssl_handshakes_max = Setting(
+        "ssl.handshakes.max", INT, 100, at_least(1),
+        "Ottla only. TLS handshakes at the same time; further connections wait.",
+    )  # fmt: skip
+    authorizer_class_name = Setting(
+        "authorizer.class.name", STRING, "", one_of("", *AUTHORIZERS),
+        "Whether ACLs decide what clients may do: `acl`, or one of Kafka's classes.",
+    )  # fmt: skip
+    super_users = Setting(
+        "super.users", STRING, "", ANY, "Principals that may do everything: User:NAME, several joined by semicolons."
+    )
+    allow_everyone_if_no_acl_found = Setting(
+        "allow.everyone.if.no.acl.found", BOOL, False, ANY, "Whether resources without any ACL are open to everyone."
+    )
+
+
+SECURITY_SETTINGS = SecuritySettings.rows()
+LISTENER_SETTINGS = ListenerSettings.rows()
+_PREFIX = "listener.name."
+
+
+def is_listener_setting(name: str) -> bool:
+    return name.startswith(_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerOverrides:
+    """The settings with the prefix ``listener.name.``, by the names as they were given."""
+
+    texts: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"ListenerOverrides({', '.join(self.texts)})"  # values may be secrets
+
+    def problems(self, listeners: Iterable[str]) -> Iterator[str]:
+        """Yield what is wrong: unknown listeners, settings and values. Secrets are not shown."""
+        known = {name.lower() for name in listeners}
+        for given, text in self.texts.items():
+            listener, _, rest = given.removeprefix(_PREFIX).partition(".")
+            row = LISTENER_SETTINGS.get(_without_mechanism(rest))
+            if listener not in known:
+                yield f"{given}: there is no listener {listener.upper()} in listeners"
+            elif row is None:
+                yield f"{given}: {unknown_name(rest, LISTENER_SETTINGS)}"
+            else:
+                try:
+                    row.parse(text)
+                except ValueError as error:
+                    yield f"{given}: {error}"
+
+    def of(self, listener: str, shared: SettingsSnapshot) -> ListenerSettings:
+        """Return the settings of a listener: its own ones, and ``shared`` for the rest."""
+        made = ListenerSettings()
+        for row in LISTENER_SETTINGS.values():
+            text = self.texts.get(f"{_PREFIX}{listener.lower()}.{row.name}")
+            value: Any = shared.value_of(row.name) if text is None else row.parse(text)
+            vars(made)[row.attribute] = value
+        return made
+
+    def of_mechanism(self, listener: str, mechanism: str, name: str) -> str | None:
+        """Return the text of a setting of one mechanism; None if it is not set for it."""
+        return self.texts.get(f"{_PREFIX}{listener.lower()}.{mechanism.lower()}.{name}")
+
+    def is_set(self, listener: str, name: str) -> bool:
+        return f"{_PREFIX}{listener.lower()}.{name}" in self.texts
+
+
+def _without_mechanism(name: str) -> str:
+    mechanism, _, rest = name.partition(".")
+    return rest if mechanism.upper() in MECHANISMS and rest in _OF_MECHANISM else name
