@@ -1,6 +1,7 @@
 """The nodes of the metadata tree: the paths that Kafka used in ZooKeeper, but with one state node per topic.
 
     /cluster/id                    {"version": 1, "id": "..."}
+    /cluster/secret                {"version": 1, "secret": "..."}: random bytes, the same for all brokers
     /brokers/topics                {"version": 1, "last_change": "..."}
     /brokers/topics/T              {"version": 3, "topic_id": "...", "partitions": {"0": [1, 2, 3]},
                                     "adding_replicas": {"0": [3]}, "removing_replicas": {}}
@@ -51,6 +52,8 @@ from ottla.cluster.store import Create, Op, Put
 from ottla.model.types import Endpoint
 
 CLUSTER_ID = "/cluster/id"
+#: random bytes from which salts of users that do not exist are made
+CLUSTER_SECRET = "/cluster/secret"
 TOPICS = "/brokers/topics"
 BROKER_IDS = "/brokers/ids"
 REGISTERED = "/brokers/registered"

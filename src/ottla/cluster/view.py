@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ottla.cluster.access_nodes import ACCESS_ROOTS, AccessView
 from ottla.cluster.schema import (
     BROKER_CONFIGS,
     BROKER_DEFAULT,
@@ -36,6 +37,8 @@ from ottla.cluster.schema import (
 from ottla.cluster.store import Changed, MalformedNode, Node
 from ottla.model.features import FEATURES
 from ottla.model.types import Endpoint, parse_endpoint, topic_id_text
+from ottla.security.acls import Pattern
+from ottla.security.quotas import Entity
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__ottla_rebalances"})
 
@@ -192,6 +195,8 @@ class ViewChanges(NamedTuple):
     brokers: bool
     #: whether another broker became controller, the same one was elected again, or there is none
     controller: bool
+    #: the patterns whose ACLs changed, and the users, client ids and addresses whose settings changed
+    access: Sequence[Pattern | Entity] = ()
 
 
 def id_bytes(text: str) -> bytes:
@@ -300,6 +305,9 @@ class ClusterView:
         self.group_configs: dict[str, dict[str, str]] = {}
         #: topic name -> wall-clock time of its deletion in ms, oldest first; at most DELETIONS_MAX of the controller
         self.deletions: dict[str, int] = {}
+        #: ACLs, users and quotas
+        self.access = AccessView()
+        self._access_changes: list[Pattern | Entity] = []
         #: path -> version of each node that this view was built from
         self.versions: dict[str, int] = {}
         #: incremented by every change; a value that was computed from an older version is stale
@@ -340,6 +348,7 @@ class ClusterView:
                 topics[topic] = None
             settings_changed |= is_broker_setting
         self.version += 1
+        access, self._access_changes = self._access_changes, []
         differing = [pair for pair in map(self._refresh, topics) if pair[0] != pair[1]]
         self.topics_version += bool(differing)
         if are_brokers_applied:
@@ -355,6 +364,7 @@ class ClusterView:
             settings_changed,
             brokers=self.brokers != brokers_before,
             controller=self.controller != controller,
+            access=access,
         )
 
     def _apply_broker(self, path: str, node: Node | None) -> None:
@@ -388,6 +398,10 @@ class ClusterView:
 
     def _apply_node(self, path: str, value: bytes | None) -> tuple[str | None, bool]:
         """Return the topic that the node belongs to, None for others, and whether it holds broker settings."""
+        if path.startswith(ACCESS_ROOTS):
+            if (about := self.access.apply(path, value)) is not None:
+                self._access_changes.append(about)
+            return None, False
         if path.startswith(TOPICS + "/"):
             topic, _, rest = path.removeprefix(TOPICS + "/").partition("/")
             self._apply_topic(topic, rest, value)
