@@ -17,16 +17,19 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ottla.broker.access import Access
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.coordination import Coordination
 from ottla.broker.dispatch import Dispatcher, served_apis
 from ottla.broker.group_metrics import GroupMetrics
+from ottla.broker.listeners import Certificates, ListenerSecurity, peer_security
 from ottla.broker.membership import Membership
 from ottla.broker.metrics import BrokerMetrics
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
+from ottla.cluster.access_nodes import ACCESS_SKELETON
 from ottla.cluster.controller import ops_bump_leader_epochs, put_state
 from ottla.cluster.decide import decide_and_write, read_and_write
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
@@ -34,6 +37,7 @@ from ottla.cluster.ensemble import Ensemble, EnsembleReader
 from ottla.cluster.schema import (
     BROKER_DEFAULT,
     CLUSTER_ID,
+    CLUSTER_SECRET,
     MALFORMED,
     broker_config_path,
     ops_create_skeleton,
@@ -57,11 +61,14 @@ from ottla.log.store import LogStore, PartitionSpec, check_owner, read_meta
 from ottla.model.errors import KafkaError, StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings
 from ottla.model.types import Endpoint, TopicPartition
-from ottla.net.client import BrokerClients
+from ottla.net.client import PLAIN, BrokerClients, PeerSecurity
 from ottla.net.network import Listener, Network, SocketNetwork
 from ottla.net.server import Server
 from ottla.replica.log_moves import LogMoves
 from ottla.replica.manager import ReplicaManager
+from ottla.security.acls import Authorizer, Pattern
+from ottla.security.principals import parse_super_users
+from ottla.security.quotas import Entity
 from ottla.wire import APIS
 
 log = logging.getLogger(__name__)
@@ -127,6 +134,12 @@ class Broker:
         self._produce: ProduceApi | None = None
         self._fetch: FetchApi | None = None
         self._dispatchers: list[Dispatcher] = []
+        self._listeners: dict[str, ListenerSecurity] = {}
+        self._access = Access(_authorizer(settings))
+        self._peer_security: PeerSecurity = PLAIN
+        self._peer_certificates: Certificates | None = None
+        #: of the cluster; known when the metadata store is open
+        self._secret = b""
         self._metrics = BrokerMetrics(
             replicas=self.replicas, server=self.server, latency=self._latency, dispatchers=self._dispatchers,
             settings=self._current_settings,
@@ -145,6 +158,9 @@ class Broker:
     async def start(self) -> None:
         """Start the broker. Raise StartError with one line for the operator, with no file changed."""
         settings = self._settings
+        self._listeners = {endpoint.name: self._secure(endpoint.name) for endpoint in settings.endpoints}
+        if not self._is_alone:
+            self._peer_security, self._peer_certificates = peer_security(settings)
         listeners = [
             (endpoint, self._network.bind(
                 endpoint, backlog=settings.socket_listen_backlog_size,
@@ -177,6 +193,14 @@ class Broker:
         self._tasks.start(self._keep_house(), "housekeeping")
         # Objects loaded so far live until the stop: the garbage collector need not look at them again.
         self._freeze()
+
+    def _secure(self, listener: str) -> ListenerSecurity:
+        """Return the security of a listener. Raise StartError."""
+        return ListenerSecurity(
+            listener, self._settings, loop=self._loop, server=self.server, clock=self._clock,
+            credentials=lambda mechanism: lambda name: self._view.access.credentials.get(name, {}).get(mechanism),
+            secret=lambda: self._secret,
+        )  # fmt: skip
 
     async def _open_data(self) -> str:
         """Steps 2 to 4: open the metadata store and return the cluster id."""
@@ -249,9 +273,11 @@ class Broker:
                 "restore both from a backup"
             )
         cluster_id = stored or known or self._new_text_id()
-        ops = ops_create_skeleton(nodes)
+        ops = [*ops_create_skeleton(nodes), *(Create(path) for path in ACCESS_SKELETON if path not in nodes)]
         if stored is None:
             ops.append(Create(CLUSTER_ID, to_json({"version": 1, "id": cluster_id})))
+        if CLUSTER_SECRET not in nodes:
+            ops.append(Create(CLUSTER_SECRET, to_json({"version": 1, "secret": self._random_bytes(32).hex()})))
         return ops, cluster_id
 
     def _known_cluster_id(self, store_path: str) -> str | None:
@@ -298,13 +324,14 @@ class Broker:
             wheel=self._wheel, deferred=self._deferred, store=self._store, view=self._view, replicas=self.replicas,
             started_settings=settings, settings=settings, new_id=self._new_topic_id, tasks=self._tasks,
             advertised={endpoint.name: endpoint for endpoint in settings.advertised_endpoints},
+            access=self._access,
             ensemble=self._ensemble_reader(self._store),
         )  # fmt: skip
         self._coordination = Coordination(
             services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes,
             accepted=lambda: self.server.accepted, check_lease=self._check_lease,
             new_clients=lambda: BrokerClients(
-                self._loop, self._network, client_id=f"coordinator-{settings.broker_id}"
+                self._loop, self._network, client_id=f"coordinator-{settings.broker_id}", security=self._peer_security
             ),
         )  # fmt: skip
         self._metrics.groups = GroupMetrics(services, self._coordination)
@@ -317,6 +344,7 @@ class Broker:
             rate=lambda: services.settings.replica_alter_log_dirs_io_max_bytes_per_second,
         )  # fmt: skip
         nodes = await self._store.load("/")
+        self._secret = bytes.fromhex(json.loads(nodes[CLUSTER_SECRET].value)["secret"])
         self._view.apply([Changed(path, node) for path, node in nodes.items()])
         specs = self._load_settings()
         try:
@@ -329,7 +357,9 @@ class Broker:
             await self._bump_leader_epochs()
         self._membership = Membership(
             services, disk=self._disk, log_store=self._log_store, endpoints=endpoints,
-            clients=BrokerClients(self._loop, self._network, client_id=f"broker-{settings.broker_id}"),
+            clients=BrokerClients(
+                self._loop, self._network, client_id=f"broker-{settings.broker_id}", security=self._peer_security
+            ),
             incarnation=self._random_bytes(16),
             session_s=None if self._is_alone else settings.zookeeper_session_timeout_ms / 1000,
             role_of=self._role_of, roles_changed=self._coordination.roles_changed,
@@ -408,7 +438,9 @@ class Broker:
         for endpoint, listener in listeners:
             dispatcher = Dispatcher(self._services, endpoint.name, apis, self._produce, self._fetch)
             self._dispatchers.append(dispatcher)
-            await self.server.start(listener, dispatcher.handle, endpoint.name)
+            secured = self._listeners[endpoint.name]
+            handler = secured.handler(dispatcher)
+            await self.server.start(listener, handler, endpoint.name, tls=secured.tls, begin=secured.begin)
             self.endpoints.append(endpoint._replace(port=listener.port))
 
     # -- changes in the store -------------------------------------------------------------------------------------
@@ -419,6 +451,8 @@ class Broker:
         if self._are_logs_closed:
             return
         topics = changed.topics
+        if changed.access:
+            self._apply_access(changed.access)
         if changed.broker_settings:
             self._apply_dynamic_settings()
         for old, new in topics:
@@ -432,6 +466,14 @@ class Broker:
         assert self._coordination is not None and self._membership is not None
         self._membership.changed(changed)
         self._coordination.topics_changed(topics)
+
+    def _apply_access(self, changes: Sequence[Pattern | Entity]) -> None:
+        """Take over changed ACLs. What connections have cached of earlier decisions is no longer valid."""
+        authorizer = self._access.authorizer
+        for about in changes:
+            if isinstance(about, Pattern) and authorizer is not None:
+                authorizer.put(about, self._view.access.acls.get(about, ()))
+        self.replicas.generation += 1
 
     def _serve(self, topic: TopicView, before: TopicView | None) -> None:
         for moved in self.replicas.of_topic(topic.name):
@@ -505,6 +547,12 @@ class Broker:
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
+    def _reload_certificates(self) -> None:
+        for secured in self._listeners.values():
+            secured.reload()
+        if self._peer_certificates is not None:
+            self._peer_certificates.reload("of other brokers")
+
     async def _keep_house(self) -> None:
         """Run the periodic work, once a second or less often."""
         settings = self._settings
@@ -526,6 +574,7 @@ class Broker:
                 self._coordination.tick(now)
             if now >= due_compaction and not self._compact():
                 due_compaction = now + settings.log_cleaner_backoff_ms / 1000
+            self._reload_certificates()
             if now >= due_retention:
                 due_retention = now + retention_s
                 await self._apply_retention()
@@ -644,3 +693,12 @@ async def _read_no_ensemble() -> Ensemble | None:
 def _data_dir_of(path: str | None, data_dirs: Sequence[str]) -> str:
     """Return the data directory that holds `path`; the first one if none does."""
     return next((one for one in data_dirs if path is not None and path.startswith(one)), data_dirs[0])
+
+
+def _authorizer(settings: BrokerSettings) -> Authorizer | None:
+    """Return the authorizer; None if ACLs are not used."""
+    if not settings.authorizer_class_name:
+        return None
+    return Authorizer(
+        super_users=parse_super_users(settings.super_users), allow_if_no_acl=settings.allow_everyone_if_no_acl_found
+    )

@@ -21,7 +21,7 @@ from inspect import isawaitable
 from struct import error as StructError
 from typing import Any, NamedTuple
 
-from ottla.broker.apis import cluster, configs, groups, log_dirs, metadata, offsets, topics, transactions
+from ottla.broker.apis import acls, cluster, configs, groups, log_dirs, metadata, offsets, topics, transactions, users
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.nodes import is_shown_ended_brokers
@@ -33,7 +33,7 @@ from ottla.env.deferred import UNITS_MAX
 from ottla.env.tasks import Tasks
 from ottla.model.errors import ErrorCode, OttlaError
 from ottla.model.types import FrameBuffer
-from ottla.net.connection import Connection, Slot
+from ottla.net.connection import Connection, Handler, Slot
 from ottla.wire import (
     APIS,
     REQUEST_ELEMENTS_MAX,
@@ -47,10 +47,12 @@ from ottla.wire import (
 )
 from ottla.wire.frame import HEADER_TAGS_MAX, REQUEST_START, frame_reply, read_client_id, skip_client_id, skip_tags
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from ottla.wire.messages.sasl_authenticate import SaslAuthenticateResponse
+from ottla.wire.messages.sasl_handshake import SaslHandshakeResponse
 
 log = logging.getLogger(__name__)
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+PRODUCE, FETCH, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 0, 1, 17, 18, 36
 #: Records apart, no request needs as much: the largest is the SyncGroup of a leader, with the assignments of a group.
 MESSAGE_BYTES_MAX = 8 << 20
 
@@ -61,7 +63,7 @@ _BYTES_PER_UNIT = 32
 #: what a request is counted for whose reply may be large: two of them run in one iteration of the loop
 _LARGE_REPLY_UNITS = UNITS_MAX // 2
 
-Handler = Callable[[Services, Any, RequestContext], Message | Awaitable[Message]]
+ApiHandler = Callable[[Services, Any, RequestContext], Message | Awaitable[Message]]
 _unpack_start = REQUEST_START.unpack_from
 
 
@@ -70,7 +72,7 @@ class ServedApi(NamedTuple):
 
     version_min: int
     version_max: int
-    handler: Handler | None = None
+    handler: ApiHandler | None = None
     #: whether replies may be cached: they depend on the request and the metadata only
     cached: bool = False
     #: a small request may have a large reply, which takes long to make
@@ -95,6 +97,7 @@ def served_apis() -> dict[int, ServedApi]:
         14: ServedApi(0, 5, groups.sync_group),
         15: ServedApi(0, 6, groups.describe_groups, large_reply=True),
         16: ServedApi(0, 5, groups.list_groups, large_reply=True),
+        SASL_HANDSHAKE: ServedApi(0, 1),
         API_VERSIONS: ServedApi(0, 4),
         19: ServedApi(2, 7, topics.create_topics),
         20: ServedApi(1, 6, topics.delete_topics),
@@ -106,10 +109,14 @@ def served_apis() -> dict[int, ServedApi]:
         26: ServedApi(0, 5, transactions.end_txn),
         27: ServedApi(1, 2, transactions.write_txn_markers),
         28: ServedApi(0, 5, transactions.txn_offset_commit),
+        29: ServedApi(1, 3, acls.describe_acls, large_reply=True),
+        30: ServedApi(1, 3, acls.create_acls),
+        31: ServedApi(1, 3, acls.delete_acls),
         32: ServedApi(1, 4, configs.describe_configs, large_reply=True),
         33: ServedApi(0, 2, configs.alter_configs),
         34: ServedApi(1, 2, log_dirs.alter_replica_log_dirs),
         35: ServedApi(1, 5, topics.describe_log_dirs, large_reply=True),
+        SASL_AUTHENTICATE: ServedApi(0, 2),
         37: ServedApi(0, 3, topics.create_partitions),
         42: ServedApi(0, 2, groups.delete_groups),
         43: ServedApi(0, 2, cluster.elect_leaders),
@@ -117,6 +124,10 @@ def served_apis() -> dict[int, ServedApi]:
         45: ServedApi(0, 1, cluster.alter_partition_reassignments),
         46: ServedApi(0, 0, cluster.list_partition_reassignments, large_reply=True),
         47: ServedApi(0, 0, groups.offset_delete),
+        48: ServedApi(0, 1, users.describe_client_quotas, large_reply=True),
+        49: ServedApi(0, 1, users.alter_client_quotas),
+        50: ServedApi(0, 0, users.describe_user_scram_credentials, large_reply=True),
+        51: ServedApi(0, 0, users.alter_user_scram_credentials),
         55: ServedApi(0, 2, cluster.describe_quorum),
         57: ServedApi(0, 2, cluster.update_features),
         60: ServedApi(0, 2, metadata.describe_cluster),
@@ -144,6 +155,8 @@ class Dispatcher:
         self._fetch = fetch.handle
         self._waiting_fetches = fetch.waiting
         self._deferred = services.deferred
+        #: handles a login of a client that is authenticated already; None if the listener has no logins
+        self.handle_login: Handler | None = None
         self._tasks = Tasks()
         self._cache = _ReplyCache(services)
         self.refused = 0
@@ -214,6 +227,9 @@ class Dispatcher:
                 self._answer_unknown_version(connection, correlation_id)
                 return
             raise WireError("API or version is not served")
+        if api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE) and self.handle_login is not None:
+            self.handle_login(connection, buffer, view, start, end)
+            return
         position = skip_client_id(buffer, start + 8, end)
         client_id = read_client_id(buffer, start + 8, end)
         if request_header_version(api_key, version) == 2:
@@ -231,13 +247,16 @@ class Dispatcher:
         request, _ = decode(request_class(api_key), version, body, 0, REQUEST_ELEMENTS_MAX)
         context = RequestContext(
             api_key=api_key, version=version, client_id=client_id, listener=self._listener, connection=connection,
-            correlation_id=correlation_id,
+            correlation_id=correlation_id, access=self._services.access,
         )  # fmt: skip
         answer: Message | Awaitable[Message]
         try:
-            answer = (
-                api.handler(self._services, request, context) if api.handler else self._api_versions(request, context)
-            )
+            if api.handler is not None:
+                answer = api.handler(self._services, request, context)
+            elif api_key == API_VERSIONS:
+                answer = self._api_versions(request, context)
+            else:
+                answer = _refuse_login(api_key)
         except OttlaError as error:
             self._refuse(connection, api_key, version, error)
             return
@@ -329,6 +348,19 @@ Stamp = tuple[int, int, frozenset[int], tuple[BrokerView, ...]]
 _NO_STAMP: Stamp = (-1, -1, frozenset(), ())
 
 
+def _refuse_login(api_key: int) -> Message:
+    """Return the answer to a login on a listener without logins."""
+    if api_key == SASL_HANDSHAKE:
+        return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="this listener has no logins; do not use SASL with it"
+    )
+
+
+#: version, body, address that the client connected to, client, whether ended brokers are listed
+_ReplyKey = tuple[int, bytes, tuple[str, int], str, bool]
+
+
 class _ReplyCache:
     """Encoded replies to Metadata. Encoding 1,000 partitions takes a millisecond, and many clients ask at once."""
 
@@ -338,7 +370,7 @@ class _ReplyCache:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._stamp: object = None
-        self._replies: dict[tuple[int, bytes, tuple[str, int], bool], bytes] = {}
+        self._replies: dict[_ReplyKey, bytes] = {}
 
     def stamp(self) -> Stamp:
         """Return a value that changes whenever a cached reply could be outdated."""
@@ -358,6 +390,7 @@ class _ReplyCache:
         if stamp == self.stamp() and len(self._replies) < self._ENTRIES_MAX and len(body) <= self._BODY_BYTES_MAX:
             self._replies[self._key(version, body, connection)] = reply
 
-    def _key(self, version: int, body: bytes, connection: Connection) -> tuple[int, bytes, tuple[str, int], bool]:
-        """Return what a reply depends on."""
-        return version, body, connection.local_address, is_shown_ended_brokers(connection)
+    def _key(self, version: int, body: bytes, connection: Connection) -> _ReplyKey:
+        """Return what a reply depends on; with ACLs that includes who the client is and where it connects from."""
+        client = "" if self._services.access.authorizer is None else f"{connection.principal} {connection.peer_host}"
+        return version, body, connection.local_address, client, is_shown_ended_brokers(connection)

@@ -234,9 +234,8 @@ class Membership:
         return frozenset(number for number, broker in brokers.items() if self._endpoint_of(broker) in endpoints)
 
     def _endpoint_of(self, broker: BrokerView) -> Endpoint:
-        """Return the address of another broker for brokers: that of this broker's first listener, if it has it."""
-        name = self.endpoints[0].name if self.endpoints else ""
-        return broker.endpoint(name) or broker.endpoints[0]
+        """Return the address of another broker for brokers."""
+        return broker.endpoint(self._services.settings.inter_broker_listener) or broker.endpoints[0]
 
     async def _check_isr(self) -> None:
         while True:

@@ -50,12 +50,11 @@ class PeerRequests:
         return reply  # type: ignore[no-any-return]
 
     def _endpoint_of(self, broker_id: int) -> Endpoint:
-        """Return the endpoint of a live broker: on this broker's first listener, or its first. Raise Unreachable."""
+        """Return the endpoint of a live broker for brokers. Raise Unreachable."""
         broker = self._services.view.brokers.get(broker_id)
         if broker is None:
             raise Unreachable(f"broker {broker_id} is not registered")
-        listeners = self._services.started_settings.endpoints
-        return (broker.endpoint(listeners[0].name) if listeners else None) or broker.endpoints[0]
+        return broker.endpoint(self._services.started_settings.inter_broker_listener) or broker.endpoints[0]
 
     def close(self) -> None:
         self._clients.close()

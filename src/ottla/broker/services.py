@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from ottla.broker.access import ALL_ALLOWED, Access
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.transaction_checks import TransactionChecks
 from ottla.cluster.ensemble import Ensemble
@@ -23,6 +24,7 @@ from ottla.model.types import Endpoint
 from ottla.net.connection import Connection
 from ottla.replica.log_moves import LogMoves
 from ottla.replica.manager import ReplicaManager
+from ottla.security.acls import ResourceType
 
 #: bound of the settings of topics that are kept
 _RESOLVED_MAX = 1000
@@ -91,6 +93,8 @@ class Services:
     #: advertised address by listener name; a listener without one advertises the address that the client dialled
     advertised: dict[str, Endpoint] = field(default_factory=dict)
     resolved: ResolvedSettings = field(default_factory=ResolvedSettings)
+    #: what clients may do
+    access: Access = field(default_factory=Access)
 
     def endpoint_for(self, context: RequestContext) -> tuple[str, int]:
         """Return the address of this broker for this client: the advertised one, or the one that it dialled."""
@@ -114,6 +118,23 @@ class RequestContext:
     listener: str
     connection: Connection
     correlation_id: int = 0
+    access: Access = ALL_ALLOWED
+
+    def may(self, resource: ResourceType, name: str, purpose: str = "") -> bool:
+        """Return whether the client may use this API with a resource."""
+        return self.access.may(self.connection, self.api_key, resource, name, purpose)
+
+    def check_topic(self, name: str, *, by_id: bool = False) -> None:
+        """Raise the KafkaError for a topic that the client may not use this API with."""
+        self.access.check_topic(self.connection, self.api_key, name, by_id=by_id)
+
+    def may_cluster(self, purpose: str = "") -> bool:
+        """Return whether the client may use this API, if that depends on the cluster."""
+        return self.access.may_cluster(self.connection, self.api_key, purpose)
+
+    def operations(self, resource: ResourceType, name: str) -> int:
+        """Return what the client may do with a resource, as bits."""
+        return self.access.operations(self.connection, resource, name)
 
     @property
     def client(self) -> Client:

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from struct import Struct
-from typing import cast
+from typing import Any, NamedTuple, Protocol, cast
 
-from ottla.model.errors import OttlaError
+from ottla.model.errors import AuthenticationFailed, OttlaError
 from ottla.model.types import Endpoint, FrameBuffer
 from ottla.net.network import Network
+from ottla.net.tls import TlsLayer
 from ottla.wire import Message, WireError, decode, encode, request_header_version, response_class
 from ottla.wire import response_header_version as reply_header_version
 from ottla.wire.frame import skip_tags
+from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
 
 CONNECT_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 10.0
@@ -189,12 +193,36 @@ class ClientConnection(asyncio.BufferedProtocol):
             future.exception()  # asyncio logs exceptions that are never retrieved
 
 
+class Login(Protocol):
+    """The client's side of a login, see `security/sasl_client.py`."""
+
+    def first(self) -> bytes: ...
+    def answer(self, challenge: bytes) -> bytes | None: ...
+
+
+class PeerSecurity(NamedTuple):
+    """How this broker connects to others; the defaults are a plain connection."""
+
+    #: returns the current TLS context
+    tls: Callable[[], ssl.SSLContext] | None = None
+    mechanism: str = ""
+    #: begins a login with that mechanism
+    log_in: Callable[[], Login] | None = None
+
+
+PLAIN = PeerSecurity()
+
+
 class BrokerClients:
     """The connections of this broker to others: those that callers own, and one shared connection per endpoint."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, network: Network, *, client_id: str) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, network: Network, *, client_id: str,
+        security: PeerSecurity = PLAIN,
+    ) -> None:  # fmt: skip
         self._loop = loop
         self._network = network
+        self._security = security
         self._client_id = client_id.encode()
         self._correlation_ids = count(1)
         #: tasks that open the shared connections, by endpoint; each stays until its connection is lost
@@ -210,10 +238,15 @@ class BrokerClients:
         connection.lost.add_done_callback(partial(self._forget, connection))
         try:
             async with asyncio.timeout(timeout_s):
-                await self._network.connect(endpoint, lambda: connection)
+                await self._connect(endpoint, connection)
+                if self._security.log_in is not None:
+                    await self._log_in(connection, self._security.log_in())
         except TimeoutError:
             connection.close()
             raise Unreachable(f"{endpoint} did not accept a connection within {timeout_s:g} s") from None
+        except (ssl.SSLError, AuthenticationFailed) as error:
+            connection.close()
+            raise Unreachable(f"{endpoint} refused this broker, or cannot be trusted: {error}") from None
         except OSError as error:
             connection.close()
             raise Unreachable(
@@ -226,6 +259,46 @@ class BrokerClients:
             connection.close()
         return connection
 
+    async def _connect(self, endpoint: Endpoint, connection: ClientConnection) -> None:
+        """Open the socket, and complete the TLS handshake. Raise OSError, which includes SSLError."""
+        if self._security.tls is None:
+            await self._network.connect(endpoint, lambda: connection)
+            return
+        shaken: asyncio.Future[None] = self._loop.create_future()
+
+        def done(layer: TlsLayer, error: ssl.SSLError | None) -> None:
+            if not shaken.done():
+                shaken.set_result(None) if error is None else shaken.set_exception(error)
+
+        layer = TlsLayer(
+            connection, self._security.tls(), server_name=endpoint.host, call_soon=self._loop.call_soon,
+            handshake_done=done,
+        )  # fmt: skip
+        await self._network.connect(endpoint, lambda: layer)
+        await shaken
+
+    async def _log_in(self, connection: ClientConnection, login: Login) -> None:
+        """Authenticate this broker. Raise AuthenticationFailed."""
+        handshake = SaslHandshakeRequest(mechanism=self._security.mechanism)
+        answer: Any = await self._exchange(connection, handshake, 1)
+        if answer.error_code:
+            raise AuthenticationFailed(f"the mechanism {self._security.mechanism} is not enabled there")
+        token: bytes | None = login.first()
+        while token is not None:
+            answer = await self._exchange(connection, SaslAuthenticateRequest(auth_bytes=token), 2)
+            if answer.error_code:
+                raise AuthenticationFailed(answer.error_message or "the login was refused")
+            token = login.answer(bytes(answer.auth_bytes))
+
+    async def _exchange(self, connection: ClientConnection, request: Message, version: int) -> Message:
+        return _decode_reply(request.API_KEY, version, await connection.send(self._frame(request, version)))
+
+    def _frame(self, request: Message, version: int) -> list[bytes]:
+        key = request.API_KEY
+        header = _REQUEST_HEADER.pack(key, version, next(self._correlation_ids) & 0x7FFFFFFF, len(self._client_id))
+        tags = b"\0" if request_header_version(key, version) == 2 else b""
+        return [header + self._client_id + tags, encode(request, version)]
+
     async def ask(
         self, endpoint: Endpoint, request: Message, version: int, *, timeout_s: float = ASK_TIMEOUT_S
     ) -> Message:
@@ -234,10 +307,7 @@ class BrokerClients:
         Raise Unreachable if the broker cannot be reached. The request may have been handled then, unless ``refused``
         is set. A reply that does not arrive in time, or is malformed, closes the shared connection.
         """
-        key = request.API_KEY
-        header = _REQUEST_HEADER.pack(key, version, next(self._correlation_ids) & 0x7FFFFFFF, len(self._client_id))
-        tags = b"\0" if request_header_version(key, version) == 2 else b""
-        frame = [header + self._client_id + tags, encode(request, version)]
+        frame = self._frame(request, version)
         connection: ClientConnection | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -248,14 +318,10 @@ class BrokerClients:
                 connection.close()
             raise Unreachable(f"{endpoint} did not answer within {timeout_s:g} s") from None
         try:
-            start = 4
-            if reply_header_version(key, version):
-                start = skip_tags(reply, start, len(reply))
-            message, _ = decode(response_class(key), version, reply, start)
+            return _decode_reply(request.API_KEY, version, reply)
         except (WireError, IndexError) as error:
             connection.close()
             raise Unreachable(f"{endpoint} sent a malformed reply: {error}") from None
-        return message
 
     def close(self) -> None:
         """Close all connections and open no further one."""
@@ -292,6 +358,14 @@ class BrokerClients:
 
     def _forget(self, connection: ClientConnection, _: asyncio.Future[None]) -> None:
         self._open.pop(connection, None)
+
+
+def _decode_reply(key: int, version: int, reply: memoryview) -> Message:
+    """Return a reply without its size. Raise WireError or IndexError if it is malformed."""
+    start = 4
+    if reply_header_version(key, version):
+        start = skip_tags(reply, start, len(reply))
+    return decode(response_class(key), version, reply, start)[0]
 
 
 def _has_ended(task: asyncio.Task[ClientConnection]) -> bool:

@@ -1,0 +1,293 @@
+"""Users with SCRAM credentials, and quotas of users, client ids and addresses."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ottla.broker.services import RequestContext, Services
+from ottla.cluster.access_nodes import CLIENTS, IPS, USERS, credentials_in, entity_path, quotas_in, sanitize
+from ottla.cluster.decide import decide_and_write
+from ottla.cluster.schema import config_json
+from ottla.cluster.store import Check, Create, Op, Put
+from ottla.cluster.view import ClusterView
+from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
+from ottla.security.quotas import DEFAULT, Entity, Quota
+from ottla.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, Mechanism, ScramCredential
+from ottla.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntityData,
+    AlterClientQuotasRequestEntryData,
+    AlterClientQuotasResponse,
+    AlterClientQuotasResponseEntityData,
+    AlterClientQuotasResponseEntryData,
+)
+from ottla.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from ottla.wire.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+from ottla.wire.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+
+_REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+_NAME_CHARS_MAX = 256
+#: users, client ids and addresses with settings, so that the store is not filled
+_ENTITIES_MAX = 100_000
+_EXACT, _IS_DEFAULT, _ANY = 0, 1, 2
+#: returns the settings of an entity after a change
+Changing = Callable[[Mapping[str, str]], dict[str, str]]
+_USER, _CLIENT, _IP = "user", "client-id", "ip"
+#: quotas of addresses, and of users and client ids
+_IP_QUOTAS = frozenset({Quota.CONNECTION.value})
+_CLIENT_QUOTAS = frozenset(each.value for each in Quota) - _IP_QUOTAS
+
+
+# -- SCRAM ------------------------------------------------------------------------------------------------------------
+
+
+def describe_user_scram_credentials(
+    services: Services, request: DescribeUserScramCredentialsRequest, context: RequestContext
+) -> DescribeUserScramCredentialsResponse:
+    """DescribeUserScramCredentials (50) v0. Null or no users asks for all. Keys are never shown."""
+    if not context.may_cluster():
+        return DescribeUserScramCredentialsResponse(error_code=_REFUSED, error_message=None)
+    known = services.view.access.credentials
+    names = [user.name for user in request.users or ()] or sorted(known)
+    results = []
+    for name, count in Counter(names).items():
+        result = DescribeUserScramCredentialsResult(user=name, error_message=None)
+        if count > 1:
+            result.error_code = ErrorCode.DUPLICATE_RESOURCE
+            result.error_message = "the request names this user more than once"
+        elif name not in known:
+            result.error_code = ErrorCode.RESOURCE_NOT_FOUND
+            result.error_message = "this user has no SCRAM credentials"
+        else:
+            result.credential_infos = [
+                CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
+                for mechanism, credential in sorted(known[name].items())
+            ]
+        results.append(result)
+    return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+
+
+async def alter_user_scram_credentials(
+    services: Services, request: AlterUserScramCredentialsRequest, context: RequestContext
+) -> AlterUserScramCredentialsResponse:
+    """AlterUserScramCredentials (51) v0. The changes of one user are all made, or none."""
+    rows: list[Any] = [*request.deletions, *request.upsertions]
+    names = list(dict.fromkeys(row.name for row in rows))
+    counts = Counter((row.name, row.mechanism) for row in rows)
+    results = []
+    for name in names:
+        result = AlterUserScramCredentialsResult(user=name, error_message=None)
+        try:
+            if not context.may_cluster():
+                raise Refused(_REFUSED)
+            if any(count > 1 for (user, _), count in counts.items() if user == name):
+                raise Refused(ErrorCode.DUPLICATE_RESOURCE, "the request changes a credential more than once")
+            await _alter_user(services, request, name)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, str(error) or None
+        results.append(result)
+    return AlterUserScramCredentialsResponse(results=results)
+
+
+async def _alter_user(services: Services, request: AlterUserScramCredentialsRequest, name: str) -> None:
+    if not name or len(name) > _NAME_CHARS_MAX:
+        raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"the name of a user has 1 to {_NAME_CHARS_MAX} characters")
+    deleted = [_mechanism(row.mechanism) for row in request.deletions if row.name == name]
+    changed: dict[str, str] = {}
+    for row in request.upsertions:
+        if row.name != name:
+            continue
+        mechanism = _mechanism(row.mechanism)
+        if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
+            text = f"iterations must be between {ITERATIONS_MIN} and {ITERATIONS_MAX}"
+            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
+        if not row.salt or len(row.salt) > _NAME_CHARS_MAX or len(row.salted_password) != mechanism.key_bytes:
+            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the salt or the salted password has a wrong length")
+        credential = ScramCredential.from_salted(mechanism, bytes(row.salt), bytes(row.salted_password), row.iterations)
+        changed[mechanism.title] = credential.text()
+
+    def change(config: Mapping[str, str]) -> dict[str, str]:
+        known = credentials_in(config)
+        if missing := [each for each in deleted if each not in known]:
+            raise Refused(ErrorCode.RESOURCE_NOT_FOUND, f"this user has no credential of {missing[0].title}")
+        gone = {each.title for each in deleted}
+        return {**{key: text for key, text in config.items() if key not in gone}, **changed}
+
+    await _change(services, Entity(name), change)
+
+
+def _mechanism(number: int) -> Mechanism:
+    try:
+        return Mechanism(number)
+    except ValueError:
+        raise Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"there is no SCRAM mechanism {number}") from None
+
+
+# -- quotas -----------------------------------------------------------------------------------------------------------
+
+
+def describe_client_quotas(
+    services: Services, request: DescribeClientQuotasRequest, context: RequestContext
+) -> DescribeClientQuotasResponse:
+    """DescribeClientQuotas (48) v0-v1. v1 flexible."""
+    if not context.may_cluster():
+        return DescribeClientQuotasResponse(error_code=_REFUSED, error_message=None, entries=None)
+    try:
+        filters = _filters(request.components)
+    except KafkaError as error:
+        return DescribeClientQuotasResponse(error_code=error.code, error_message=str(error), entries=None)
+    entries = []
+    for entity, config in services.view.access.configs.items():
+        values = quotas_in(config)
+        if values and _matches(entity, filters, strict=request.strict):
+            entries.append(EntryData(
+                entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in _parts(entity).items()],
+                values=[ValueData(key=key, value=value) for key, value in sorted(values.items())],
+            ))  # fmt: skip
+    return DescribeClientQuotasResponse(error_message=None, entries=entries)
+
+
+def _filters(components: Sequence[ComponentData]) -> dict[str, ComponentData]:
+    found: dict[str, ComponentData] = {}
+    for each in components:
+        if each.entity_type not in (_USER, _CLIENT, _IP):
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"there are no quotas of {each.entity_type!r}")
+        if each.entity_type in found:
+            raise InvalidRequest(f"the filter names {each.entity_type} more than once")
+        if each.match_type not in (_EXACT, _IS_DEFAULT, _ANY) or (each.match_type == _EXACT) == (each.match is None):
+            raise InvalidRequest("a filter matches a name, the default, or everything")
+        found[each.entity_type] = each
+    if _IP in found and len(found) > 1:
+        raise InvalidRequest("quotas of addresses do not depend on users and client ids")
+    return found
+
+
+def _parts(entity: Entity) -> dict[str, str | None]:
+    """Return the names of an entity by type; None for the default."""
+    named = {_USER: entity.user, _CLIENT: entity.client_id, _IP: entity.ip}
+    return {kind: None if name == DEFAULT else name for kind, name in named.items() if name is not None}
+
+
+def _matches(entity: Entity, filters: Mapping[str, ComponentData], *, strict: bool) -> bool:
+    parts = _parts(entity)
+    if (strict and parts.keys() != filters.keys()) or not filters.keys() <= parts.keys():
+        return False
+    for kind, wanted in filters.items():
+        name = parts[kind]
+        if wanted.match_type == _EXACT and name != wanted.match:
+            return False
+        if wanted.match_type == _IS_DEFAULT and name is not None:
+            return False
+    return True
+
+
+async def alter_client_quotas(
+    services: Services, request: AlterClientQuotasRequest, context: RequestContext
+) -> AlterClientQuotasResponse:
+    """AlterClientQuotas (49) v0-v1. v1 flexible."""
+    entries = []
+    for entry in request.entries:
+        result = AlterClientQuotasResponseEntryData(
+            error_message=None,
+            entity=[
+                AlterClientQuotasResponseEntityData(entity_type=each.entity_type, entity_name=each.entity_name)
+                for each in entry.entity
+            ],
+        )
+        try:
+            if not context.may_cluster():
+                raise Refused(_REFUSED)
+            await _alter_quotas(services, entry, validate_only=request.validate_only)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, str(error) or None
+        entries.append(result)
+    return AlterClientQuotasResponse(entries=entries)
+
+
+async def _alter_quotas(services: Services, entry: AlterClientQuotasRequestEntryData, *, validate_only: bool) -> None:
+    entity = _entity(entry.entity)
+    allowed = _IP_QUOTAS if entity.ip is not None else _CLIENT_QUOTAS
+    for op in entry.ops:
+        if op.key not in allowed:
+            raise InvalidRequest(f"{op.key!r} is no quota of this entity; use one of {', '.join(sorted(allowed))}")
+        if not op.remove and not (math.isfinite(op.value) and op.value > 0):
+            raise InvalidRequest(f"{op.key} must be a number above 0")
+    if len({op.key for op in entry.ops}) != len(entry.ops):
+        raise InvalidRequest("the request changes a quota more than once")
+
+    def change(config: Mapping[str, str]) -> dict[str, str]:
+        changed = dict(config)
+        for op in entry.ops:
+            changed.pop(op.key, None)
+            if not op.remove:
+                changed[op.key] = repr(op.value)
+        return changed
+
+    if not validate_only:
+        await _change(services, entity, change)
+
+
+def _entity(parts: Iterable[AlterClientQuotasRequestEntityData]) -> Entity:
+    names: dict[str, str] = {}
+    for each in parts:
+        if each.entity_type not in (_USER, _CLIENT, _IP) or each.entity_type in names:
+            raise InvalidRequest("a quota is for a user, a client-id, both of them, or an ip")
+        name = DEFAULT if each.entity_name is None else each.entity_name
+        if not name or len(name) > _NAME_CHARS_MAX:
+            raise InvalidRequest(f"names have 1 to {_NAME_CHARS_MAX} characters")
+        names[each.entity_type] = name
+    if not names or (_IP in names and len(names) > 1):
+        raise InvalidRequest("a quota is for a user, a client-id, both of them, or an ip")
+    return Entity(names.get(_USER), names.get(_CLIENT), names.get(_IP))
+
+
+# -- the store --------------------------------------------------------------------------------------------------------
+
+
+async def _change(services: Services, entity: Entity, change: Changing) -> None:
+    """Change the settings of an entity. Its node stays when it has none left, so that its version only rises."""
+    path = entity_path(entity)
+
+    def decide(view: ClusterView) -> tuple[Sequence[Op], None]:
+        before = view.access.configs.get(entity, {})
+        after = change(before)
+        if after == before:
+            return [], None
+        if not before and len(view.access.configs) >= _ENTITIES_MAX:
+            raise PolicyViolation(f"{_ENTITIES_MAX} users, client ids and addresses have settings already")
+        version = view.versions.get(path)
+        if version is not None:
+            return [Put(path, config_json(after), version)], None
+        root = IPS if entity.ip is not None else CLIENTS if entity.user is None else USERS
+        parents = _missing_parents(view, entity)
+        return [Check(root, view.versions[root]), *parents, Create(path, config_json(after))], None
+
+    await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+
+
+def _missing_parents(view: ClusterView, entity: Entity) -> list[Op]:
+    """Return the operations that create the nodes above that of a user and client id."""
+    if entity.user is None or entity.client_id is None:
+        return []
+    user = f"{USERS}/{sanitize(entity.user)}"
+    values = {user: config_json({}), f"{user}/clients": b""}
+    return [Create(path, value) for path, value in values.items() if path not in view.versions]

@@ -1,0 +1,243 @@
+"""The security of the broker's listeners: TLS, logins, and the certificates while the broker runs.
+
+PLAINTEXT         dispatcher                           every client is User:ANONYMOUS
+SSL               TLS ──► dispatcher                   the subject of the client's certificate, if it has one
+SASL_PLAINTEXT    login ──► dispatcher                 the user that logged in
+SASL_SSL          TLS ──► login ──► dispatcher         the user that logged in
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from ottla.broker.authentication import Authentication, LoginRules
+from ottla.broker.dispatch import Dispatcher
+from ottla.env.clock import Clock
+from ottla.model.errors import StartError
+from ottla.model.settings import BrokerSettings
+from ottla.model.settings_security import ListenerSettings
+from ottla.net.client import PeerSecurity
+from ottla.net.connection import ANONYMOUS, Connection, Handler
+from ottla.net.server import Server
+from ottla.net.tls import TlsServer
+from ottla.security.certificates import check_handshake, client_context, server_context, subject_of
+from ottla.security.errors import AuthenticationFailed, SecurityConfigError
+from ottla.security.jaas import LOGIN_MODULES, parse_jaas
+from ottla.security.principals import SslPrincipalMapper, user
+from ottla.security.sasl import Exchange, Mechanisms, PlainExchange, ScramExchange
+from ottla.security.sasl_client import MECHANISMS, Sasl
+from ottla.security.scram import FindCredential, Mechanism, ScramServer
+
+log = logging.getLogger(__name__)
+
+#: returns the function that finds the credentials of users for a mechanism
+Credentials = Callable[[Mechanism], FindCredential]
+
+
+class ListenerSecurity:
+    """What one listener does with a connection before the dispatcher gets its requests."""
+
+    def __init__(
+        self, name: str, settings: BrokerSettings, *, loop: asyncio.AbstractEventLoop, server: Server, clock: Clock,
+        credentials: Credentials, secret: Callable[[], bytes],
+    ) -> None:  # fmt: skip
+        """Raise StartError, which says what to change, if a certificate or a login module is missing or wrong.
+
+        ``secret`` makes the salts of users that do not exist.
+        """
+        self.name = name
+        self.protocol = settings.protocol_of(name)
+        self._settings = settings
+        self._own = settings.of_listener(name)
+        self._server, self._loop, self._clock = server, loop, clock
+        self._credentials, self._secret = credentials, secret
+        self.tls: TlsServer | None = None
+        self.authentication: Authentication | None = None
+        try:
+            self._prepare()
+        except SecurityConfigError as error:
+            raise StartError(f"listener {name} ({self.protocol}): {error}") from None
+
+    @property
+    def is_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
+
+    @property
+    def is_tls(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    def _prepare(self) -> None:
+        if self.is_tls:
+            if self.is_sasl and not self._settings.listener_overrides.is_set(self.name, "ssl.client.auth"):
+                # As in Kafka: clients that log in need no certificate unless this listener asks for it.
+                vars(self._own)["ssl_client_auth"] = "none"
+            self._certificates = Certificates(self._own)
+            self._mapper = SslPrincipalMapper(self._own.ssl_principal_mapping_rules)
+            self.tls = TlsServer(
+                lambda: self._certificates.context, handshakes_max=self._settings.ssl_handshakes_max,
+                setup_s=self._settings.connection_setup_timeout_ms / 1000, ready=self._handshake_done,
+            )  # fmt: skip
+        self._mechanisms = self._make_mechanisms() if self.is_sasl else {}
+
+    def handler(self, dispatcher: Dispatcher) -> Handler:
+        """Return the handler of new connections; requests of authenticated clients go to the dispatcher."""
+        if not self.is_sasl:
+            return dispatcher.handle
+        self.authentication = Authentication(
+            self._loop, self._server, self._clock, mechanisms=self._mechanisms, rules=self._rules(),
+            handle_authenticated=dispatcher.handle,
+        )  # fmt: skip
+        dispatcher.handle_login = self.authentication.handle
+        return self.authentication.handle
+
+    @property
+    def begin(self) -> Callable[[Connection], None] | None:
+        """Return what is done with a connection that was accepted."""
+        return None if self.authentication is None else self.authentication.begin
+
+    def _rules(self) -> LoginRules:
+        settings = self._settings
+        return LoginRules(
+            request_bytes_max=settings.socket_request_max_bytes,
+            token_bytes_max=self._own.sasl_server_max_receive_size,
+            setup_s=settings.connection_setup_timeout_ms / 1000,
+            refusal_delay_s=settings.connection_failed_authentication_delay_ms / 1000,
+            session_ms_max=self._session_ms_max,
+        )
+
+    def _session_ms_max(self, mechanism: str) -> int:
+        text = self._settings.listener_overrides.of_mechanism(self.name, mechanism, "connections.max.reauth.ms")
+        return self._own.connections_max_reauth_ms if text is None else int(text)
+
+    # -- TLS ------------------------------------------------------------------------------------------------------
+
+    def _handshake_done(self, connection: Connection, tls: ssl.SSLObject) -> None:
+        if self.is_sasl:
+            return  # the login is still to come
+        certificate = tls.getpeercert(True)
+        try:
+            connection.principal = user(self._mapper.name(subject_of(certificate))) if certificate else ANONYMOUS
+        except (AuthenticationFailed, ValueError) as error:
+            log.info("connection closed peer=%s listener=%s reason=%s", connection.peer_host, self.name, error)
+            connection.abort()
+            return
+        self._server.set_up(connection)
+
+    def reload(self) -> None:
+        """Use new certificates if their files have changed. Those that do not work are reported and not used."""
+        if self.is_tls:
+            self._certificates.reload(self.name)
+
+    # -- logins ---------------------------------------------------------------------------------------------------
+
+    def _make_mechanisms(self) -> Mechanisms:
+        names = self._own.sasl_enabled_mechanisms
+        if not names:
+            raise SecurityConfigError("no mechanism is enabled; set sasl.enabled.mechanisms")
+        return {name: self._make_mechanism(name) for name in names}
+
+    def _make_mechanism(self, name: str) -> Callable[[], Exchange]:
+        scram = Mechanism.named(name)
+        if scram is not None:
+            return partial(self._scram, scram)
+        if name == "PLAIN":
+            passwords = self._passwords()
+            finders = {each: self._credentials(each) for each in Mechanism}
+            return lambda: PlainExchange(passwords, finders)
+        raise SecurityConfigError(f"the mechanism {name} is not supported yet; remove it from sasl.enabled.mechanisms")
+
+    def _scram(self, mechanism: Mechanism) -> ScramExchange:
+        nonce = secrets.token_urlsafe(24)
+        return ScramExchange(ScramServer(mechanism, self._credentials(mechanism), nonce=nonce, secret=self._secret()))
+
+    def _passwords(self) -> dict[str, str]:
+        """Return the users of the login module of PLAIN."""
+        setting = f"listener.name.{self.name.lower()}.plain.sasl.jaas.config"
+        text = self._settings.listener_overrides.of_mechanism(self.name, "PLAIN", "sasl.jaas.config")
+        if text is None:
+            setting, text = "sasl.jaas.config", self._own.sasl_jaas_config
+        if not text:
+            return {}
+        login = parse_jaas(setting, text)
+        if "PLAIN" not in LOGIN_MODULES[login.module]:
+            raise SecurityConfigError(f"{setting} names {login.module}, which is not for PLAIN")
+        return login.users
+
+
+def peer_security(settings: BrokerSettings) -> tuple[PeerSecurity, Certificates | None]:
+    """Return how this broker connects to others, and the certificates that it uses for it. Raise StartError."""
+    listener = settings.inter_broker_listener
+    protocol, own = settings.protocol_of(listener), settings.of_listener(listener)
+    try:
+        certificates = Certificates(own, client_context) if protocol.endswith("SSL") else None
+        tls = None if certificates is None else lambda: certificates.context
+        if not protocol.startswith("SASL_"):
+            return PeerSecurity(tls), certificates
+        sasl = _own_login(settings, listener)
+        return PeerSecurity(tls, sasl.mechanism, sasl.start), certificates
+    except SecurityConfigError as error:
+        raise StartError(f"connections to other brokers (listener {listener}, {protocol}): {error}") from None
+
+
+def _own_login(settings: BrokerSettings, listener: str) -> Sasl:
+    """Return the user and the password with which this broker logs in to others."""
+    mechanism = settings.sasl_mechanism_inter_broker_protocol
+    if mechanism not in MECHANISMS:
+        raise SecurityConfigError(f"set sasl.mechanism.inter.broker.protocol to one of {', '.join(MECHANISMS)}")
+    setting = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    text = settings.listener_overrides.of_mechanism(listener, mechanism, "sasl.jaas.config")
+    if text is None:
+        setting, text = "sasl.jaas.config", settings.of_listener(listener).sasl_jaas_config
+    if not text:
+        raise SecurityConfigError(f"set {setting} with a username and a password")
+    login = parse_jaas(setting, text)
+    try:
+        return Sasl(mechanism=mechanism, username=login.options["username"], password=login.options["password"])
+    except KeyError as missing:
+        raise SecurityConfigError(f"{setting} has no option {missing.args[0]}") from None
+
+
+class Certificates:
+    """The current TLS context of a listener, or of connections to other brokers."""
+
+    def __init__(
+        self, settings: ListenerSettings, make: Callable[[ListenerSettings], ssl.SSLContext] = server_context
+    ) -> None:
+        self._settings = settings
+        self._make = make
+        self._seen = self._stamps()
+        self.context = self._made()
+
+    def _made(self) -> ssl.SSLContext:
+        context = self._make(self._settings)
+        if context.protocol is ssl.PROTOCOL_TLS_SERVER:
+            check_handshake(context)
+        return context
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        """Return what changes when the files change."""
+        found = []
+        for path in (self._settings.ssl_keystore_location, self._settings.ssl_truststore_location):
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        return found
+
+    def reload(self, listener: str) -> None:
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return
+        self._seen = stamps
+        try:
+            self.context = self._made()
+        except SecurityConfigError as error:
+            log.error("new certificate is not used, the old one stays listener=%s error=%s", listener, error)
+            return
+        log.info("new certificate is used for new connections listener=%s", listener)
