@@ -24,6 +24,7 @@ from sim_host import SimulatedClock, SimulatedThreads
 from sim_loop import Life, VirtualLoop, run_in_life
 from sim_network import HostNetwork, SimulatedNetwork
 
+from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.apis.fetch import FetchApi
 from ottla.cluster.view import PartitionView
 from ottla.env.deferred import Deferred
@@ -110,7 +111,7 @@ class ReplicaHost:
         )  # fmt: skip
         services: Any = SimpleNamespace(
             broker_id=self.number, replicas=self.manager, settings=SETTINGS, wheel=TimerWheel(loop),
-            deferred=Deferred(loop, clock.monotonic), loop=loop,
+            deferred=Deferred(loop, clock.monotonic), loop=loop, access=ALL_ALLOWED,
         )  # fmt: skip
         self.fetch = FetchApi(services)
         self.clients = BrokerClients(loop, network, client_id=self.name)

@@ -8,6 +8,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from tests.unit.broker.request_fixtures import request_context
+
 from ottla.broker.apis.configs import BROKER, GROUP, TOPIC, alter_configs, incremental_alter_configs
 from ottla.broker.apis.topics import create_partitions, create_topics, delete_topics
 from ottla.broker.producer_ids import ProducerIds
@@ -54,7 +56,7 @@ class Admin:
             just_lost=frozenset, ended_brokers=tuple,
         )  # fmt: skip
         self.services.topic_settings = lambda topic: Services.topic_settings(self.services, topic)
-        self.context: Any = SimpleNamespace(version=6)
+        self.context: Any = request_context(6)
 
     async def open(self) -> Admin:
         await self.store.watch("/", self._changed)

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from tests.unit.broker.request_fixtures import request_context
+
+from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.services import Services
 from ottla.cluster.schema import (
     CONTROLLER,
@@ -80,7 +83,7 @@ def make_services(view: ClusterView, **fields: Any) -> Any:
     settings = BrokerSettings.parse({"log.dirs": "unused", "broker.id": str(OWN_ID)})
     services: Any = SimpleNamespace(
         broker_id=OWN_ID, cluster_id="cluster", view=view, settings=settings, started_settings=settings,
-        replicas=SimpleNamespace(topics={}, find=lambda topic, number: None), advertised={},
+        replicas=SimpleNamespace(topics={}, find=lambda topic, number: None), advertised={}, access=ALL_ALLOWED,
         is_cut_off=False, just_lost=frozenset, ended_brokers=tuple, **fields,
     )  # fmt: skip
     services.endpoint_for = lambda context: Services.endpoint_for(services, context)
@@ -89,6 +92,4 @@ def make_services(view: ClusterView, **fields: Any) -> Any:
 
 def make_context(version: int, *, listener: str = "PLAINTEXT") -> Any:
     """Return the context of a request from a client that dialled ``dialled:LISTENERS[listener]``."""
-    connection = SimpleNamespace(local_address=("dialled", LISTENERS.get(listener, 1)), is_closed=False, software="")
-    connection.close = lambda: setattr(connection, "is_closed", True)
-    return SimpleNamespace(version=version, listener=listener, connection=connection)
+    return request_context(version, listener=listener, port=LISTENERS.get(listener, 1))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.dispatch import MESSAGE_BYTES_MAX, Dispatcher, ServedApi
 from ottla.model.errors import InvalidRequest
 from ottla.testing.raw import read_answer, request_bytes
@@ -87,7 +88,7 @@ class Desk:
         self.deferred = Jobs()
         self.services: Any = SimpleNamespace(
             view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0), deferred=self.deferred,
-            is_cut_off=False,
+            is_cut_off=False, access=ALL_ALLOWED,
             just_lost=frozenset, ended_brokers=tuple,
         )  # fmt: skip
         self.waiting_fetches: dict[Any, Any] = {}

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.request_fixtures import request_context
 from tests.unit.log.log_fixtures import NOW, batch, split
 from tests.unit.log.store_fixtures import TOPIC_ID
 from tests.unit.replica.test_manager_transactions import TransactionFixture
 
+from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.offsets import describe_producers, list_offsets
 from ottla.env.timers import Expiring
@@ -74,6 +76,7 @@ class FetchFixture(TransactionFixture):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.services: Any = SimpleNamespace(
+            access=ALL_ALLOWED,
             just_lost=frozenset, ended_brokers=tuple,
             broker_id=1, replicas=self.manager, settings=BrokerSettings(), wheel=Wheel(),
             deferred=NothingDeferred(), endpoint_for=lambda context: ("127.0.0.1", 9092),
@@ -257,7 +260,7 @@ def ask_offset(fixture: FetchFixture, timestamp: int, isolation: int) -> tuple[i
     partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     topics = [ListOffsetsTopic(name="orders", partitions=[partition])]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics)
-    context: Any = SimpleNamespace(version=8)
+    context: Any = request_context(8)
     answer = asyncio.run(list_offsets(fixture.services, request, context))
     row = answer.topics[0].partitions[0]
     assert row.error_code == 0
@@ -285,7 +288,7 @@ def test_producers_are_shown_with_their_transactions(fixture: FetchFixture) -> N
     fixture.end(1, coordinator_epoch=6)
     fixture.send(1)
     fixture.send(2)
-    context: Any = SimpleNamespace(version=0)
+    context: Any = request_context(0)
     request = DescribeProducersRequest(topics=[TopicRequest(name="orders", partition_indexes=[0])])
     (topic,) = describe_producers(fixture.services, request, context).topics
     (row,) = topic.partitions

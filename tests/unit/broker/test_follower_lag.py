@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.cluster_fixtures import make_view
+from tests.unit.broker.request_fixtures import request_context
 from tests.unit.broker.test_leader_fetch import EPOCH, LeaderFixture, row
 from tests.unit.log.log_fixtures import batch, topic
 
@@ -72,7 +73,7 @@ def test_lag_in_bytes_counts_all_segments(leader: LeaderFixture) -> None:
 def test_follower_reports_the_committed_records_that_it_lacks(leader: LeaderFixture) -> None:
     def lag() -> int:
         request = DescribeLogDirsRequest(topics=None)
-        (directory,) = describe_log_dirs(leader.services, request, SimpleNamespace(version=4)).results  # type: ignore[arg-type]
+        (directory,) = describe_log_dirs(leader.services, request, request_context(4)).results  # type: ignore[arg-type]
         return int(directory.topics[0].partitions[0].offset_lag)
 
     leader.services.log_moves = SimpleNamespace(copies=lambda directory: [])

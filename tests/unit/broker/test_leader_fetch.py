@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.request_fixtures import request_context
 from tests.unit.broker.test_fetch_transactions import READ_COMMITTED, READ_UNCOMMITTED, Connection, FetchFixture
 from tests.unit.log.log_fixtures import batch
 from tests.unit.replica.test_manager_transactions import TransactionFixture
@@ -333,7 +333,7 @@ def test_new_leader_reports_an_end_offset_when_it_has_committed_what_it_had(lead
     def end(version: int) -> tuple[int, int]:
         rows = [ListOffsetsPartition(partition_index=0, timestamp=LATEST)]
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=rows)])
-        context: Any = SimpleNamespace(version=version)
+        context: Any = request_context(version)
         (found,) = asyncio.run(list_offsets(leader.services, request, context)).topics[0].partitions
         return found.error_code, found.offset
 

@@ -36,7 +36,8 @@ class MembershipFixture(Membership):
         )  # fmt: skip
         topic = SimpleNamespace(topic_id=b"id", partitions=(STATE,))
         view = SimpleNamespace(topics={"t": topic}, brokers={})
-        self._services: Any = SimpleNamespace(replicas=replicas, view=view)
+        settings = SimpleNamespace(inter_broker_listener="PLAINTEXT")
+        self._services: Any = SimpleNamespace(replicas=replicas, view=view, settings=settings)
         self.registration: Any = SimpleNamespace(lease=SimpleNamespace(until=10.0), epoch=1)
         self.fetchers: Any = SimpleNamespace(unfollow=lambda partition: None)
         self._is_lease_over = self._is_leaving = False

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.cluster_fixtures import make_view, partition, topic_changes
+from tests.unit.broker.request_fixtures import request_context
 from tests.unit.log.log_fixtures import batch
 from tests.unit.replica.test_log_moves import MoveFixture
 
@@ -30,7 +31,7 @@ class DirsFixture(MoveFixture):
         view = make_view()
         view.apply(topic_changes("orders", [partition(1, (1, 2))] * 5))
         self.services: Any = SimpleNamespace(replicas=self.manager, view=view, log_moves=self.moves)
-        self.context: Any = SimpleNamespace(version=2)
+        self.context: Any = request_context(2)
 
     def move(self, path: Path | str, *numbers: int, topic: str = "orders") -> list[int]:
         rows = [AlterReplicaLogDirTopic(name=topic, partitions=numbers)]

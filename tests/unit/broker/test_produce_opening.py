@@ -11,6 +11,7 @@ from typing import Any
 from tests.unit.log.log_fixtures import NOW, batch, topic
 from tests.unit.replica.test_replica_manager import ManagerFixture
 
+from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.apis.produce import ProduceApi
 from ottla.model.opening import OpeningRules, open_batch
 from ottla.model.records import Record, build_batch
@@ -98,7 +99,7 @@ class ProduceFixture(ManagerFixture):
         super().__init__(path)
         self.opener = SlowOpener()
         self.manager.opener = self.opener  # type: ignore[assignment]
-        self.api = ProduceApi(SimpleNamespace(replicas=self.manager, clock=self.clock))  # type: ignore[arg-type]
+        self.api = ProduceApi(SimpleNamespace(replicas=self.manager, clock=self.clock, access=ALL_ALLOWED))  # type: ignore[arg-type]
         self.connection: Any = Connection()
         self.compacted = self.add(0, name="compacted", settings=topic(cleanup_policy="compact"))
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.unit.broker.request_fixtures import request_context
+
 from ottla.broker.apis.topics import delete_topics
 from ottla.cluster.controller import NewTopic, ops_create_topic, plan_create_topic
 from ottla.cluster.decide import load_view
@@ -38,7 +40,7 @@ def delete_at_once(path: Path, *names: str) -> tuple[list[int], ClusterView]:
             settings=SimpleNamespace(delete_topic_enable=True), new_id=lambda: bytes(16),
             metadata_turn=asyncio.Lock(),
         )  # fmt: skip
-        context: Any = SimpleNamespace(version=6)
+        context: Any = request_context(6)
         answers = await asyncio.gather(
             *(
                 delete_topics(services, DeleteTopicsRequest(topics=[DeleteTopicState(name=name)]), context)

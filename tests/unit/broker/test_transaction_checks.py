@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.cluster_fixtures import make_view
+from tests.unit.broker.request_fixtures import request_context
 from tests.unit.broker.test_produce_opening import Connection, settle
 from tests.unit.log.txn_fixtures import txn_batch
 from tests.unit.replica.test_replica_manager import ManagerFixture
 
+from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.apis.transactions import txn_offset_commit
 from ottla.broker.transaction_checks import TransactionChecks
@@ -85,6 +87,7 @@ class ProducerFixture(ManagerFixture):
         self.coordinator = Coordinator()
         self.checks = TransactionChecks(self.coordinator)
         services: Any = SimpleNamespace(
+            access=ALL_ALLOWED,
             replicas=self.manager, clock=self.clock, view=make_view(), checks=self.checks,
             transactions=SimpleNamespace(partition_for=lambda name: 0),
         )  # fmt: skip
@@ -283,6 +286,7 @@ class GroupsFixture:
         self.committed = 0
         self.replica = SimpleNamespace(leader_epoch=4)
         self.services: Any = SimpleNamespace(
+            access=ALL_ALLOWED,
             checks=TransactionChecks(self.coordinator), groups=self,
             transactions=SimpleNamespace(partition_for=lambda name: 0),
             replicas=SimpleNamespace(find=lambda topic, number: self.replica),
@@ -307,7 +311,7 @@ class GroupsFixture:
             topics=[TxnOffsetCommitRequestTopic(name="orders", partitions=rows)],
         )  # fmt: skip
         client = Client("c", "/h", version, connection, correlation_id)
-        context: Any = SimpleNamespace(version=version, client=client)
+        context: Any = request_context(version, client=client)
         answer: Any = await txn_offset_commit(self.services, request, context)  # type: ignore[misc]
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.request_fixtures import request_context
 from tests.unit.coordinator.test_transaction_runtime import PRODUCER_ID, TransactionRuntimeFixture, _add_request
 from tests.unit.replica.test_replica_manager import ONLY_REPLICA
 
@@ -64,7 +65,7 @@ class TwoCoordinators:
     def ask(self, broker: TransactionRuntimeFixture, handler: Any, request: Any, version: int, connection: int) -> Any:
         services: Any = SimpleNamespace(transactions=broker.runtime)
         client = Client("c", "/h", version, connection, 1)
-        return handler(services, request, SimpleNamespace(version=version, client=client))
+        return handler(services, request, request_context(version, client=client))
 
     def end(self, broker: TransactionRuntimeFixture, *, version: int = OLD_CLIENT, connection: int = 9) -> Any:
         request = EndTxnRequest(transactional_id="x", producer_id=PRODUCER_ID, producer_epoch=0, committed=True)

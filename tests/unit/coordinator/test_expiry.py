@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.request_fixtures import request_context
 from tests.unit.coordinator.test_runtime import RuntimeFixture, in_loop
 
 from ottla.broker.apis import groups
@@ -50,7 +51,7 @@ class Requests:
         self._services: Any = SimpleNamespace(groups=fixture.runtime, view=ClusterView())
 
     def ask(self, handler: Callable[..., Any], request: Any, version: int) -> Any:
-        context = SimpleNamespace(version=version, client=Client("c", "/h", version))
+        context = request_context(version, client=Client("c", "/h", version))
         answer = handler(self._services, request, context)
         self._room.turn()
         self._room.threads.run()
@@ -219,7 +220,7 @@ def requests_join_that_waits(requests: Requests) -> PendingReply:
     answer = groups.join_group(
         requests._services,
         request,
-        SimpleNamespace(version=3, client=Client("d", "/h", 3)),  # type: ignore[arg-type]
+        request_context(3, client=Client("d", "/h", 3)),  # type: ignore[arg-type]
     )
     assert isinstance(answer, PendingReply) and not answer.done()
     return answer

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.request_fixtures import request_context
 from tests.unit.coordinator.test_transaction_runtime import TransactionRuntimeFixture
 from tests.unit.replica.test_replica_manager import ONLY_REPLICA
 
@@ -246,7 +247,7 @@ class Cluster:
         if not self.is_up:
             raise Unreachable("broker 2 is down")
         services: Any = SimpleNamespace(markers=self.leader.markers)
-        return await write_txn_markers(services, request, SimpleNamespace(version=2))  # type: ignore[misc,arg-type]
+        return await write_txn_markers(services, request, request_context(2))  # type: ignore[misc,arg-type]
 
     async def settle(self) -> None:
         for _ in range(5):

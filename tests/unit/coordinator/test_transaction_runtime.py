@@ -11,6 +11,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.request_fixtures import request_context
 from tests.unit.coordinator.classic_fixtures import DictTopics
 from tests.unit.coordinator.test_runtime import HandDrivenWheel
 from tests.unit.replica.test_replica_manager import ONLY_REPLICA, ManagerFixture
@@ -275,7 +276,7 @@ def test_request_continues_when_markers_became_durable_before_its_task_started(t
         fixture.commit()
         assert fixture.runtime.has_outstanding_markers("x")
         services = SimpleNamespace(transactions=fixture.runtime, groups=SimpleNamespace(partition_for=lambda _: 0))
-        answer = _WAITING_REQUESTS[api](services, SimpleNamespace(version=3, client=CLIENT))
+        answer = _WAITING_REQUESTS[api](services, request_context(3, client=CLIENT))
         await fixture.turn_disk()
         assert fixture.x == TransactionState.COMPLETE_COMMIT
         task = asyncio.ensure_future(answer)

@@ -81,6 +81,8 @@ async def elect_leaders(
     services: Services, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
     """ElectLeaders (43) v0-v2. v1 election type and top-level error. Null asks for all partitions."""
+    if not context.may_cluster():
+        return ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     kind = request.election_type
 
     def elect(view: ClusterView, topic: TopicView, number: int) -> PartitionView:
@@ -122,6 +124,8 @@ async def alter_partition_reassignments(
     services: Services, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """AlterPartitionReassignments (45) v0-v1. Null replicas cancel. v1 may forbid another replication factor."""
+    if not context.may_cluster():
+        return AlterPartitionReassignmentsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted: dict[TopicPartition, Sequence[int] | None] = {
         TopicPartition(topic.name, row.partition_index): row.replicas
         for topic in request.topics
@@ -162,6 +166,8 @@ def list_partition_reassignments(
     services: Services, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
     """ListPartitionReassignments (46) v0. Null asks for all; partitions that are not reassigned are left out."""
+    if not context.may_cluster():
+        return ListPartitionReassignmentsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     asked: dict[str, set[int]] | None = None
     if request.topics is not None:
         asked = {topic.name: set(topic.partition_indexes) for topic in request.topics}
@@ -248,7 +254,8 @@ async def unregister_broker(
     services: Services, request: UnregisterBrokerRequest, context: RequestContext
 ) -> UnregisterBrokerResponse:
     """UnregisterBroker (64) v0. The broker must be stopped; it is registered again at its next start."""
-
+    if not context.may_cluster():
+        return UnregisterBrokerResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     path = registered_path(request.broker_id)
 
     def decide(view: ClusterView) -> tuple[list[Op], None]:
@@ -277,6 +284,8 @@ async def describe_quorum(
     controller is shown as the leader, its epoch as the leader epoch, and the live brokers as voters, so that tools
     work.
     """
+    if not context.may_cluster():
+        return DescribeQuorumResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     topics = list(request.topics)
     if [topic.topic_name for topic in topics] != [_METADATA_TOPIC] or len(topics[0].partitions) != 1:
         return DescribeQuorumResponse(
@@ -349,6 +358,8 @@ async def update_features(
 
     All changes are made, or none. Clients learn a new level when they connect.
     """
+    if not context.may_cluster():
+        return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
     def decide(view: ClusterView) -> tuple[list[Op], None]:
         for each in request.feature_updates:

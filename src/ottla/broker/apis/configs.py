@@ -26,6 +26,7 @@ from ottla.model.errors import (
     InvalidRequest,
     KafkaError,
     PolicyViolation,
+    Refused,
     UnknownTopicOrPartition,
 )
 from ottla.model.settings import (
@@ -43,6 +44,7 @@ from ottla.model.settings import (
     describe_group,
     describe_topic,
 )
+from ottla.security.acls import ResourceType
 from ottla.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from ottla.wire.messages.alter_configs import AlterConfigsResourceResponse as LegacyResult
 from ottla.wire.messages.describe_configs import (
@@ -83,6 +85,7 @@ def describe_configs(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
+            _check_access(context, resource.resource_type, resource.resource_name)
             keys = set(resource.configuration_keys or ())
             result.configs = [
                 _entry(entry, request.include_synonyms, request.include_documentation)
@@ -93,6 +96,17 @@ def describe_configs(
             result.error_code, result.error_message = error.code, str(error)
         results.append(result)
     return DescribeConfigsResponse(results=results)
+
+
+def _check_access(context: RequestContext, kind: int, name: str) -> None:
+    """Raise the KafkaError for a resource whose settings the client may not see, or not change."""
+    if kind == TOPIC:
+        context.check_topic(name)
+    elif kind == GROUP:
+        if not context.may(ResourceType.GROUP, name):
+            raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    elif not context.may_cluster():
+        raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _entries(services: Services, resource: DescribeConfigsResource) -> list[ConfigEntry]:
@@ -150,7 +164,9 @@ async def incremental_alter_configs(
     for resource in request.resources:
         key = resource.resource_type, resource.resource_name
         changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
-        code, message = await _alter(services, key, changes, key in repeated, request.validate_only, replace=False)
+        code, message = await _alter(
+            services, context, key, changes, key in repeated, request.validate_only, replace=False
+        )
         results.append(
             AlterConfigsResourceResponse(
                 error_code=code, error_message=message, resource_type=key[0], resource_name=key[1]
@@ -168,7 +184,9 @@ async def alter_configs(
     for resource in request.resources:
         key = resource.resource_type, resource.resource_name
         changes = [(config.name, int(AlterOp.SET), config.value) for config in resource.configs]
-        code, message = await _alter(services, key, changes, key in repeated, request.validate_only, replace=True)
+        code, message = await _alter(
+            services, context, key, changes, key in repeated, request.validate_only, replace=True
+        )
         results.append(LegacyResult(error_code=code, error_message=message, resource_type=key[0], resource_name=key[1]))
     return AlterConfigsResponse(responses=results)
 
@@ -178,8 +196,8 @@ def _repeated(keys: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
 
 
 async def _alter(
-    services: Services, key: tuple[int, str], changes: Sequence[Change], repeated: bool, validate_only: bool, *,
-    replace: bool,
+    services: Services, context: RequestContext, key: tuple[int, str], changes: Sequence[Change], repeated: bool,
+    validate_only: bool, *, replace: bool,
 ) -> tuple[int, str | None]:  # fmt: skip
     """Change the settings of one resource. Return an error code and its text, or 0 and None."""
     kind, name = key
@@ -188,6 +206,7 @@ async def _alter(
             raise InvalidRequest("the request names this resource more than once")
         if kind not in _ALTERATIONS:
             raise InvalidRequest(f"settings of resource type {kind} cannot be changed here")
+        _check_access(context, kind, name)
         alteration = _ALTERATIONS[kind]
 
         def decide(view: ClusterView) -> tuple[list[Op], None]:
@@ -272,6 +291,8 @@ def list_config_resources(
     services: Services, request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
     """ListConfigResources (74) v0-v1. v0 lists client metrics only, of which there are none."""
+    if not context.may_cluster():
+        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if context.version == 0:
         return ListConfigResourcesResponse()
     served = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)

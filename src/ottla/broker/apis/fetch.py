@@ -92,6 +92,7 @@ class FetchApi:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._leader_of = services.replicas.leader_of
+        self.access = services.access
         self._time = services.loop.time
         #: whether consumers are sent to the closest replica (KIP-392); the setting does not change while it runs
         self.is_rack_aware = services.settings.replica_selector_class in (RACK_AWARE, RACK_AWARE_CLASS)
@@ -130,6 +131,8 @@ class FetchApi:
             if request.replica_id < 0:
                 session, wanted, news_only = self.sessions.begin(request, version >= TOPIC_IDS_FROM, self._time())
             else:
+                if not self.access.may_cluster(connection, _FETCH, "as a replica"):
+                    raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
                 session, wanted, news_only = self._begin_replica(request, version >= TOPIC_IDS_FROM)
         except Refused as error:
             _fill(slot, correlation_id, shape.reply_start(0, error.code, 0), [], shape, self.hints)
@@ -212,6 +215,13 @@ class FetchApi:
         return self._leader_of(
             wanted.topic, wanted.number, request.current_leader_epoch, by_id=by_id, or_follows=or_follows
         )
+
+    def check_access(self, connection: Connection, wanted: FetchedPartition, by_id: bool) -> None:
+        """Raise the KafkaError for a topic that this client may not read."""
+        topic = self._services.view.topics_by_id.get(wanted.topic) if by_id else None
+        if topic is not None or not by_id:
+            name = topic.name if topic is not None else wanted.topic.decode()
+            self.access.check_topic(connection, _FETCH, name, by_id=by_id)
 
     def closest_replica(self, partition: Partition, rack: str, listener: str, fetch_offset: int) -> int:
         """Return the replica that a consumer in ``rack`` should read from; NO_REPLICA if that is the leader."""
@@ -311,13 +321,20 @@ class _Fetch:
                 self._leave()
                 self.answer(reads)
 
+    def _find(self, wanted: FetchedPartition) -> Partition:
+        """Return the partition. Raise the KafkaError for the reply if this client, or this broker, may not read it."""
+        by_id = self._shape.topic_ids
+        if self._api.access.authorizer is not None and not self.is_replica:
+            self._api.check_access(self._slot.connection, wanted, by_id)
+        return self._api.find(wanted, by_id, self._may_read_from_follower)
+
     def _register(self) -> None:
-        api, by_id, or_follows = self._api, self._shape.topic_ids, self._may_read_from_follower
+        api = self._api
         if self._session is not None:
             for changed in self._session.changed:
-                changed.register(api.find(changed, by_id, or_follows))
+                changed.register(self._find(changed))
         elif self._wanted:
-            self._partitions = [api.find(wanted, by_id, or_follows) for wanted in self._wanted]
+            self._partitions = [self._find(wanted) for wanted in self._wanted]
             for partition in self._partitions:
                 partition.park(self, read_committed=self._request.read_committed, replica=self.is_replica)
             api.parked_partitions += len(self._partitions)
@@ -413,6 +430,7 @@ class _Fetch:
         left = min(self._request.size_bytes_max, self._api.size_bytes_max)
         by_id, read_committed = self._shape.topic_ids, self._request.read_committed
         or_follows = self._may_read_from_follower
+        is_checked = self._api.access.authorizer is not None and not self.is_replica
         read_partition = _read_partition
         if self._request.replica_id >= 0:
             read_partition = self._read_for_replica
@@ -423,6 +441,8 @@ class _Fetch:
                 if is_urgent or (total and (is_last or total >= self._min_bytes)):
                     break
             try:
+                if is_checked:
+                    self._api.check_access(self._slot.connection, wanted, by_id)
                 partition = self._api.find(wanted, by_id, or_follows)
                 read = read_partition(partition, wanted, left, at_least_one=not total, read_committed=read_committed)
             except KafkaError as error:
@@ -519,7 +539,7 @@ class _Fetch:
             _fill(self._slot, self._correlation_id, start, reads, shape, self._api.hints)
 
     def _without_records(self, read: _Read, error: OSError) -> _Read:
-        partition = self._api.find(read.wanted, self._shape.topic_ids, self._may_read_from_follower)
+        partition = self._find(read.wanted)
         return self._api.unreadable(partition, read.wanted, error)
 
     def _within_session(self, session: FetchSession, reads: list[_Read]) -> list[_Read]:

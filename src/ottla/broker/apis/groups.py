@@ -14,11 +14,12 @@ from ottla.broker.services import RequestContext, Services
 from ottla.cluster.view import NO_LEADER
 from ottla.coordinator.classic_member import join_error
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
-from ottla.coordinator.offsets import refuse_commit
+from ottla.coordinator.offsets import refuse_commit, refused_topics
 from ottla.coordinator.runtime import PendingReply, Unstored
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.features import GROUP_VERSION
+from ottla.security.acls import ResourceType
 from ottla.wire import Message
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from ottla.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
@@ -30,8 +31,14 @@ from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.wire.messages.join_group import JoinGroupRequest
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from ottla.wire.messages.offset_commit import OffsetCommitRequest
-from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from ottla.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
 from ottla.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -39,7 +46,9 @@ from ottla.wire.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
 )
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -50,9 +59,10 @@ Answer = Message | Awaitable[Message]
 _GROUP, _TRANSACTION = 0, 1
 #: the topic in which coordinators keep their state, by key type
 _TOPICS = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_TOPIC}
-#: operations that can be authorized on a group, as bits
-GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 _NOT_ASKED = -(1 << 31)
+_RESOURCES = {_GROUP: ResourceType.GROUP, _TRANSACTION: ResourceType.TRANSACTIONAL_ID}
+_REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+_REFUSALS = {_GROUP: _REFUSED, _TRANSACTION: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 #: first version of OffsetFetch with several groups
 _MANY_GROUPS_FROM = 8
 
@@ -60,7 +70,12 @@ _MANY_GROUPS_FROM = 8
 def find_coordinator(services: Services, request: FindCoordinatorRequest, context: RequestContext) -> Answer:
     """FindCoordinator (10) v0-v6. v1 key type. v4 many keys."""
     missing = _TOPICS.get(request.key_type)
-    if missing is not None and missing not in services.view.topics:
+    keys = request.coordinator_keys if context.version >= 4 else [request.key]
+    if (
+        missing is not None
+        and missing not in services.view.topics
+        and any(_may_find(context, request.key_type, key) for key in keys)
+    ):
         return _create_and_find(services, request, context)
     return _coordinators(services, request, context)
 
@@ -107,12 +122,22 @@ def _coordinators(
     send_away_if_cut_off(services, context)
     if only_here:
         nodes.by_id = {number: node for number, node in nodes.by_id.items() if number == services.broker_id}
-    found = [_coordinator(services, nodes, request.key_type, key) for key in keys]
+    found = [
+        _coordinator(services, nodes, request.key_type, key)
+        if _may_find(context, request.key_type, key)
+        else Coordinator(key=key, node_id=-1, port=-1, error_code=_REFUSALS[request.key_type], error_message=None)
+        for key in keys
+    ]
     first = found[0] if found else Coordinator()
     return FindCoordinatorResponse(
         error_code=first.error_code, error_message=first.error_message, node_id=first.node_id, host=first.host,
         port=first.port, coordinators=found,
     )  # fmt: skip
+
+
+def _may_find(context: RequestContext, key_type: int, key: str) -> bool:
+    resource = _RESOURCES.get(key_type)
+    return resource is None or context.may(resource, key)
 
 
 def _coordinator(services: Services, nodes: Nodes, key_type: int, key: str) -> Coordinator:
@@ -135,6 +160,8 @@ def _coordinator(services: Services, nodes: Nodes, key_type: int, key: str) -> C
 
 def join_group(services: Services, request: JoinGroupRequest, context: RequestContext) -> Answer:
     """JoinGroup (11) v0-v9. v1 rebalance timeout. v4 member id required. v5 static members. v8 reason. v9 skip."""
+    if not context.may(ResourceType.GROUP, request.group_id):
+        return join_error(request.member_id, _REFUSED, context.version)
     return services.groups.run_parked(
         request.group_id,
         lambda shard, ticket, now: shard.join_group(request, context.client, ticket, now),
@@ -144,6 +171,8 @@ def join_group(services: Services, request: JoinGroupRequest, context: RequestCo
 
 def sync_group(services: Services, request: SyncGroupRequest, context: RequestContext) -> Answer:
     """SyncGroup (14) v0-v5. v3 static members. v5 protocol type and name."""
+    if not context.may(ResourceType.GROUP, request.group_id):
+        return SyncGroupResponse(error_code=_REFUSED)
     return services.groups.run_parked(
         request.group_id,
         lambda shard, ticket, now: shard.sync_group(request, context.client, ticket, now),
@@ -153,6 +182,8 @@ def sync_group(services: Services, request: SyncGroupRequest, context: RequestCo
 
 def heartbeat(services: Services, request: HeartbeatRequest, context: RequestContext) -> Answer:
     """Heartbeat (12) v0-v4. v3 static members. While groups are loading, the answer is no error."""
+    if not context.may(ResourceType.GROUP, request.group_id):
+        return HeartbeatResponse(error_code=_REFUSED)
     return services.groups.run(
         request.group_id,
         lambda shard, ticket, now: shard.heartbeat(request, context.client, ticket, now),
@@ -162,6 +193,8 @@ def heartbeat(services: Services, request: HeartbeatRequest, context: RequestCon
 
 def leave_group(services: Services, request: LeaveGroupRequest, context: RequestContext) -> Answer:
     """LeaveGroup (13) v0-v5. v3 many members. v5 reason."""
+    if not context.may(ResourceType.GROUP, request.group_id):
+        return LeaveGroupResponse(error_code=_REFUSED)
     return services.groups.run(
         request.group_id,
         lambda shard, ticket, now: shard.leave_group(request, context.client, ticket, now),
@@ -178,6 +211,10 @@ def consumer_group_heartbeat(
     """
     if not services.view.feature_level(GROUP_VERSION):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=None)
+    if not context.may(ResourceType.GROUP, request.group_id):
+        return ConsumerGroupHeartbeatResponse(error_code=_REFUSED, error_message=None)
+    if any(not context.may(ResourceType.TOPIC, name) for name in request.subscribed_topic_names or ()):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=None)
     return services.groups.run(
         request.group_id,
         lambda shard, ticket, now: shard.consumer_heartbeat(request, context.client, ticket, now),
@@ -190,11 +227,48 @@ def consumer_group_heartbeat(
 
 def offset_commit(services: Services, request: OffsetCommitRequest, context: RequestContext) -> Answer:
     """OffsetCommit (8) v2-v10. v5 no retention. v6 leader epoch. v7 static members. v9 member epoch. v10 topic ids."""
-    return services.groups.run(
+    if not context.may(ResourceType.GROUP, request.group_id):
+        return refuse_commit(request, _REFUSED)
+    codes = {(topic.name, topic.topic_id): _topic_code(services, context, topic) for topic in request.topics}
+    refused = [
+        row
+        for topic in request.topics
+        if (code := codes[topic.name, topic.topic_id])
+        for row in refused_topics([topic], code)
+    ]
+    if refused:
+        request.topics = [topic for topic in request.topics if not codes[topic.name, topic.topic_id]]
+        if not request.topics:
+            return OffsetCommitResponse(topics=refused)
+    answer = services.groups.run(
         request.group_id,
         lambda shard, ticket, now: shard.commit_offsets(request, context.client, ticket, now),
         lambda code: refuse_commit(request, code),
     )
+    return _with_topics(answer, refused) if refused else answer
+
+
+def _topic_code(services: Services, context: RequestContext, topic: Any) -> int:
+    """Return the error for a topic that the client may not use; 0 if it may. ``topic`` has a name or an id."""
+    if context.access.authorizer is None:
+        return 0
+    known = services.view.topics_by_id.get(topic.topic_id) if not topic.name else None
+    name = topic.name or (known.name if known is not None else "")
+    if not name:
+        return 0  # the coordinator answers that the id is unknown
+    try:
+        context.access.check_topic(context.connection, context.api_key, name, by_id=not topic.name)
+    except KafkaError as error:
+        return error.code
+    return 0
+
+
+async def _with_topics(answer: Answer, refused: Sequence[Any]) -> Message:
+    """Return an answer with rows for the topics that the client may not use."""
+    reply: Any = await answer if isinstance(answer, Awaitable) else answer
+    if not getattr(reply, "error_code", 0):
+        reply.topics = [*reply.topics, *refused]
+    return reply  # type: ignore[no-any-return]
 
 
 def offset_fetch(services: Services, request: OffsetFetchRequest, context: RequestContext) -> Answer:
@@ -221,12 +295,35 @@ def _fetch_group(
     services: Services, group: OffsetFetchRequestGroup, require_stable: bool, context: RequestContext
 ) -> tuple[OffsetFetchResponseGroup, bool | PendingReply]:
     runtime = services.groups
+    if not context.may(ResourceType.GROUP, group.group_id):
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=_REFUSED), True
+    refused = []
+    if context.access.authorizer is not None and group.topics is not None:
+        codes = [(topic, _topic_code(services, context, topic)) for topic in group.topics]
+        refused = [_unfetched(topic, code) for topic, code in codes if code]
+        group.topics = [topic for topic, code in codes if not code]
     try:
         shard = runtime.shard(group.group_id)
         answer = shard.fetch_offsets(group, context.client, runtime.now(), require_stable=require_stable)
+        if context.access.authorizer is not None and group.topics is None:
+            answer.topics = [topic for topic in answer.topics if not _topic_code(services, context, topic)]
+        answer.topics = [*answer.topics, *refused]
         return answer, runtime.durable(group.group_id)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code), True
+
+
+def _unfetched(topic: OffsetFetchRequestTopics, code: int) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=number, committed_offset=-1, committed_leader_epoch=-1, metadata="", error_code=code
+            )
+            for number in topic.partition_indexes
+        ],
+    )
 
 
 async def _fetch_when_durable(
@@ -276,10 +373,26 @@ def _refused_partitions(request: OffsetFetchRequest, code: int) -> list[OffsetFe
 
 def offset_delete(services: Services, request: OffsetDeleteRequest, context: RequestContext) -> Answer:
     """OffsetDelete (47) v0."""
-    return services.groups.run(
+    if not context.may(ResourceType.GROUP, request.group_id):
+        return OffsetDeleteResponse(error_code=_REFUSED)
+    refused = [topic for topic in request.topics if not context.may(ResourceType.TOPIC, topic.name)]
+    request.topics = [topic for topic in request.topics if topic not in refused]
+    answer = services.groups.run(
         request.group_id,
         lambda shard, ticket, now: shard.delete_offsets(request, context.client, ticket, now),
         lambda code: OffsetDeleteResponse(error_code=code),
+    )
+    return _with_topics(answer, [_undeleted(topic) for topic in refused]) if refused else answer
+
+
+def _undeleted(topic: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return OffsetDeleteResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
+            for each in topic.partitions
+        ],
     )
 
 
@@ -295,6 +408,8 @@ def list_groups(services: Services, request: ListGroupsRequest, context: Request
     groups: list[ListedGroup] = []
     for shard in services.groups.shards():
         groups.extend(shard.list_groups(states, types))
+    if not context.may_cluster("all"):
+        groups = [group for group in groups if context.may(ResourceType.GROUP, group.group_id)]
     return ListGroupsResponse(groups=groups)
 
 
@@ -305,11 +420,13 @@ def describe_groups(
     groups = []
     for group_id in dict.fromkeys(request.groups):
         try:
+            if not context.may(ResourceType.GROUP, group_id):
+                raise Refused(_REFUSED)
             described = services.groups.shard(group_id).describe_group(group_id, context.version)
         except KafkaError as error:
             described = DescribedGroup(group_id=group_id, error_code=error.code)
         if request.include_authorized_operations and not described.error_code:
-            described.authorized_operations = GROUP_OPERATIONS
+            described.authorized_operations = context.operations(ResourceType.GROUP, group_id)
         groups.append(described)
     return DescribeGroupsResponse(groups=groups)
 
@@ -323,13 +440,26 @@ def consumer_group_describe(
         try:
             if not group_id:
                 raise Refused(ErrorCode.INVALID_GROUP_ID)
+            if not context.may(ResourceType.GROUP, group_id):
+                raise Refused(_REFUSED)
             described = services.groups.shard(group_id).describe_consumer_group(group_id, context.version)
+            if context.access.authorizer is not None and not all(
+                context.may(ResourceType.TOPIC, name) for name in _topics_of(described)
+            ):
+                raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the group reads topics that are not yours to see")
         except KafkaError as error:
             described = DescribedConsumerGroup(group_id=group_id, error_code=error.code, error_message=str(error))
         if request.include_authorized_operations and not described.error_code:
-            described.authorized_operations = GROUP_OPERATIONS
+            described.authorized_operations = context.operations(ResourceType.GROUP, group_id)
         groups.append(described)
     return ConsumerGroupDescribeResponse(groups=groups)
+
+
+def _topics_of(described: DescribedConsumerGroup) -> set[str]:
+    """Return the topics that the members of a group have, and those that they subscribe to."""
+    names = {name for member in described.members for name in member.subscribed_topic_names}
+    assignments = (each for member in described.members for each in (member.assignment, member.target_assignment))
+    return names | {each.topic_name for assignment in assignments for each in assignment.topic_partitions}
 
 
 def delete_groups(services: Services, request: DeleteGroupsRequest, context: RequestContext) -> Answer:
@@ -339,11 +469,14 @@ def delete_groups(services: Services, request: DeleteGroupsRequest, context: Req
     def refuse(ids: list[str], code: int) -> DeleteGroupsResponse:
         return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=each, error_code=code) for each in ids])
 
+    names = list(dict.fromkeys(request.groups_names))
+    refused = [name for name in names if not context.may(ResourceType.GROUP, name)]
     parts: list[Any] = services.groups.run_many(
-        dict.fromkeys(request.groups_names),
+        [name for name in names if name not in refused],
         lambda ids: lambda shard, ticket, now: shard.delete_groups(ids, client, ticket, now),
         lambda ids: partial(refuse, ids),
     )
+    parts.append(refuse(refused, _REFUSED))
     if any(isinstance(part, PendingReply) for part in parts):
         return _gather_deleted(parts)
     return DeleteGroupsResponse(results=[result for part in parts for result in part.results])

@@ -39,9 +39,12 @@ def alter_replica_log_dirs(
         for number in topic.partitions
     }
     topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    is_allowed = context.may_cluster()
     for name, path in wanted.items():
         code = 0
         try:
+            if not is_allowed:
+                raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED)
             _choose(services, name, path)
         except KafkaError as error:
             code = error.code

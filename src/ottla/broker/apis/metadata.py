@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
 
 from ottla.broker.apis.topics import create_topic_by_default, create_topic_in_background
 from ottla.broker.nodes import Nodes, send_away_if_cut_off
@@ -13,6 +14,7 @@ from ottla.cluster.view import ClusterView, PartitionView, TopicView
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.features import FEATURES
 from ottla.replica.partition import Partition
+from ottla.security.acls import CLUSTER_NAME, ResourceType
 from ottla.wire import ZERO_UUID
 from ottla.wire.messages.api_versions import (
     ApiVersion,
@@ -41,9 +43,6 @@ from ottla.wire.messages.metadata import (
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_CHARACTERS_MAX = 200
 _NOT_ASKED = -(1 << 31)
-#: operations that can be authorized, as bits; without an authorizer everything is allowed
-TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 _BY_ID_FROM = 12
 #: DescribeTopicPartitions reports a leader without the client's listener as newer versions of Metadata do
 _LATEST = 13
@@ -83,25 +82,35 @@ def metadata(
     """Metadata (3) v0-v13. v1 null asks for all. v4 auto-creation flag. v7 leader epoch. v10 topic ids. v12 by id."""
     if request.topics is None or (context.version == 0 and not request.topics):
         describe = _Describer(services, request, context)
-        return describe.answer([describe.topic(topic) for topic in services.view.topics.values()])
+        topics = (topic for topic in services.view.topics.values() if context.may(ResourceType.TOPIC, topic.name))
+        return describe.answer([describe.topic(topic) for topic in topics])
     # Answer each topic once, so that a request cannot multiply the size of its reply.
     asked = list({(wanted.name, wanted.topic_id): wanted for wanted in request.topics or ()}.values())
     if context.version < _BY_ID_FROM and any(each.topic_id != ZERO_UUID or each.name is None for each in asked):
         return _Describer(services, request, context).answer([_unanswerable(wanted) for wanted in asked])
     create = services.settings.auto_create_topics_enable and (request.allow_auto_topic_creation or context.version < 4)
-    missing = _missing_names(services, asked) if create and len(asked) <= PARTITIONS_PER_CALL_MAX else []
+    missing = _missing_names(services, context, asked) if create and len(asked) <= PARTITIONS_PER_CALL_MAX else []
     if missing:
         return _create_and_answer(services, request, context, asked, missing)
     describe = _Describer(services, request, context)
     return describe.answer([describe.wanted_topic(wanted, {}) for wanted in asked])
 
 
-def _missing_names(services: Services, asked: Iterable[MetadataRequestTopic]) -> list[str]:
-    """Return the names that no topic has. A topic that was deleted a moment ago is created in the background."""
+def _missing_names(services: Services, context: RequestContext, asked: Iterable[MetadataRequestTopic]) -> list[str]:
+    """Return the names that no topic has and that the client may create topics with.
+
+    A topic that was deleted a moment ago is created in the background.
+    """
     missing = []
     for wanted in asked:
         name = wanted.name
-        if name is not None and wanted.topic_id == ZERO_UUID and name not in services.view.topics:
+        if (
+            name is not None
+            and wanted.topic_id == ZERO_UUID
+            and name not in services.view.topics
+            and context.may(ResourceType.TOPIC, name)
+            and (context.may_cluster("create") or context.may(ResourceType.TOPIC, name, "create"))
+        ):
             if services.view.recently_deleted(name, services.clock.wall_ms()):
                 # As in Kafka, where creation always takes place in the background: a client that looks whether its
                 # DeleteTopics took effect must not be shown a new topic in the answer to its question.
@@ -135,9 +144,14 @@ class _Describer:
 
     def __init__(self, services: Services, request: MetadataRequest, context: RequestContext) -> None:
         self._services = services
+        self._context = context
         self._version = context.version
-        self._operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
-        self._cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
+        self._are_operations_asked = request.include_topic_authorized_operations
+        self._cluster_operations = (
+            context.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+            if request.include_cluster_authorized_operations
+            else _NOT_ASKED
+        )
         self._nodes = Nodes(services, context)
         send_away_if_cut_off(services, context)
 
@@ -159,9 +173,11 @@ class _Describer:
         view = self._services.view
         if wanted.topic_id != ZERO_UUID or wanted.name is None:
             topic = view.topics_by_id.get(wanted.topic_id)
-            if topic is None:
+            if topic is None or not self._context.may(ResourceType.TOPIC, topic.name):
                 return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id)
             return self.topic(topic)
+        if not self._context.may(ResourceType.TOPIC, wanted.name):
+            return MetadataResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=wanted.name)
         found = view.topics.get(wanted.name) or created.get(wanted.name)
         if found is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name)
@@ -178,7 +194,9 @@ class _Describer:
             partitions=[
                 self._partition(number, view, here.get(number)) for number, view in enumerate(topic.partitions)
             ],
-            topic_authorized_operations=self._operations,
+            topic_authorized_operations=(
+                self._context.operations(ResourceType.TOPIC, topic.name) if self._are_operations_asked else _NOT_ASKED
+            ),
         )
 
     def _partition(self, number: int, view: PartitionView, replica: Partition | None) -> MetadataResponsePartition:
@@ -225,7 +243,7 @@ def describe_cluster(
             for is_fenced, group in ((False, nodes.by_id.values()), (True, fenced))
             for node in group
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else _NOT_ASKED,
+        cluster_authorized_operations=context.operations(ResourceType.CLUSTER, CLUSTER_NAME) if asked else _NOT_ASKED,
     )
 
 
@@ -241,7 +259,7 @@ def describe_topic_partitions(
             for name in sorted(asked)
         ]
         return DescribeTopicPartitionsResponse(topics=refused, next_cursor=None)
-    names = sorted(asked or services.view.topics)
+    names = sorted(asked or filter(partial(context.may, ResourceType.TOPIC), services.view.topics))
     first = cursor.topic_name if cursor is not None else ""
     limit = max(min(request.response_partition_limit, _DESCRIBE_PARTITIONS_MAX), 1)
     answer = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
@@ -254,10 +272,10 @@ def describe_topic_partitions(
         if limit <= 0:
             answer.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=start)
             break
-        described = _describe_partitions(services, nodes, name, start, limit)
+        described = _describe_partitions(services, context, nodes, name, start, limit)
         topics.append(described)
         limit -= len(described.partitions)
-        topic = services.view.topics.get(name)
+        topic = services.view.topics.get(name) if not described.error_code else None
         if topic is not None and start + len(described.partitions) < len(topic.partitions):
             answer.next_cursor = DescribeTopicPartitionsResponseCursor(
                 topic_name=name, partition_index=start + len(described.partitions)
@@ -268,12 +286,15 @@ def describe_topic_partitions(
 
 
 def _describe_partitions(
-    services: Services, nodes: Nodes, name: str, start: int, limit: int
+    services: Services, context: RequestContext, nodes: Nodes, name: str, start: int, limit: int
 ) -> DescribeTopicPartitionsResponseTopic:
+    if not context.may(ResourceType.TOPIC, name):
+        return DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+    operations = context.operations(ResourceType.TOPIC, name)
     topic = services.view.topics.get(name)
     if topic is None:
         return DescribeTopicPartitionsResponseTopic(
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_authorized_operations=operations
         )
     here = services.replicas.topics.get(name.encode(), {})
     partitions = []
@@ -288,5 +309,5 @@ def _describe_partitions(
         )  # fmt: skip
     return DescribeTopicPartitionsResponseTopic(
         name=name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions,
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )  # fmt: skip

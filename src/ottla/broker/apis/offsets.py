@@ -50,6 +50,7 @@ async def list_offsets(services: Services, request: ListOffsetsRequest, context:
             try:
                 if seen[topic.name, wanted.partition_index] > 1:
                     raise Refused(ErrorCode.INVALID_REQUEST)
+                context.check_topic(topic.name)
                 partition = services.replicas.leader_of(
                     topic.name.encode(), wanted.partition_index, wanted.current_leader_epoch
                 )
@@ -98,13 +99,16 @@ async def _list_offset(
 def offset_for_leader_epoch(
     services: Services, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """OffsetForLeaderEpoch (23) v2-v4."""
+    """OffsetForLeaderEpoch (23) v2-v4. Brokers may ask about all topics."""
+    is_broker = context.may_cluster("as a replica")
     topics = []
     for topic in request.topics:
         rows = []
         for wanted in topic.partitions:
             row = EpochEndOffset(partition=wanted.partition)
             try:
+                if not is_broker:
+                    context.check_topic(topic.topic)
                 partition = services.replicas.leader_of(
                     topic.topic.encode(), wanted.partition, wanted.current_leader_epoch
                 )
@@ -125,6 +129,7 @@ def delete_records(services: Services, request: DeleteRecordsRequest, context: R
         for wanted in topic.partitions:
             row = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
             try:
+                context.check_topic(topic.name)
                 if view is not None and view.internal:
                     raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
                 partition = services.replicas.leader_of(topic.name.encode(), wanted.partition_index)
@@ -148,6 +153,7 @@ def describe_producers(
         for number in dict.fromkeys(topic.partition_indexes):
             row = PartitionResponse(partition_index=number, error_message=None)
             try:
+                context.check_topic(topic.name)
                 partition = _replica_of(services, topic.name, number)
                 producers = partition.log.producers
                 row.active_producers = [

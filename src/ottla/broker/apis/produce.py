@@ -44,6 +44,7 @@ from ottla.model.settings import TopicSettings
 from ottla.model.types import FrameBuffer, TopicPartition
 from ottla.net.connection import Connection, Slot
 from ottla.replica.partition import Partition
+from ottla.security.acls import ResourceType
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from ottla.wire.produce import (
     FLEXIBLE_FROM,
@@ -212,6 +213,7 @@ class ProduceApi:
         self._wall_ms = services.clock.wall_ms
         self._monotonic = services.clock.monotonic
         self._hints = LeaderHints(services)
+        self._access = services.access
         self._tasks = Tasks()
 
     def handle(
@@ -315,7 +317,7 @@ class ProduceApi:
         if request.transactional_id is not None and not is_added:
             coordinator = self._other_coordinator(request.transactional_id)
             is_asked = version >= _IMPLICIT_FROM or coordinator is not None
-            names = self._to_add(request, buffer, version) if is_asked else {}
+            names = self._to_add(connection, request, buffer, version) if is_asked else {}
             if names:
                 # Later requests of this connection must not be handled before this one.
                 connection.mute()
@@ -350,7 +352,7 @@ class ProduceApi:
                 try:
                     if inconsistent is not None:
                         raise inconsistent
-                    partition = self._find(key, data, request, version, buffer)
+                    partition = self._find(connection, key, data, request, version, buffer)
                     if not unopened:
                         result, end_offset = self._append(partition, buffer, view, data, request, version)
                         results.append(result)
@@ -437,7 +439,7 @@ class ProduceApi:
                 stored = await self._replicas.opener.open_batch(batch, opening.rules, count)
                 batch = batch if stored is None else bytearray(stored)
             data = PartitionData(each.partition, 0, len(batch))
-            partition = self._find(each.key, data, request, version, batch)
+            partition = self._find(connection, each.key, data, request, version, batch)
             connection.touch()  # begins a turn, at whose end the batch is written
             opened = None if opening is None else opening.settings
             try:
@@ -455,7 +457,7 @@ class ProduceApi:
             return None
         key, (data,) = request.topics[0]
         try:
-            partition = self._find(key, data, request, version, buffer)
+            partition = self._find(connection, key, data, request, version, buffer)
         except KafkaError:
             return None
         # The length of the batch is between the partition's number and the batch.
@@ -471,9 +473,12 @@ class ProduceApi:
         return shortcut
 
     def _find(
-        self, key: bytes, data: PartitionData, request: ProduceRequest, version: int, buffer: FrameBuffer
+        self, connection: Connection, key: bytes, data: PartitionData, request: ProduceRequest, version: int,
+        buffer: FrameBuffer,
     ) -> Partition:  # fmt: skip
         """Return the partition of a batch. Raise the KafkaError to answer with if this broker does not lead it."""
+        if self._access.authorizer is not None:
+            self._check_access(connection, key, request, version)
         if not -1 <= request.acks <= 1:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
         by_id = version >= TOPIC_IDS_FROM
@@ -490,6 +495,22 @@ class ProduceApi:
         if data.start < 0:
             raise InvalidRecord("no batch in the request")
         return partition
+
+    def _check_access(self, connection: Connection, key: bytes, request: ProduceRequest, version: int) -> None:
+        """Raise the KafkaError for a topic or a transaction that this client may not write to.
+
+        The result is cached with the partition, because a change of ACLs raises the generation of the replicas.
+        """
+        transactional_id = request.transactional_id
+        if transactional_id is not None and not self._access.may(
+            connection, _PRODUCE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        ):
+            raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        by_id = version >= TOPIC_IDS_FROM
+        topic = self._services.view.topics_by_id.get(key) if by_id else None
+        if topic is not None or not by_id:
+            name = topic.name if topic is not None else key.decode()
+            self._access.check_topic(connection, _PRODUCE, name, by_id=by_id)
 
     def _append(
         self, partition: Partition, buffer: FrameBuffer, view: memoryview, data: PartitionData, request: ProduceRequest,
@@ -514,14 +535,14 @@ class ProduceApi:
         return PartitionResult(data.partition, 0, base, append_time, partition.log.log_start_offset), end_offset
 
     def _to_add(
-        self, request: ProduceRequest, buffer: FrameBuffer, version: int
+        self, connection: Connection, request: ProduceRequest, buffer: FrameBuffer, version: int
     ) -> dict[Producer, dict[TopicPartition, int]]:
         """Return the partitions in which batches of this request begin a transaction, with epochs, by producer."""
         names: dict[Producer, dict[TopicPartition, int]] = {}
         for key, partitions in request.topics:
             for data in partitions:
                 try:
-                    partition = self._find(key, data, request, version, buffer)
+                    partition = self._find(connection, key, data, request, version, buffer)
                 except KafkaError:
                     continue
                 if _is_in_transaction(partition, buffer, data.start, data.end):

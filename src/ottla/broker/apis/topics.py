@@ -34,6 +34,7 @@ from ottla.model.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.model.settings import InvalidSettings, describe_topic, validate_topic_overrides
+from ottla.security.acls import ResourceType
 from ottla.wire import ZERO_UUID
 from ottla.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -81,8 +82,10 @@ async def create_topics(
                 raise InvalidRequest("the request names this topic more than once")
             if partitions > PARTITIONS_PER_CALL_MAX:
                 raise PolicyViolation(f"one call may create {PARTITIONS_PER_CALL_MAX} partitions at most")
+            if not context.may_cluster():
+                context.check_topic(topic.name)
             created = await _create(services, _new_topic(topic), validate_only=request.validate_only)
-            results.append(_created(services, created, request.validate_only))
+            results.append(_created(services, created, request.validate_only, context))
         except KafkaError as error:
             results.append(
                 CreatableTopicResult(name=topic.name, error_code=error.code, error_message=str(error), configs=None)
@@ -198,7 +201,14 @@ async def create_internal_topic(
         pass
 
 
-def _created(services: Services, topic: TopicView, validate_only: bool) -> CreatableTopicResult:
+def _created(
+    services: Services, topic: TopicView, validate_only: bool, context: RequestContext
+) -> CreatableTopicResult:
+    if not context.may(ResourceType.TOPIC, topic.name, "show its settings"):
+        return CreatableTopicResult(
+            name=topic.name, topic_id=ZERO_UUID if validate_only else topic.topic_id, error_message=None,
+            topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, num_partitions=-1, replication_factor=-1,
+        )  # fmt: skip
     return CreatableTopicResult(
         name=topic.name,
         topic_id=ZERO_UUID if validate_only else topic.topic_id,
@@ -231,12 +241,21 @@ async def delete_topics(
                 if context.version < 3:
                     raise InvalidRequest("topic deletion is disabled; set delete.topic.enable=true")
                 raise TopicDeletionDisabled("topic deletion is disabled; set delete.topic.enable=true")
+            _check_deletion(services.view, each, context)
             topic = await _delete(services, each)
             result.name, result.topic_id = topic.name, topic.topic_id
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
         results.append(result)
     return DeleteTopicsResponse(responses=results)
+
+
+def _check_deletion(view: ClusterView, wanted: DeleteTopicState, context: RequestContext) -> None:
+    """Raise the KafkaError for a topic that the client may not delete, or not know of."""
+    if wanted.name is not None:
+        context.check_topic(wanted.name)
+    elif (topic := view.topics_by_id.get(wanted.topic_id)) is not None:
+        context.check_topic(topic.name, by_id=True)
 
 
 async def _delete(services: Services, wanted: DeleteTopicState) -> TopicView:
@@ -277,6 +296,7 @@ async def create_partitions(
         try:
             if wanted.name in repeated:
                 raise InvalidRequest("the request names this topic more than once")
+            context.check_topic(wanted.name)
             await _grow(services, wanted, request.validate_only)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
@@ -305,6 +325,8 @@ def describe_log_dirs(
     services: Services, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
     """DescribeLogDirs (35) v1-v5. Null asks for all. v3 top-level error. v4 total and usable bytes. v5 cordoned."""
+    if not context.may_cluster():
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, number) for topic in request.topics for number in topic.partitions}

@@ -18,8 +18,9 @@ from ottla.coordinator.runtime import RETRIABLE
 from ottla.coordinator.transaction import unknown_state_filters, write_error
 from ottla.coordinator.transaction_records import Delivery
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.types import TopicPartition
+from ottla.security.acls import ResourceType
 from ottla.wire import Message
 from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.wire.messages.add_partitions_to_txn import (
@@ -39,6 +40,7 @@ from ottla.wire.messages.list_transactions import ListTransactionsRequest, ListT
 from ottla.wire.messages.list_transactions import TransactionState as ListedTransaction
 from ottla.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -58,6 +60,7 @@ Answer = Message | Awaitable[Message]
 _BATCH_FROM = 4
 #: first version of EndTxn whose clients have an epoch for each transaction
 _OWN_EPOCH_FROM = 5
+_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 #: older clients rediscover the coordinator after COORDINATOR_LOAD_IN_PROGRESS
 _LOADING_KNOWN_FROM = 2
 #: first version of TxnOffsetCommit whose clients know TRANSACTION_ABORTABLE
@@ -78,10 +81,14 @@ async def init_producer_id(
     if transactional_id is None:
         if (request.producer_id == -1) != (request.producer_epoch == -1):
             return refuse(ErrorCode.INVALID_REQUEST)
+        if not context.may_cluster() and not context.access.may_any_topic(context.connection, context.api_key):
+            return refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         try:
             return InitProducerIdResponse(producer_id=await services.producer_ids.next(), producer_epoch=0)
         except KafkaError as error:
             return refuse(error.code)
+    if not context.may(ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return refuse(_REFUSED)
     await services.transactions.wait_for_markers(transactional_id)
     try:
         fresh = await _fresh_producer_id(services, transactional_id)
@@ -100,11 +107,29 @@ async def init_producer_id(
 def add_partitions_to_txn(services: Services, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
     """AddPartitionsToTxn (24) v0-v5. v2 PRODUCER_FENCED. v4 many transactions, between brokers."""
     if context.version >= _BATCH_FROM:
+        if not context.may_cluster("for another broker"):
+            return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return _add_batch(services, request)
+    if (refused := _refused_additions(request, context)) is not None:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=refused)
     services.transactions.check_connection(request.v3_and_below_transactional_id, context.client)
     return _after_markers(
         services, request.v3_and_below_transactional_id, lambda: _add_partitions(services, request, context)
     )
+
+
+def _refused_additions(
+    request: AddPartitionsToTxnRequest, context: RequestContext
+) -> list[AddPartitionsToTxnTopicResult] | None:
+    """Return the answer for a client that may not add all of these partitions: then none is added. None if it may."""
+    topics = request.v3_and_below_topics
+    if not context.may(ResourceType.TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
+        return _refused_topics(topics, _REFUSED)
+    allowed = {topic.name: context.may(ResourceType.TOPIC, topic.name) for topic in topics}
+    if all(allowed.values()):
+        return None
+    codes = {True: ErrorCode.OPERATION_NOT_ATTEMPTED, False: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    return [row for topic in topics for row in _refused_topics([topic], codes[allowed[topic.name]])]
 
 
 def _add_partitions(services: Services, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
@@ -159,6 +184,10 @@ def _refused_topics(topics: Sequence[AddPartitionsToTxnTopic], code: int) -> lis
 
 def add_offsets_to_txn(services: Services, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
     """AddOffsetsToTxn (25) v0-v4. v2 PRODUCER_FENCED."""
+    if not context.may(ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return AddOffsetsToTxnResponse(error_code=_REFUSED)
+    if not context.may(ResourceType.GROUP, request.group_id):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     services.transactions.check_connection(request.transactional_id, context.client)
     return _after_markers(services, request.transactional_id, lambda: _add_offsets(services, request, context))
 
@@ -174,6 +203,8 @@ def _add_offsets(services: Services, request: AddOffsetsToTxnRequest, context: R
 
 def end_txn(services: Services, request: EndTxnRequest, context: RequestContext) -> Answer:
     """EndTxn (26) v0-v5. v2 PRODUCER_FENCED. v5 every transaction has an epoch of its own."""
+    if not context.may(ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return EndTxnResponse(error_code=_REFUSED)
     if context.version < _OWN_EPOCH_FROM:
         services.transactions.check_connection(request.transactional_id, context.client)
     return _after_markers(services, request.transactional_id, lambda: _end_or_allocate(services, request, context))
@@ -212,17 +243,39 @@ def txn_offset_commit(services: Services, request: TxnOffsetCommitRequest, conte
     def refuse(code: int) -> TxnOffsetCommitResponse:
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _LOADING_KNOWN_FROM:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return TxnOffsetCommitResponse(topics=[
-            TxnOffsetCommitResponseTopic(name=topic.name, partitions=[
-                TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
-                for row in topic.partitions
-            ])
-            for topic in request.topics
-        ])  # fmt: skip
+        return TxnOffsetCommitResponse(topics=_refused_offsets(request.topics, code))
 
     if not request.group_id:
         return refuse(ErrorCode.INVALID_GROUP_ID)
-    return _commit_verified(services, request, context, refuse)
+    if not context.may(ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return refuse(_REFUSED)
+    if not context.may(ResourceType.GROUP, request.group_id):
+        return refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    forbidden = [topic for topic in request.topics if not context.may(ResourceType.TOPIC, topic.name)]
+    if not forbidden:
+        return _commit_verified(services, request, context, refuse)
+    request.topics = [topic for topic in request.topics if topic not in forbidden]
+    rows = _refused_offsets(forbidden, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if not request.topics:
+        return TxnOffsetCommitResponse(topics=rows)
+    return _commit_some(_commit_verified(services, request, context, refuse), rows)
+
+
+def _refused_offsets(topics: Sequence[TxnOffsetCommitRequestTopic], code: int) -> list[TxnOffsetCommitResponseTopic]:
+    return [
+        TxnOffsetCommitResponseTopic(name=topic.name, partitions=[
+            TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
+            for row in topic.partitions
+        ])
+        for topic in topics
+    ]  # fmt: skip
+
+
+async def _commit_some(answer: Awaitable[Message], refused: Sequence[TxnOffsetCommitResponseTopic]) -> Message:
+    """Return an answer with rows for the topics that the client may not use."""
+    reply: Any = await answer
+    reply.topics = [*reply.topics, *refused]
+    return reply  # type: ignore[no-any-return]
 
 
 async def _commit_verified(
@@ -284,7 +337,24 @@ def write_txn_markers(services: Services, request: WriteTxnMarkersRequest, conte
 
     v2 transaction version.
     """
+    if not context.may_cluster() and not context.may_cluster("as an administrator"):
+        return WriteTxnMarkersResponse(markers=[_refused_marker(marker) for marker in request.markers])
     return _write_markers(services, request)
+
+
+def _refused_marker(marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    topics = [
+        WritableTxnMarkerTopicResult(
+            name=topic.name,
+            partitions=[
+                WritableTxnMarkerPartitionResult(partition_index=number, error_code=code)
+                for number in topic.partition_indexes
+            ],
+        )
+        for topic in marker.topics
+    ]
+    return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
 
 
 async def _write_markers(services: Services, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
@@ -327,7 +397,11 @@ def describe_transactions(
     states = []
     for transactional_id in dict.fromkeys(request.transactional_ids):
         try:
-            states.append(services.transactions.shard(transactional_id).describe(transactional_id))
+            if not context.may(ResourceType.TRANSACTIONAL_ID, transactional_id):
+                raise Refused(_REFUSED)
+            described = services.transactions.shard(transactional_id).describe(transactional_id)
+            described.topics = [each for each in described.topics if context.may(ResourceType.TOPIC, each.topic)]
+            states.append(described)
         except KafkaError as error:
             states.append(DescribedTransaction(transactional_id=transactional_id, error_code=error.code))
     return DescribeTransactionsResponse(transaction_states=states)
@@ -348,6 +422,7 @@ def list_transactions(
             listed.extend(shard.list_transactions(request, now))
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code, unknown_state_filters=unknown)
+    listed = [each for each in listed if context.may(ResourceType.TRANSACTIONAL_ID, each.transactional_id)]
     return ListTransactionsResponse(transaction_states=listed, unknown_state_filters=unknown)
 
 
