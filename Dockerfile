@@ -22,4 +22,5 @@ EXPOSE 9092 9464
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["ottla", "topic", "list", "--timeout", "5", "-o", "name"]
 ENTRYPOINT ["ottla"]
-CMD ["broker", "--data", "/var/lib/ottla", "--listener", "PLAINTEXT://0.0.0.0:9092", "--metrics", "0.0.0.0:9464"]
+# Without encryption and authentication: publish the port to this machine only, or see docs/operations/deploy.md.
+CMD ["broker", "--data", "/var/lib/ottla", "--listener", "PLAINTEXT://0.0.0.0:9092", "--insecure", "--metrics", "0.0.0.0:9464"]

@@ -6,6 +6,8 @@ DATA ?= ./data
 DEMO ?= ./demo-data
 LISTENER ?= PLAINTEXT://127.0.0.1:9092
 METRICS ?= 127.0.0.1:9464
+# INSECURE=1 lets LISTENER be another address than loopback, without encryption and authentication.
+INSECURE ?=
 # Half of the tests' time is waiting, so there are two workers for each core, and no more than eight brokers at a time.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 # Brokers that tests start would compile their modules each time.
@@ -16,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
 run: $(VENV)/.run
-	@exec $(BIN)/ottla demo --data $(DEMO) --listener $(LISTENER) --metrics $(METRICS) $(DEMO_ARGS)
+	@exec $(BIN)/ottla demo --data $(DEMO) --listener $(LISTENER) --metrics $(METRICS) $(if $(INSECURE),--insecure) $(DEMO_ARGS)
 
 # The same with an end: prints the tables and the quarantine, and compares every figure with the events sent. It deletes
 # its tables at the end; KEEP=1 keeps them.
@@ -32,7 +34,7 @@ broker: $(VENV)/.run
 	@echo "  $(BIN)/ottla consume hello --exit"
 	@echo "  kcat -b 127.0.0.1:9092 -L            # or any other Kafka client"
 	@echo "  $(BIN)/ottla doctor                  # if something does not work"
-	@exec $(BIN)/ottla broker --data $(DATA) --listener $(LISTENER) --metrics $(METRICS)
+	@exec $(BIN)/ottla broker --data $(DATA) --listener $(LISTENER) --metrics $(METRICS) $(if $(INSECURE),--insecure)
 
 # Everything, in parallel: WORKERS=1 for less memory, PYTEST_ARGS="-n 0 tests/unit" for no workers and some of the tests.
 test: $(VENV)/.dev kcat

@@ -178,7 +178,7 @@ def test_log_that_cannot_be_read_is_offline_and_all_others_start(start_ottla_bro
 
 
 def test_clients_get_the_address_they_dialled(start_ottla_broker: StartBroker) -> None:
-    broker = start_ottla_broker(settings={"listeners": "PLAINTEXT://0.0.0.0:0"})
+    broker = start_ottla_broker(settings={"listeners": "PLAINTEXT://0.0.0.0:0", "allow.insecure.listeners": "true"})
     for host in ("127.0.0.1", "127.0.0.2"):
         brokers = AdminClient({"bootstrap.servers": f"{host}:{broker.port}"}).list_topics(timeout=60).brokers
         assert [(b.host, b.port) for b in brokers.values()] == [(host, broker.port)]
@@ -240,10 +240,18 @@ def test_metrics_port_that_is_taken_is_named_and_nothing_is_touched(tmp_path: Pa
 def test_start_that_fails_says_what_to_do(words: tuple[str, str], code: int, advice: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     given = {"--data": str(tmp_path / "data"), "--listener": "PLAINTEXT://127.0.0.1:0"}
+    given |= {"-X": "allow.insecure.listeners=true"}
     given |= {words[0]: words[1].format(tmp=tmp_path)}
     done = run_broker(*itertools.chain.from_iterable(given.items()))
     assert done.returncode == code
     assert advice.format(tmp=tmp_path) in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_open_listener_without_security_is_refused(tmp_path: Path) -> None:
+    refused = run_broker("--data", str(tmp_path / "data"), "--listener", "PLAINTEXT://0.0.0.0:0")
+    assert refused.returncode == 1
+    assert "ottla broker: listener PLAINTEXT://0.0.0.0:0 uses PLAINTEXT" in refused.stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_server_properties_file_is_read_and_options_win(tmp_path: Path) -> None:

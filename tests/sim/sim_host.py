@@ -36,6 +36,7 @@ _CONNECT_TIMEOUT_S = 30.0
 
 SETTINGS = {
     "log.dirs": "/data",
+    "allow.insecure.listeners": "true",
     "group.initial.rebalance.delay.ms": "100",
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "2",

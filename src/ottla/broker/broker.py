@@ -24,7 +24,7 @@ from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.coordination import Coordination
 from ottla.broker.dispatch import Dispatcher, served_apis
 from ottla.broker.group_metrics import GroupMetrics
-from ottla.broker.listeners import Certificates, ListenerSecurity, peer_security
+from ottla.broker.listeners import Certificates, ListenerSecurity, insecure_listeners, peer_security
 from ottla.broker.membership import Membership
 from ottla.broker.metrics import BrokerMetrics
 from ottla.broker.producer_ids import ProducerIds
@@ -158,6 +158,7 @@ class Broker:
     async def start(self) -> None:
         """Start the broker. Raise StartError with one line for the operator, with no file changed."""
         settings = self._settings
+        insecure = insecure_listeners(settings)
         self._listeners = {endpoint.name: self._secure(endpoint.name) for endpoint in settings.endpoints}
         if not self._is_alone:
             self._peer_security, self._peer_certificates = peer_security(settings)
@@ -188,6 +189,8 @@ class Broker:
                 raise StartError(f"{error}; {self._store_advice()}") from None
             raise
         await self._accept(listeners)
+        for endpoint in insecure:
+            log.warning("listener is open to all machines of the network listener=%s", endpoint)
         assert self._membership is not None
         await self._membership.join()
         self._tasks.start(self._keep_house(), "housekeeping")

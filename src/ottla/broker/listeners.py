@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import secrets
@@ -23,6 +24,7 @@ from ottla.env.clock import Clock
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.settings_security import ListenerSettings
+from ottla.model.types import Endpoint
 from ottla.net.client import PeerSecurity
 from ottla.net.connection import ANONYMOUS, Connection, Handler
 from ottla.net.server import Server
@@ -171,9 +173,47 @@ class ListenerSecurity:
         return login.users
 
 
+def insecure_listeners(settings: BrokerSettings) -> list[Endpoint]:
+    """Return the listeners that are open to other machines without encryption or authentication.
+
+    Raise StartError if there is one and the operator does not allow it.
+    """
+    found = []
+    for endpoint in settings.endpoints:
+        protocol, client_auth = settings.protocol_of(endpoint.name), settings.of_listener(endpoint.name).ssl_client_auth
+        if is_loopback(endpoint.host) or protocol == "SASL_SSL" or (protocol == "SSL" and client_auth == "required"):
+            continue
+        if settings.allow_insecure_listeners:
+            found.append(endpoint)
+            continue
+        way = "set ssl.client.auth=required" if protocol == "SSL" else "create certificates with ottla security init"
+        raise StartError(
+            f"listener {endpoint} uses {protocol}, which lets every machine of the network read and write all records; "
+            f"listen on 127.0.0.1, or {way}, or allow it with --insecure (allow.insecure.listeners=true)"
+        )
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only programs on this machine reach a listener. A name other than localhost counts as no.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "", "0.0.0.0", "10.0.0.1", "db")]
+    [True, True, True, False, False, False, False]
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 def peer_security(settings: BrokerSettings) -> tuple[PeerSecurity, Certificates | None]:
     """Return how this broker connects to others, and the certificates that it uses for it. Raise StartError."""
     listener = settings.inter_broker_listener
+    if not listener:
+        raise StartError(
+            f"security.inter.broker.protocol is {settings.security_inter_broker_protocol}, but no listener has this "
+            "protocol; add one to listeners, or set inter.broker.listener.name"
+        )
     protocol, own = settings.protocol_of(listener), settings.of_listener(listener)
     try:
         certificates = Certificates(own, client_context) if protocol.endswith("SSL") else None

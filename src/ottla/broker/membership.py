@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ottla.broker.incarnation import is_of_last_run, read_incarnations, write_incarnations
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
-from ottla.broker.nodes import EndedBrokers
+from ottla.broker.nodes import EndedBrokers, endpoint_for_brokers
 from ottla.broker.services import Services
 from ottla.cluster.decide import decide_and_write, load_view
 from ottla.cluster.election import Controller
@@ -221,8 +221,11 @@ class Membership:
         brokers = self._services.view.brokers if self.registration.epoch >= 0 else {}
         for partition in partitions:
             leader = brokers.get(partition.leader_id)
+            endpoint = None
             if partition.role is Role.FOLLOWER and leader is not None and leader.broker_id != partition.broker_id:
-                self.fetchers.follow(partition, self._endpoint_of(leader))
+                endpoint = self._endpoint_of(leader)
+            if endpoint is not None:
+                self.fetchers.follow(partition, endpoint)
             else:
                 self.fetchers.unfollow(partition)
 
@@ -233,9 +236,13 @@ class Membership:
         brokers = self._services.view.brokers
         return frozenset(number for number, broker in brokers.items() if self._endpoint_of(broker) in endpoints)
 
-    def _endpoint_of(self, broker: BrokerView) -> Endpoint:
-        """Return the address of another broker for brokers."""
-        return broker.endpoint(self._services.settings.inter_broker_listener) or broker.endpoints[0]
+    def _endpoint_of(self, broker: BrokerView) -> Endpoint | None:
+        """Return the address of another broker for brokers, None if it does not have that listener."""
+        try:
+            return endpoint_for_brokers(broker, self._services.settings)
+        except Unreachable as error:
+            log.error("replicas of a broker cannot be fetched broker=%d error=%s", broker.broker_id, error)
+            return None
 
     async def _check_isr(self) -> None:
         while True:
@@ -356,7 +363,7 @@ class Membership:
         while True:
             opened_at = math.inf
             try:
-                connection = await self._clients.open(self._endpoint_of(broker))
+                connection = await self._clients.open(endpoint_for_brokers(broker, self._services.settings))
                 opened_at = self._services.loop.time()
                 await connection.lost
             except Unreachable as error:

@@ -9,6 +9,9 @@ from ottla.broker.services import RequestContext, Services
 from ottla.cluster.view import BrokerView, PartitionView, RegisteredBroker
 from ottla.env.clock import Clock
 from ottla.model.errors import ErrorCode
+from ottla.model.settings import BrokerSettings
+from ottla.model.types import Endpoint
+from ottla.net.client import Unreachable
 from ottla.net.connection import Connection
 from ottla.replica.partition import Partition, Role
 
@@ -24,6 +27,21 @@ def may_lead(replica: Partition | None) -> bool:
     It does not if its disk has failed, its log may lack records, or another broker may have been elected meanwhile.
     """
     return replica is None or replica.role is Role.LEADER
+
+
+def endpoint_for_brokers(broker: BrokerView, settings: BrokerSettings) -> Endpoint:
+    """Return the address of a broker for other brokers. Raise Unreachable if it lacks their secured listener.
+
+    Another listener is used only without encryption and authentication: a password must not go to an address that is
+    not meant for it.
+    """
+    listener = settings.inter_broker_listener
+    found = broker.endpoint(listener)
+    if found is None and settings.protocol_of(listener) != "PLAINTEXT":
+        raise Unreachable(
+            f"broker {broker.broker_id} has no listener {listener}; start it with the same inter.broker.listener.name"
+        )
+    return found or broker.endpoints[0]
 
 
 class BrokerNode(NamedTuple):

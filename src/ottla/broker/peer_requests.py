@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ottla.broker.nodes import endpoint_for_brokers
 from ottla.broker.services import Services
 from ottla.coordinator.transaction_runtime import REQUEST_TIMEOUT_S
 from ottla.model.types import Endpoint, TopicPartition
@@ -54,7 +55,7 @@ class PeerRequests:
         broker = self._services.view.brokers.get(broker_id)
         if broker is None:
             raise Unreachable(f"broker {broker_id} is not registered")
-        return broker.endpoint(self._services.started_settings.inter_broker_listener) or broker.endpoints[0]
+        return endpoint_for_brokers(broker, self._services.started_settings)
 
     def close(self) -> None:
         self._clients.close()

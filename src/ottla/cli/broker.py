@@ -27,6 +27,11 @@ LISTENER_DEFAULT = "PLAINTEXT://127.0.0.1:9092"
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics on this address.")
 @click.option(
+    "--insecure",
+    is_flag=True,
+    help="Let listeners on other addresses than loopback accept clients without encryption and authentication.",
+)
+@click.option(
     "-X",
     "properties",
     metavar="KEY=VALUE",
@@ -40,6 +45,7 @@ def command(
     broker_id: int | None,
     config_file: str | None,
     metrics: str | None,
+    insecure: bool,
     properties: dict[str, str],
 ) -> None:
     """Run a broker in the foreground until SIGTERM or Ctrl-C.
@@ -54,6 +60,8 @@ def command(
         named = {"log.dir", "log.dirs"} & properties.keys()
         data = data if data is not None or named else DATA_DEFAULT
         listeners = listeners if listeners or "listeners" in properties else (LISTENER_DEFAULT,)
+    if insecure:
+        properties = {"allow.insecure.listeners": "true", **properties}
     sys.exit(
         run_broker(
             properties=properties,

@@ -53,11 +53,12 @@ _PACKAGES = ("pyspark", "pyarrow", "deltalake")
     default="PLAINTEXT://127.0.0.1:0",
     help="Address of the broker.  [default: a free port on 127.0.0.1]",
 )
+@click.option("--insecure", is_flag=True, help="Let LISTENER be another address than loopback, as with 'ottla broker'.")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve the broker's Prometheus metrics on this address.")
 @click.option("--master", help="Where Spark runs: local[*], spark://..., yarn, k8s://...  [default: local[*]]")
 def command(
     events: int | None, rate: float | None, seed: int, data: Path | None, keep: bool, kills: bool, listener: str,
-    metrics: str | None, master: str | None,
+    insecure: bool, metrics: str | None, master: str | None,
 ) -> None:  # fmt: skip
     """Run a demonstration: a broker, a shop, and a pipeline on Spark.
 
@@ -82,6 +83,7 @@ def command(
         keep=keep,
         kills=kills,
         listener=listener,
+        insecure=insecure,
         metrics=metrics,
         master=master,
     )

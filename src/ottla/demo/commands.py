@@ -32,10 +32,11 @@ def commands_to_try(bootstrap: str, file: Path) -> list[Command]:
     ]
 
 
-def commands_after(listener: str, data: Path, file: Path) -> list[Command]:
+def commands_after(listener: str, data: Path, file: Path, *, insecure: bool = False) -> list[Command]:
     """Return the same commands for the time after a demonstration. The first one starts its broker again."""
     bootstrap = listener.rpartition("/")[2]
-    start = f"{own_command()} broker --data {shlex.quote(short_path(data))} --listener {listener} &"
+    start = f"{own_command()} broker --data {shlex.quote(short_path(data))} --listener {listener}"
+    start += " --insecure &" if insecure else " &"
     return [Command(start, "the broker again, with its records"), *commands_to_try(bootstrap, file)]
 
 

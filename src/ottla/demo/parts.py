@@ -121,8 +121,9 @@ def session_members(session: int) -> set[int]:
 class Broker(Part):
     """A broker. It serves when `ready` is true."""
 
-    def __init__(self, data: Path, log: Path, *, listener: str, metrics: str | None) -> None:
+    def __init__(self, data: Path, log: Path, *, listener: str, insecure: bool, metrics: str | None) -> None:
         words = ["ottla", "broker", "--data", str(data), "--listener", listener]
+        words += ["--insecure"] if insecure else []
         words += ["--metrics", metrics] if metrics is not None else []
         super().__init__("broker", words, log)
         self._bootstrap = ""

@@ -114,6 +114,8 @@ class Options:
     kills: bool = True
     kills_driver: bool = True
     listener: str = LISTENER_ANY
+    #: whether the listener may be another address than loopback
+    insecure: bool = False
     metrics: str | None = None
     #: where Spark runs; None for this machine
     master: str | None = None
@@ -266,8 +268,9 @@ class _Demo:
     def start_broker(self) -> int:
         options, directory = self._options, self._directory
         self._broker = Broker(
-            directory / "broker", directory / "broker.log", listener=self._listener, metrics=options.metrics
-        )
+            directory / "broker", directory / "broker.log", listener=self._listener, insecure=options.insecure,
+            metrics=options.metrics,
+        )  # fmt: skip
         self._scene.broker = f"process {self._broker.pid}, starting"
         return self._broker.pid
 
@@ -522,7 +525,8 @@ class _Demo:
         if not self._revenue:
             return
         self._print("Try:")
-        for command in commands_after(self._listener, self._directory / "broker", self._file):
+        data, insecure = self._directory / "broker", self._options.insecure
+        for command in commands_after(self._listener, data, self._file, insecure=insecure):
             self._console.print(Text(f"  {command.text}", style="cyan"), soft_wrap=True)
 
     def _print_trace(self, cluster: Cluster) -> None:

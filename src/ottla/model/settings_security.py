@@ -180,6 +180,11 @@ class SecuritySettings(ListenerSettings):
         "ssl.handshakes.max", INT, 100, at_least(1),
         "Ottla only. TLS handshakes at the same time; further connections wait.",
     )  # fmt: skip
+    allow_insecure_listeners = Setting(
+        "allow.insecure.listeners", BOOL, False, ANY,
+        "Ottla only. Whether a listener on another address than loopback can do without encryption and authentication. "
+        "Otherwise it must be SASL_SSL, or SSL with `ssl.client.auth=required`.",
+    )  # fmt: skip
     authorizer_class_name = Setting(
         "authorizer.class.name", STRING, "", one_of("", *AUTHORIZERS),
         "Whether ACLs decide what clients may do: `acl`, or one of Kafka's classes.",

@@ -74,7 +74,7 @@ class BrokerProcess:
         overrides = [f"-X{name}={value}" for name, value in {**_TEST_SETTINGS, **self.settings}.items()]
         command = [
             *self._prefix, sys.executable, "-m", "ottla", "broker", "--data", self.data,
-            "--listener", f"PLAINTEXT://{self._host}:{self._port}", *overrides,
+            "--listener", f"PLAINTEXT://{self._host}:{self._port}", *self._insecure(), *overrides,
         ]  # fmt: skip
         environment = {**os.environ, "OTTLA_END_WITH_STDIN": "1"}
         self._stderr.seek(0)
@@ -84,6 +84,10 @@ class BrokerProcess:
         )
         self.ready_line = self._await_ready(self._process)
         self._port = int(self.ready_line.split()[1].rsplit(":", 1)[1])
+
+    def _insecure(self) -> list[str]:
+        """Return the option for a host that is not loopback, such as one of a network namespace."""
+        return [] if self._host == "127.0.0.1" else ["--insecure"]
 
     def _await_ready(self, process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None

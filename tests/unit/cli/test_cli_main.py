@@ -121,6 +121,12 @@ def test_the_broker_gets_its_flags_and_gives_the_exit_code(ottla: Any, started: 
     ]  # fmt: skip
 
 
+def test_insecure_broker_gets_the_setting_unless_x_says_otherwise(ottla: Any, started: list[dict[str, Any]]) -> None:
+    ottla("broker", "--insecure")
+    ottla("broker", "--insecure", "-X", "allow.insecure.listeners=false")
+    assert [call["properties"]["allow.insecure.listeners"] for call in started] == ["true", "false"]
+
+
 def test_a_broker_without_flags_has_defaults(ottla: Any, started: list[dict[str, Any]]) -> None:
     ottla("broker")
     assert (started[0]["data"], started[0]["listeners"]) == (
