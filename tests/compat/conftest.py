@@ -22,6 +22,7 @@ from drivers.kcat import Kcat, kcat_path
 from drivers.parameters import NewTopic
 
 from ottla.testing import BrokerProcess
+from secure_broker import SecureBroker
 
 #: tools that are built or brought here once, not in version control
 BENCH = Path(__file__).resolve().parents[2] / ".bench"
@@ -90,17 +91,36 @@ def quick_broker() -> Iterator[BrokerProcess]:
         assert " ERROR " not in broker.errors()
 
 
+@pytest.fixture(scope="session")
+def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    """A broker with TLS, logins and ACLs. Use topic names of your own."""
+    with SecureBroker(tmp_path_factory.mktemp("secure")) as broker:
+        yield broker
+        errors = broker.process.errors()
+        assert " ERROR " not in errors, errors
+
+
 # -- clients that are not Python's -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
-def franz_go(ottla_broker: BrokerProcess) -> FranzGo:
-    return FranzGo(ottla_broker.bootstrap, _built("go", "franz"))
+def franz_program() -> Path:
+    return _built("go", "franz")
 
 
 @pytest.fixture(scope="session")
-def sarama(ottla_broker: BrokerProcess) -> golang.Member:
-    return golang.Member(ottla_broker.bootstrap, _built("sarama", "sarama"))
+def franz_go(ottla_broker: BrokerProcess, franz_program: Path) -> FranzGo:
+    return FranzGo(ottla_broker.bootstrap, franz_program)
+
+
+@pytest.fixture(scope="session")
+def sarama_program() -> Path:
+    return _built("sarama", "sarama")
+
+
+@pytest.fixture(scope="session")
+def sarama(ottla_broker: BrokerProcess, sarama_program: Path) -> golang.Member:
+    return golang.Member(ottla_broker.bootstrap, sarama_program)
 
 
 @pytest.fixture(scope="session")
@@ -117,11 +137,16 @@ def _built(source: str, command: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def kafkajs(ottla_broker: BrokerProcess) -> KafkaJs:
+def kafkajs_directory() -> Path:
     problem = kafkajs_driver.install(BENCH / "node")
     if problem is not None:
         pytest.skip(problem)
-    return KafkaJs(ottla_broker.bootstrap, BENCH / "node")
+    return BENCH / "node"
+
+
+@pytest.fixture(scope="session")
+def kafkajs(ottla_broker: BrokerProcess, kafkajs_directory: Path) -> KafkaJs:
+    return KafkaJs(ottla_broker.bootstrap, kafkajs_directory)
 
 
 @pytest.fixture(scope="session")

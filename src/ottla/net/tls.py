@@ -98,9 +98,9 @@ class TlsLayer(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_ended = True
         self._held = b""
+        self._inner.connection_lost(exc)
         if not self._is_open:
             self._report(ssl.SSLError("the connection was lost during the handshake"))
-        self._inner.connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _receive_view
@@ -174,7 +174,7 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._is_ended = True
             inner.eof_received()
         except ssl.SSLError as error:
-            log.info("connection closed, its bytes cannot be decrypted reason=%s", error.reason)
+            log.info("connection closed, its bytes cannot be decrypted reason=%s", _reason_of(error))
             self.abort()
         if self._outgoing.pending and not self._raw.is_closing():
             self._flush()  # answers of TLS itself, for example to an update of the keys
@@ -238,6 +238,11 @@ class TlsLayer(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         """Return whether the handshake is complete."""
         return self._is_open
+
+
+def _reason_of(error: ssl.SSLError) -> str:
+    """Return OpenSSL's word for an error, or the text of an error that does not come from OpenSSL."""
+    return getattr(error, "reason", None) or str(error)
 
 
 def _reported(layer: TlsLayer, error: ssl.SSLError | None) -> None:
@@ -332,7 +337,7 @@ class TlsServer:
             following.resume_reading()
         if error is not None:
             self.failed += 1
-            log.info("TLS handshake failed peer=%s reason=%s", connection.peer_host, error.reason or error)
+            log.info("TLS handshake failed peer=%s reason=%s", connection.peer_host, _reason_of(error))
         else:
             self._ready(connection, layer.object)
 

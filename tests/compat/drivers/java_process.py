@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Self
 
 from benchmarks import kafka_server
 
@@ -53,6 +54,11 @@ class JavaProcess:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def at(self, bootstrap: str) -> Self:
+        """Use another broker from now on."""
+        self._bootstrap = bootstrap
+        return self
 
     def run(self, tool: str, *arguments: str, fails: bool = False) -> str:
         """Return what the tool printed. It must succeed, or fail if that is expected.

@@ -9,6 +9,7 @@
 //	franz abort-empty BOOTSTRAP TOPIC NAME TIMES                                               one JSON object
 //	franz cluster BOOTSTRAP OPERATION ARGUMENTS                                                JSON
 //	franz failover BOOTSTRAP TOPIC GROUP                                                       lines, see failover.go
+//	franz secure TOPIC < ways to connect                                                       JSON, see secure.go
 //
 // Keys, values and header values are base64 or null, as encoding/json writes a []byte.
 package main
@@ -65,6 +66,8 @@ func main() {
 		err = cluster(ctx, arguments)
 	case "failover":
 		err = failover(arguments)
+	case "secure":
+		err = secure(ctx, arguments)
 	default:
 		err = fmt.Errorf("unknown command %q", command)
 	}

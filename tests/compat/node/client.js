@@ -9,6 +9,9 @@
 //       receive "count" records. Optional, in this order: "seek" before the first record, "send" once the members
 //       share the partitions, "commit" and "calls" of the admin client while the members are still there.
 //
+//   {"do": "secure", "clients": [{...}, ...], "topic": ...}                    one record over each client: arguments of
+//       Kafka() by client. A record goes to the partition with the number of its client, and its consumer reads it.
+//
 // An error becomes {"error": {"code": ..., "type": ..., "message": ...}}. Buffers travel as {"base64": "..."}, regular
 // expressions as {"pattern": "..."}.
 
@@ -138,12 +141,25 @@ const whileTheyRun = async (kafka, members, { subscribe, run, seek, count, send,
   return calls ? (await administer(kafka, { calls })).result : []
 }
 
+const secure = async (_, { clients, topic }) => {
+  const roundTrip = async (settings, partition) => {
+    const kafka = new Kafka({ logLevel: logLevel.NOTHING, retry: { retries: 2 }, ...settings })
+    const value = `record ${partition}`
+    await produce(kafka, { producer: {}, send: { topic, messages: [{ partition, value }] } })
+    const members = [{ groupId: `${topic}-${partition}` }]
+    const task = { members, subscribe: { topics: [topic], fromBeginning: true }, run: {}, count: 1 }
+    await consume(kafka, task)
+    return value
+  }
+  return { result: await Promise.all(clients.map(roundTrip)) }
+}
+
 const main = async () => {
   const chunks = []
   for await (const chunk of process.stdin) chunks.push(chunk)
   const task = JSON.parse(Buffer.concat(chunks).toString(), revive)
   const kafka = new Kafka({ brokers: [task.bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 2 } })
-  const act = { produce, transact, consume, admin: administer }[task.do]
+  const act = { produce, transact, consume, secure, admin: administer }[task.do]
   const answer = await act(kafka, task).catch(explain)
   process.stdout.write(JSON.stringify(answer, replace))
 }

@@ -3,6 +3,7 @@
 //	sarama BOOTSTRAP TOPIC GROUP COUNT        a line for each record: partition, offset, value
 //	sarama cluster BOOTSTRAP OPERATION ...    an operation of its ClusterAdmin; the result as JSON (cluster.go)
 //	sarama failover BOOTSTRAP TOPIC GROUP     a producer and a member while brokers are killed (failover.go)
+//	sarama secure TOPIC < ways to connect     a record over each way (secure.go)
 package main
 
 import (
@@ -39,8 +40,8 @@ func (h handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 }
 
 func main() {
-	if os.Args[1] == "cluster" || os.Args[1] == "failover" {
-		command := map[string]func([]string) error{"cluster": cluster, "failover": failover}[os.Args[1]]
+	commands := map[string]func([]string) error{"cluster": cluster, "failover": failover, "secure": secure}
+	if command, found := commands[os.Args[1]]; found {
 		if err := command(os.Args[2:]); err != nil {
 			fail(err)
 		}

@@ -14,7 +14,7 @@ import trustme
 from tests.unit.net.test_connection import Client, Fixture, Transport, framed
 
 from ottla.net.connection import Connection
-from ottla.net.tls import TlsConnection, TlsLayer
+from ottla.net.tls import TlsConnection, TlsLayer, TlsServer
 
 CA = trustme.CA(key_type=trustme.KeyType.ECDSA)
 SERVER_CERT = CA.issue_cert("broker.example", key_type=trustme.KeyType.ECDSA)
@@ -296,6 +296,16 @@ def test_damaged_record_ends_the_connection(fixture: Fixture) -> None:
     data[-1] ^= 1
     client._carry(bytes(data))
     assert client.frames == [] and client.transport.ended == "aborted"
+
+
+def test_connection_that_is_lost_during_the_handshake_is_forgotten(fixture: Fixture) -> None:
+    tls = TlsServer(server_context, handshakes_max=10, setup_s=10.0, ready=lambda connection, layer: None)
+    layer = tls.factory(fixture.server, lambda *arguments: None, "SSL")()
+    layer.connection_made(RawTransport("10.0.0.1", None))  # type: ignore[arg-type]
+    assert len(fixture.server.connections) == 1
+    layer.connection_lost(None)
+    assert not fixture.server.connections
+    assert tls.failed == 1
 
 
 def test_certificate_of_the_client_is_asked_for_and_known(fixture: Fixture) -> None:

@@ -1,0 +1,178 @@
+"""Clients that must not get in: wrong passwords, wrong certificates, wrong host names, old versions of TLS."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import warnings
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from drivers import DEADLINE_S, Refused, secure
+
+from ottla.security.acls import Operation, PatternType, Permission, ResourceType
+from ottla.security.sasl_client import Sasl
+from ottla.testing.raw import RawClient
+from ottla.wire.messages.api_versions import ApiVersionsRequest
+from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from ottla.wire.messages.metadata import MetadataRequest
+from secure_broker import LISTENERS, PASSWORD_MECHANISMS, SUBJECT, USER, SecureBroker, log_in
+
+pytestmark = pytest.mark.client
+
+_SASL_LISTENERS = [name for name, protocol in LISTENERS.items() if "SASL" in protocol]
+_SASL_AUTHENTICATION_FAILED, _TOPIC_AUTHORIZATION_FAILED = 58, 29
+
+
+@pytest.fixture(scope="module")
+def broker(secure_broker: SecureBroker) -> SecureBroker:
+    return secure_broker
+
+
+def refusal_of(settings: dict[str, Any]) -> tuple[int, str]:
+    """Return the code and the text of the first error that librdkafka reports for a client with these settings."""
+    found: list[tuple[int, str]] = []
+    client = AdminClient({**settings, "error_cb": lambda error: found.append((error.code(), error.str()))})
+    while not found:
+        client.poll(1.0)
+    with pytest.raises(KafkaException):
+        client.list_topics(timeout=0.1)
+    return found[0]
+
+
+# -- passwords ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
+@pytest.mark.parametrize("listener", _SASL_LISTENERS)
+def test_wrong_password_is_refused(broker: SecureBroker, listener: str, mechanism: str) -> None:
+    settings = broker.librdkafka(listener, mechanism, sasl_password="wrong")
+    assert refusal_of(settings)[0] == KafkaError._AUTHENTICATION
+
+
+@pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
+def test_unknown_user_is_refused(broker: SecureBroker, mechanism: str) -> None:
+    settings = broker.librdkafka("SASL_PLAINTEXT", mechanism, sasl_username="nobody")
+    assert refusal_of(settings)[0] == KafkaError._AUTHENTICATION
+
+
+@pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
+def test_answers_do_not_tell_an_unknown_user_from_a_wrong_password(broker: SecureBroker, mechanism: str) -> None:
+    answers = []
+    for user in (USER, "nobody"):
+        with RawClient(broker.addresses["SASL_PLAINTEXT"]) as client:
+            sasl = Sasl(mechanism=mechanism, username=user, password="wrong")
+            answers.append(log_in(client, mechanism, sasl.start()))
+            assert client.receive_until_closed() == b""
+    assert answers[0] == answers[1]
+    assert answers[0].error_code == _SASL_AUTHENTICATION_FAILED
+
+
+def test_request_before_the_login_closes_the_connection(broker: SecureBroker) -> None:
+    with RawClient(broker.addresses["SASL_PLAINTEXT"]) as client:
+        assert client.ask(ApiVersionsRequest(), 0).error_code == 0
+        client.send(MetadataRequest(topics=None), 12)
+        assert client.receive_until_closed() == b""
+
+
+def test_mechanism_that_is_not_enabled_is_refused(broker: SecureBroker) -> None:
+    settings = broker.librdkafka("SASL_PLAINTEXT", "OAUTHBEARER", sasl_username=None, sasl_password=None)
+    settings["oauth_cb"] = lambda _: ("token", 4_000_000_000)
+    assert refusal_of(settings)[0] == KafkaError._AUTHENTICATION
+
+
+# -- certificates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listener", ["SSL", "SASL_SSL"])
+def test_client_refuses_a_broker_of_another_authority(broker: SecureBroker, listener: str) -> None:
+    mechanism = "PLAIN" if "SASL" in listener else ""
+    settings = broker.librdkafka(listener, mechanism, ssl_ca_location=broker.other_authority)
+    assert "certificate verify failed" in refusal_of(settings)[1]
+
+
+def test_client_refuses_a_broker_with_another_host_name(broker: SecureBroker) -> None:
+    settings = broker.librdkafka("SSL", broker_address_family="v4")
+    settings["bootstrap.servers"] = settings["bootstrap.servers"].replace("127.0.0.1", "localhost")
+    assert "certificate verify failed" in refusal_of(settings)[1]
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_broker_refuses_a_client_without_a_trusted_certificate(broker: SecureBroker, is_given: bool) -> None:
+    file = broker.stranger if is_given else None
+    settings = broker.librdkafka("MUTUAL", ssl_certificate_location=file, ssl_key_location=file)
+    # With TLS 1.3 a client learns this after its own handshake, so that it may see a closed connection instead.
+    assert refusal_of(settings)[0] in (KafkaError._SSL, KafkaError._TRANSPORT)
+
+
+def test_certificate_of_another_authority_is_refused_where_none_is_needed(broker: SecureBroker) -> None:
+    file = broker.stranger
+    settings = broker.librdkafka("SSL", ssl_certificate_location=file, ssl_key_location=file)
+    assert refusal_of(settings)[0] in (KafkaError._SSL, KafkaError._TRANSPORT)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
+def test_versions_of_tls_before_1_2_are_refused(broker: SecureBroker, version: ssl.TLSVersion) -> None:
+    context = ssl.create_default_context(cafile=broker.authority)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = version
+    host, port = broker.addresses["SSL"].split(":")
+    with socket.create_connection((host, int(port)), DEADLINE_S) as plain, pytest.raises(ssl.SSLError) as refused:
+        context.wrap_socket(plain, server_hostname=host)
+    assert refused.value.reason == "TLSV1_ALERT_PROTOCOL_VERSION"
+
+
+# -- protocols ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listener", ["SSL", "SASL_SSL"])
+def test_request_without_tls_gets_no_answer_from_kafka(broker: SecureBroker, listener: str) -> None:
+    with RawClient(broker.addresses[listener]) as client:
+        client.send(ApiVersionsRequest(), 0)
+        # OpenSSL may send an alert of TLS: two bytes after a header of five.
+        assert len(client.receive_until_closed()) in (0, 7)
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "SASL_PLAINTEXT"])
+def test_tls_handshake_with_a_listener_without_tls_ends(broker: SecureBroker, listener: str) -> None:
+    host, port = broker.addresses[listener].split(":")
+    context = ssl.create_default_context(cafile=broker.authority)
+    with socket.create_connection((host, int(port)), DEADLINE_S) as plain, pytest.raises((ssl.SSLError, OSError)):
+        context.wrap_socket(plain, server_hostname=host)
+
+
+# -- principals --------------------------------------------------------------------------------------------------------
+
+
+def allow_only(broker: SecureBroker, topic: str, principal: str) -> None:
+    """Create a topic that one principal may use."""
+    creation = AclCreation(
+        resource_type=ResourceType.TOPIC, resource_name=topic, resource_pattern_type=PatternType.LITERAL,
+        principal=principal, host="*", operation=Operation.ALL, permission_type=Permission.ALLOW,
+    )  # fmt: skip
+    with RawClient(broker.addresses["PLAINTEXT"]) as client:
+        client.create_topic(topic)
+        (result,) = client.ask(CreateAclsRequest(creations=[creation]), 3).results
+        assert result.error_code == 0, result
+
+
+def test_subject_of_the_certificate_is_the_principal(broker: SecureBroker) -> None:
+    allow_only(broker, "of-certificate", f"User:{SUBJECT}")
+    assert secure.confluent(broker.librdkafka("MUTUAL"), "of-certificate", 0) == b"record"
+    with pytest.raises(Refused) as refused:
+        secure.confluent(broker.librdkafka("SSL"), "of-certificate", 0)
+    assert refused.value.code == _TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
+def test_user_that_logged_in_is_the_principal(broker: SecureBroker, mechanism: str) -> None:
+    topic = f"of-alice-{mechanism}"
+    allow_only(broker, topic, f"User:{USER}")
+    assert secure.confluent(broker.librdkafka("SASL_SSL", mechanism), topic, 0) == b"record"
+    with pytest.raises(Refused) as refused:
+        secure.confluent(broker.librdkafka("PLAINTEXT"), topic, 0)
+    assert refused.value.code == _TOPIC_AUTHORIZATION_FAILED

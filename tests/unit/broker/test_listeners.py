@@ -1,0 +1,173 @@
+"""The security of a listener, made from settings: what it refuses at start, and what it does by default."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from ottla.broker.listeners import Certificates, ListenerSecurity, peer_security
+from ottla.env.clock import SystemClock
+from ottla.model.errors import StartError
+from ottla.model.settings import BrokerSettings
+from ottla.security.sasl import PlainExchange, ScramExchange
+
+_EC = trustme.KeyType.ECDSA
+CA = trustme.CA(key_type=_EC)
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The settings of TLS that a broker needs."""
+    directory = tmp_path_factory.mktemp("tls")
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": write_certificate(directory / "broker.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": write(directory / "ca.pem", CA.cert_pem.bytes()),
+    }
+
+
+def write(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    path.chmod(0o600)
+    return str(path)
+
+
+def write_certificate(path: Path) -> str:
+    return write(path, CA.issue_cert("127.0.0.1", key_type=_EC).private_key_and_cert_chain_pem.bytes())
+
+
+def settings(protocol: str, **texts: str) -> BrokerSettings:
+    return BrokerSettings.parse({"log.dirs": "/data", "listeners": f"{protocol}://127.0.0.1:0", **texts})
+
+
+def secured(protocol: str, **texts: str) -> ListenerSecurity:
+    nothing: Any = None
+    return ListenerSecurity(
+        protocol, settings(protocol, **texts), loop=nothing, server=nothing, clock=SystemClock(),
+        credentials=lambda mechanism: lambda name: None, secret=lambda: b"secret",
+    )  # fmt: skip
+
+
+def refusal(protocol: str, **texts: str) -> str:
+    with pytest.raises(StartError) as refused:
+        secured(protocol, **texts)
+    return str(refused.value)
+
+
+# -- what is refused at start ------------------------------------------------------------------------------------------
+
+
+def test_tls_without_a_certificate_is_refused() -> None:
+    assert refusal("SSL").startswith("listener SSL (SSL): ")
+    assert "ssl.keystore.location" in refusal("SSL")
+
+
+def test_login_without_a_mechanism_is_refused() -> None:
+    assert "set sasl.enabled.mechanisms" in refusal("SASL_PLAINTEXT")
+
+
+def test_login_module_of_another_mechanism_is_refused_and_its_password_not_shown() -> None:
+    texts = {"sasl.enabled.mechanisms": "PLAIN", "sasl.jaas.config": f'{SCRAM} required password="canary";'}
+    text = refusal("SASL_PLAINTEXT", **texts)
+    assert "which is not for PLAIN" in text
+    assert "canary" not in text
+
+
+def test_class_that_is_no_login_module_is_refused() -> None:
+    texts = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;",
+    }
+    assert "which is not one of" in refusal("SASL_PLAINTEXT", **texts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ({}, "sasl.mechanism.inter.broker.protocol"),
+        ({"sasl.mechanism.inter.broker.protocol": "PLAIN"}, "with a username and a password"),
+        (
+            {"sasl.mechanism.inter.broker.protocol": "PLAIN", "sasl.jaas.config": f'{PLAIN} required username="a";'},
+            "has no option password",
+        ),
+    ],
+)
+def test_broker_that_cannot_log_in_to_others_is_refused(texts: dict[str, str], words: str) -> None:
+    wanted = settings("SASL_PLAINTEXT", **{"security.inter.broker.protocol": "SASL_PLAINTEXT", **texts})
+    with pytest.raises(StartError, match=words):
+        peer_security(wanted)
+
+
+# -- what a listener does ----------------------------------------------------------------------------------------------
+
+
+def test_listener_without_security_has_neither_tls_nor_logins() -> None:
+    made = secured("PLAINTEXT")
+    assert (made.tls, made.is_sasl, made.is_tls, made.begin) == (None, False, False, None)
+
+
+def test_mechanisms_are_those_that_are_enabled() -> None:
+    login = f'{PLAIN} required user_alice="one";'
+    texts = {"sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN", "sasl.jaas.config": login}
+    made = secured("SASL_PLAINTEXT", **texts)._mechanisms
+    assert list(made) == ["SCRAM-SHA-512", "PLAIN"]
+    assert isinstance(made["SCRAM-SHA-512"](), ScramExchange)
+    exchange = made["PLAIN"]()
+    assert isinstance(exchange, PlainExchange)
+    assert exchange.respond(b"\0alice\0one") == b""
+
+
+def test_login_module_of_a_listener_replaces_the_shared_one() -> None:
+    own = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+    texts = {"sasl.enabled.mechanisms": "PLAIN", "sasl.jaas.config": f'{PLAIN} required user_alice="shared";'}
+    exchange = secured("SASL_PLAINTEXT", **texts, **{own: f'{PLAIN} required user_alice="own";'})._mechanisms["PLAIN"]()
+    assert exchange.respond(b"\0alice\0own") == b""
+
+
+def test_session_of_a_mechanism_has_its_own_length() -> None:
+    texts = {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256", "connections.max.reauth.ms": "1000"}
+    own = {"listener.name.sasl_plaintext.plain.connections.max.reauth.ms": "2000"}
+    rules = secured("SASL_PLAINTEXT", **texts, **own)._rules()
+    assert (rules.session_ms_max("PLAIN"), rules.session_ms_max("SCRAM-SHA-256")) == (2000, 1000)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "texts", "mode"),
+    [
+        ("SSL", {"ssl.client.auth": "required"}, ssl.CERT_REQUIRED),
+        ("SSL", {"ssl.client.auth": "requested"}, ssl.CERT_OPTIONAL),
+        ("SSL", {}, ssl.CERT_NONE),
+        # As in Kafka: clients that log in need no certificate unless their listener says so.
+        ("SASL_SSL", {"ssl.client.auth": "required"}, ssl.CERT_NONE),
+        ("SASL_SSL", {"listener.name.sasl_ssl.ssl.client.auth": "required"}, ssl.CERT_REQUIRED),
+    ],
+)
+def test_certificates_of_clients(tls: dict[str, str], protocol: str, texts: dict[str, str], mode: int) -> None:
+    made = secured(protocol, **tls, **{"sasl.enabled.mechanisms": "SCRAM-SHA-256", **texts})
+    assert made._certificates.context.verify_mode == mode
+
+
+# -- certificates while the broker runs --------------------------------------------------------------------------------
+
+
+def test_new_certificate_is_used_and_a_wrong_one_is_not(tmp_path: Path, tls: dict[str, str]) -> None:
+    path = tmp_path / "broker.pem"
+    texts = {**tls, "ssl.keystore.location": write_certificate(path)}
+    certificates = Certificates(settings("SSL", **texts).of_listener("SSL"))
+    first = certificates.context
+    certificates.reload("SSL")
+    assert certificates.context is first
+    write_certificate(path)
+    certificates.reload("SSL")
+    second = certificates.context
+    assert second is not first
+    write(path, b"this is no certificate")
+    certificates.reload("SSL")
+    assert certificates.context is second
