@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from ottla.broker.apis.topics import create_internal_topic
+from ottla.broker.awaited_commits import AwaitedCommits
 from ottla.broker.peer_requests import PeerRequests
 from ottla.broker.services import Services
 from ottla.broker.transaction_checks import TransactionChecks
@@ -111,6 +112,7 @@ class Coordination:
         context.usage.shards = self.runtime.loaded_shards
         self.peers = PeerRequests(services, new_clients)
         self._checks = services.checks = TransactionChecks(self.peers)
+        services.awaited_commits = AwaitedCommits(services.wheel)
         self.remote_markers = RemoteMarkers(leader_of=self.peers.leader_of, send=self.peers.write_markers)
         self.markers = MarkerWriter(
             replicas=services.replicas, clock=services.clock, wheel=services.wheel, begin_turn=begin_turn,

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from ottla.broker.apis import acls, cluster, configs, groups, log_dirs, metadata, offsets, topics, transactions, users
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
-from ottla.broker.nodes import is_shown_ended_brokers
+from ottla.broker.awaited_commits import is_librdkafka
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.store import StoreError
 from ottla.cluster.view import BrokerView
@@ -393,4 +393,4 @@ class _ReplyCache:
     def _key(self, version: int, body: bytes, connection: Connection) -> _ReplyKey:
         """Return what a reply depends on; with ACLs that includes who the client is and where it connects from."""
         client = "" if self._services.access.authorizer is None else f"{connection.principal} {connection.peer_host}"
-        return version, body, connection.local_address, client, is_shown_ended_brokers(connection)
+        return version, body, connection.local_address, client, is_librdkafka(connection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ottla.broker.awaited_commits import is_librdkafka
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.view import BrokerView, PartitionView, RegisteredBroker
 from ottla.env.clock import Clock
@@ -12,13 +13,12 @@ from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
 from ottla.net.client import Unreachable
-from ottla.net.connection import Connection
 from ottla.replica.partition import Partition, Role
 
 #: first version of Metadata whose clients know LISTENER_NOT_FOUND
 _LISTENER_ERROR_FROM = 6
-#: for how long Metadata lists a broker that has ended: as long as Kafka's default for the session of a broker
-_ENDED_LISTED_S = 18.0
+#: for how long Metadata lists a broker that has ended
+_ENDED_LISTED_S = 1.0
 
 
 def may_lead(replica: Partition | None) -> bool:
@@ -67,11 +67,6 @@ def _node(number: int, broker: BrokerView | RegisteredBroker, listener: str) -> 
     return None if endpoint is None else BrokerNode(number, endpoint.host, endpoint.port, broker.rack)
 
 
-def is_shown_ended_brokers(connection: Connection) -> bool:
-    """Return whether Metadata on this connection lists brokers that have ended, see EndedBrokers."""
-    return "rdkafka" in connection.software or connection.software.startswith("confluent-kafka-")
-
-
 def send_away_if_cut_off(services: Services, context: RequestContext) -> None:
     """Close the connection after the reply if this broker is cut off from the others, which may have elected leaders.
 
@@ -84,10 +79,10 @@ def send_away_if_cut_off(services: Services, context: RequestContext) -> None:
 class EndedBrokers:
     """The brokers that ended a short time ago. Metadata still lists them for librdkafka, as leaders of nothing.
 
-    Kafka lists a broker that was killed until its session has expired; Ottla knows of its end at once. librdkafka
-    forgets a broker that is not listed, but not that it coordinates a group: a TxnOffsetCommit then waits for a
-    connection that nobody opens. While the broker is listed, the refused connection makes it look for the new one.
-    Other clients only lose time with it, and kafka-python's administrator fails if it happens to connect to it.
+    librdkafka closes its handle of a broker that is not listed. A partition that is just moving from that handle to the
+    new leader stays without a leader for a second. When the broker has been listed for longer, the handle stays for
+    its next start, with pauses of up to ten seconds between two attempts to connect. Other clients only lose time with
+    a broker that has ended, and kafka-python's administrator fails if it happens to connect to it.
     """
 
     def __init__(self, own_id: int, clock: Clock) -> None:
@@ -153,7 +148,7 @@ class Nodes:
 
     def listed(self) -> list[BrokerNode]:
         """Return the brokers that Metadata lists: the live ones, and for librdkafka those that have just ended."""
-        if not self._ended or not is_shown_ended_brokers(self._connection):
+        if not self._ended or not is_librdkafka(self._connection):
             return list(self.by_id.values())
         nodes = (_node(broker.broker_id, broker, self._listener) for broker in self._ended)
         return [*self.by_id.values(), *(node for node in nodes if node is not None)]

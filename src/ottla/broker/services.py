@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from ottla.broker.access import ALL_ALLOWED, Access
+from ottla.broker.awaited_commits import AwaitedCommits
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.transaction_checks import TransactionChecks
 from ottla.cluster.ensemble import Ensemble
@@ -82,6 +83,7 @@ class Services:
     transactions: TransactionRuntime = field(init=False)
     markers: MarkerWriter = field(init=False)
     checks: TransactionChecks = field(init=False)
+    awaited_commits: AwaitedCommits = field(init=False)
     producer_ids: ProducerIds = field(init=False)
     log_moves: LogMoves = field(init=False)
     #: this broker reaches neither the metadata store nor in-sync replicas, and has stopped leading partitions

@@ -179,7 +179,7 @@ def test_partition_of_a_leader_that_has_just_ended_has_no_leader() -> None:
 
 
 def test_broker_that_ended_a_short_time_ago_is_listed_and_leads_nothing() -> None:
-    """librdkafka would wait for ever for the coordinator of a group that is not listed any more."""
+    """librdkafka needs a second more if a partition moves away from a broker that is not listed any more."""
     now = [0.0]
     view = with_topic(make_view((0, OWN_ID)), partition(2, [2, 0, 1]))
     services = make_services(view)
@@ -200,9 +200,9 @@ def test_broker_that_ended_a_short_time_ago_is_listed_and_leads_nothing() -> Non
     assert sorted(row.broker_id for row in described.brokers) == [0, OWN_ID], "administrators see who is alive"
     assert listed() == listed("librdkafka 2.10.0") == [0, OWN_ID, 2]
     assert listed("apache-kafka-java 4.3.0") == listed("") == [0, OWN_ID]
-    now[0] = 17.9
+    now[0] = 0.9
     assert listed() == [0, OWN_ID, 2]
-    now[0] = 18.1
+    now[0] = 1.1
     assert listed() == [0, OWN_ID]
 
 

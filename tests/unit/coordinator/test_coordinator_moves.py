@@ -63,7 +63,8 @@ class TwoCoordinators:
         target.manager._pending[target.state.log] = None
 
     def ask(self, broker: TransactionRuntimeFixture, handler: Any, request: Any, version: int, connection: int) -> Any:
-        services: Any = SimpleNamespace(transactions=broker.runtime)
+        unused: Any = SimpleNamespace(expect=lambda *_: None, note_arrived=lambda _: None)
+        services: Any = SimpleNamespace(transactions=broker.runtime, awaited_commits=unused)
         client = Client("c", "/h", version, connection, 1)
         return handler(services, request, request_context(version, client=client))
 

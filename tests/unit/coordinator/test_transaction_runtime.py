@@ -275,7 +275,9 @@ def test_request_continues_when_markers_became_durable_before_its_task_started(t
         await fixture.begin()
         fixture.commit()
         assert fixture.runtime.has_outstanding_markers("x")
-        services = SimpleNamespace(transactions=fixture.runtime, groups=SimpleNamespace(partition_for=lambda _: 0))
+        unused = SimpleNamespace(expect=lambda *_: None, note_arrived=lambda _: None)
+        groups = SimpleNamespace(partition_for=lambda _: 0)
+        services = SimpleNamespace(transactions=fixture.runtime, groups=groups, awaited_commits=unused)
         answer = _WAITING_REQUESTS[api](services, request_context(3, client=CLIENT))
         await fixture.turn_disk()
         assert fixture.x == TransactionState.COMPLETE_COMMIT

@@ -154,6 +154,8 @@ async def _add_batch(services: Services, request: AddPartitionsToTxnRequest) -> 
 def _add_one(services: Services, each: AddPartitionsToTxnTransaction) -> Answer:
     producer = Producer(each.producer_id, each.producer_epoch)
     names = [TopicPartition(topic.name, number) for topic in each.topics for number in topic.partitions]
+    if any(name.topic == OFFSETS_TOPIC for name in names):
+        services.awaited_commits.note_arrived(each.transactional_id)
 
     def refuse(code: int) -> AddPartitionsToTxnResponse:
         rows = _refused_topics(each.topics, code)
@@ -194,6 +196,7 @@ def add_offsets_to_txn(services: Services, request: AddOffsetsToTxnRequest, cont
 
 def _add_offsets(services: Services, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
     where = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(request.group_id))
+    services.awaited_commits.expect(request.transactional_id, context.connection)
     return services.transactions.run(
         request.transactional_id,
         lambda shard, ticket, now: shard.add_offsets(request, where, context.client, ticket, now),
@@ -205,6 +208,7 @@ def end_txn(services: Services, request: EndTxnRequest, context: RequestContext)
     """EndTxn (26) v0-v5. v2 PRODUCER_FENCED. v5 every transaction has an epoch of its own."""
     if not context.may(ResourceType.TRANSACTIONAL_ID, request.transactional_id):
         return EndTxnResponse(error_code=_REFUSED)
+    services.awaited_commits.note_arrived(request.transactional_id)
     if context.version < _OWN_EPOCH_FROM:
         services.transactions.check_connection(request.transactional_id, context.client)
     return _after_markers(services, request.transactional_id, lambda: _end_or_allocate(services, request, context))
