@@ -24,10 +24,8 @@ from typing import Any, NamedTuple
 from ottla.broker.apis import acls, cluster, configs, groups, log_dirs, metadata, offsets, topics, transactions, users
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
-from ottla.broker.awaited_commits import is_librdkafka
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.store import StoreError
-from ottla.cluster.view import BrokerView
 from ottla.coordinator.runtime import PendingReply
 from ottla.env.deferred import UNITS_MAX
 from ottla.env.tasks import Tasks
@@ -343,9 +341,9 @@ class Dispatcher:
         connection.close()
 
 
-#: versions of the metadata and of the replicas, the leaders that were just lost, the brokers that ended lately
-Stamp = tuple[int, int, frozenset[int], tuple[BrokerView, ...]]
-_NO_STAMP: Stamp = (-1, -1, frozenset(), ())
+#: versions of the metadata and of the replicas, and the leaders that were just lost
+Stamp = tuple[int, int, frozenset[int]]
+_NO_STAMP: Stamp = (-1, -1, frozenset())
 
 
 def _refuse_login(api_key: int) -> Message:
@@ -357,8 +355,8 @@ def _refuse_login(api_key: int) -> Message:
     )
 
 
-#: version, body, address that the client connected to, client, whether ended brokers are listed
-_ReplyKey = tuple[int, bytes, tuple[str, int], str, bool]
+#: version, body, address that the client connected to, client
+_ReplyKey = tuple[int, bytes, tuple[str, int], str]
 
 
 class _ReplyCache:
@@ -375,7 +373,7 @@ class _ReplyCache:
     def stamp(self) -> Stamp:
         """Return a value that changes whenever a cached reply could be outdated."""
         services = self._services
-        return services.view.version, services.replicas.generation, services.just_lost(), services.ended_brokers()
+        return services.view.version, services.replicas.generation, services.just_lost()
 
     def get(self, version: int, body: bytes, connection: Connection) -> bytes | None:
         if self._services.is_cut_off:
@@ -393,4 +391,4 @@ class _ReplyCache:
     def _key(self, version: int, body: bytes, connection: Connection) -> _ReplyKey:
         """Return what a reply depends on; with ACLs that includes who the client is and where it connects from."""
         client = "" if self._services.access.authorizer is None else f"{connection.principal} {connection.peer_host}"
-        return version, body, connection.local_address, client, is_librdkafka(connection)
+        return version, body, connection.local_address, client

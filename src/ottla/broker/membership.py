@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ottla.broker.incarnation import is_of_last_run, read_incarnations, write_incarnations
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
-from ottla.broker.nodes import EndedBrokers, endpoint_for_brokers
+from ottla.broker.nodes import endpoint_for_brokers
 from ottla.broker.services import Services
 from ottla.cluster.decide import decide_and_write, load_view
 from ottla.cluster.election import Controller
@@ -110,8 +110,6 @@ class Membership:
             settings=lambda: services.settings,
         )  # fmt: skip
         services.just_lost = self._just_lost
-        self._ended = EndedBrokers(services.broker_id, services.clock)
-        services.ended_brokers = self._ended.listed
         self.registration.on_change = self._registration_changed
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._is_lease_over = False
@@ -197,7 +195,6 @@ class Membership:
         """The view has changed; the partitions have their new roles."""
         view = self._services.view
         if changes.brokers:
-            self._ended.update(view.brokers)
             self._follow(self._services.replicas.replicated())
         else:
             names = [new.name for _, new in changes.topics if new is not None]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from ottla.broker.awaited_commits import is_librdkafka
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.view import BrokerView, PartitionView, RegisteredBroker
-from ottla.env.clock import Clock
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
@@ -17,8 +14,6 @@ from ottla.replica.partition import Partition, Role
 
 #: first version of Metadata whose clients know LISTENER_NOT_FOUND
 _LISTENER_ERROR_FROM = 6
-#: for how long Metadata lists a broker that has ended
-_ENDED_LISTED_S = 1.0
 
 
 def may_lead(replica: Partition | None) -> bool:
@@ -76,39 +71,6 @@ def send_away_if_cut_off(services: Services, context: RequestContext) -> None:
         context.connection.close()
 
 
-class EndedBrokers:
-    """The brokers that ended a short time ago. Metadata still lists them for librdkafka, as leaders of nothing.
-
-    librdkafka closes its handle of a broker that is not listed. A partition that is just moving from that handle to the
-    new leader stays without a leader for a second. When the broker has been listed for longer, the handle stays for
-    its next start, with pauses of up to ten seconds between two attempts to connect. Other clients only lose time with
-    a broker that has ended, and kafka-python's administrator fails if it happens to connect to it.
-    """
-
-    def __init__(self, own_id: int, clock: Clock) -> None:
-        self._own_id, self._clock = own_id, clock
-        self._alive: Mapping[int, BrokerView] = {}
-        self._ended: dict[int, tuple[float, BrokerView]] = {}
-
-    def update(self, alive: Mapping[int, BrokerView]) -> None:
-        """The live brokers have changed to these."""
-        now = self._clock.monotonic()
-        for number, broker in self._alive.items():
-            if number not in alive and number != self._own_id:
-                self._ended[number] = now, broker
-        for number in alive:
-            self._ended.pop(number, None)
-        self._alive = alive
-
-    def listed(self) -> tuple[BrokerView, ...]:
-        """Return the brokers that Metadata lists although they have ended."""
-        if not self._ended:
-            return ()
-        since = self._clock.monotonic() - _ENDED_LISTED_S
-        self._ended = {number: row for number, row in self._ended.items() if row[0] > since}
-        return tuple(broker for _, broker in self._ended.values())
-
-
 class Nodes:
     """The live brokers that have the listener of one client.
 
@@ -123,7 +85,6 @@ class Nodes:
         self._listener = context.listener
         #: brokers that have probably ended: their partitions have no leader until the metadata store shows the next one
         self.just_lost = services.just_lost()
-        self._ended, self._connection = services.ended_brokers(), context.connection
         host, port = services.endpoint_for(context)
         if not self._registered:
             self.by_id = {services.broker_id: BrokerNode(services.broker_id, host, port, services.settings.broker_rack)}
@@ -145,13 +106,6 @@ class Nodes:
         rows = sorted(self._last_starts.items())
         ended = [row for row in rows if row[0] not in self._registered and row[0] != self._own_id]
         return [node for number, row in ended if (node := _node(number, row, self._listener)) is not None]
-
-    def listed(self) -> list[BrokerNode]:
-        """Return the brokers that Metadata lists: the live ones, and for librdkafka those that have just ended."""
-        if not self._ended or not is_librdkafka(self._connection):
-            return list(self.by_id.values())
-        nodes = (_node(broker.broker_id, broker, self._listener) for broker in self._ended)
-        return [*self.by_id.values(), *(node for node in nodes if node is not None)]
 
     def of_partition(self, view: PartitionView, replica: Partition | None, version: int) -> PartitionNodes:
         """Return the leader and the offline replicas of a partition for Metadata of this version.

@@ -12,7 +12,7 @@ from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.transaction_checks import TransactionChecks
 from ottla.cluster.ensemble import Ensemble
 from ottla.cluster.store import MetadataStore
-from ottla.cluster.view import BrokerView, ClusterView, TopicView
+from ottla.cluster.view import ClusterView, TopicView
 from ottla.coordinator.group_runtime import GroupRuntime
 from ottla.coordinator.outcome import Client
 from ottla.coordinator.transaction_runtime import MarkerWriter, TransactionRuntime
@@ -90,8 +90,6 @@ class Services:
     is_cut_off: bool = False
     #: returns the ids of leaders whose connection to this broker was closed a moment ago: they have probably ended
     just_lost: Callable[[], frozenset[int]] = frozenset
-    #: returns the brokers that ended a short time ago, which Metadata still lists
-    ended_brokers: Callable[[], tuple[BrokerView, ...]] = tuple
     #: advertised address by listener name; a listener without one advertises the address that the client dialled
     advertised: dict[str, Endpoint] = field(default_factory=dict)
     resolved: ResolvedSettings = field(default_factory=ResolvedSettings)

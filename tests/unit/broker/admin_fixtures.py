@@ -53,7 +53,7 @@ class Admin:
             clock=SimpleNamespace(wall_ms=lambda: NOW_MS), new_id=lambda: rng.randbytes(16),
             metadata_turn=asyncio.Lock(), resolved=ResolvedSettings(), elections=0, unclean_elections=0,
             is_cut_off=False,
-            just_lost=frozenset, ended_brokers=tuple,
+            just_lost=frozenset,
         )  # fmt: skip
         self.services.topic_settings = lambda topic: Services.topic_settings(self.services, topic)
         self.context: Any = request_context(6)

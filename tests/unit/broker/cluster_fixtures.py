@@ -84,7 +84,7 @@ def make_services(view: ClusterView, **fields: Any) -> Any:
     services: Any = SimpleNamespace(
         broker_id=OWN_ID, cluster_id="cluster", view=view, settings=settings, started_settings=settings,
         replicas=SimpleNamespace(topics={}, find=lambda topic, number: None), advertised={}, access=ALL_ALLOWED,
-        is_cut_off=False, just_lost=frozenset, ended_brokers=tuple, **fields,
+        is_cut_off=False, just_lost=frozenset, **fields,
     )  # fmt: skip
     services.endpoint_for = lambda context: Services.endpoint_for(services, context)
     return services

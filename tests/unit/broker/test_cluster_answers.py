@@ -18,7 +18,6 @@ from tests.unit.broker.cluster_fixtures import (
 
 from ottla.broker.apis.groups import find_coordinator
 from ottla.broker.apis.metadata import describe_cluster, describe_topic_partitions, metadata
-from ottla.broker.nodes import EndedBrokers
 from ottla.cluster.schema import broker_path, registered_json, registered_path, unregistered_json
 from ottla.cluster.store import Changed, Node
 from ottla.cluster.view import ClusterView
@@ -176,43 +175,6 @@ def test_partition_of_a_leader_that_has_just_ended_has_no_leader() -> None:
     assert (second.error_code, second.leader_id) == (0, 2)
     found: Any = find_coordinator(services, FindCoordinatorRequest(coordinator_keys=["g"]), make_context(4))
     assert found.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-
-def test_broker_that_ended_a_short_time_ago_is_listed_and_leads_nothing() -> None:
-    """librdkafka needs a second more if a partition moves away from a broker that is not listed any more."""
-    now = [0.0]
-    view = with_topic(make_view((0, OWN_ID)), partition(2, [2, 0, 1]))
-    services = make_services(view)
-    ended = EndedBrokers(OWN_ID, SimpleNamespace(monotonic=lambda: now[0]))
-    services.ended_brokers = ended.listed
-    ended.update(make_view((0, OWN_ID, 2)).brokers)
-    ended.update(view.brokers)
-
-    def listed(software: str = "confluent-kafka-python 2.16.0-librdkafka-2.16.0") -> list[int]:
-        context = make_context(9)
-        context.connection.software = software
-        return sorted(row.node_id for row in metadata(services, MetadataRequest(topics=None), context).brokers)
-
-    answer = metadata(services, MetadataRequest(topics=None), make_context(9))
-    (row,) = answer.topics[0].partitions
-    assert (row.error_code, row.leader_id, row.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, (2,))
-    described = describe_cluster(services, DescribeClusterRequest(), make_context(1))
-    assert sorted(row.broker_id for row in described.brokers) == [0, OWN_ID], "administrators see who is alive"
-    assert listed() == listed("librdkafka 2.10.0") == [0, OWN_ID, 2]
-    assert listed("apache-kafka-java 4.3.0") == listed("") == [0, OWN_ID]
-    now[0] = 0.9
-    assert listed() == [0, OWN_ID, 2]
-    now[0] = 1.1
-    assert listed() == [0, OWN_ID]
-
-
-def test_broker_that_comes_back_is_listed_once_and_this_broker_never_as_ended() -> None:
-    ended = EndedBrokers(OWN_ID, SimpleNamespace(monotonic=lambda: 1.0))
-    ended.update(make_view((0, 2, OWN_ID)).brokers)
-    ended.update(make_view((2,)).brokers)
-    assert [broker.broker_id for broker in ended.listed()] == [0]
-    ended.update(make_view((0, 2)).brokers)
-    assert ended.listed() == ()
 
 
 @pytest.mark.parametrize("is_cut_off", [False, True])

@@ -89,7 +89,7 @@ class Desk:
         self.services: Any = SimpleNamespace(
             view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0), deferred=self.deferred,
             is_cut_off=False, access=ALL_ALLOWED,
-            just_lost=frozenset, ended_brokers=tuple,
+            just_lost=frozenset,
         )  # fmt: skip
         self.waiting_fetches: dict[Any, Any] = {}
         data_api: Any = SimpleNamespace(handle=self._data, waiting=self.waiting_fetches)
@@ -340,13 +340,8 @@ def test_reply_is_cached_unless_the_broker_is_cut_off() -> None:
         desk.take(ask())
     assert len(asked) == 2, "the leader of some partitions has probably ended"
     desk.services.just_lost = frozenset
-    desk.services.ended_brokers = lambda: ("a broker",)
-    for _ in range(3):
-        desk.take(ask())
-    assert len(asked) == 3, "a broker has ended, and will not be listed for long"
-    desk.services.ended_brokers = tuple
     desk.services.is_cut_off = True
     for _ in range(3):
         desk.take(ask())
-    assert len(asked) == 6
+    assert len(asked) == 5
     assert len({reply.data for reply in desk.connection.replies}) == 1

@@ -77,7 +77,7 @@ class FetchFixture(TransactionFixture):
         super().__init__(path)
         self.services: Any = SimpleNamespace(
             access=ALL_ALLOWED,
-            just_lost=frozenset, ended_brokers=tuple,
+            just_lost=frozenset,
             broker_id=1, replicas=self.manager, settings=BrokerSettings(), wheel=Wheel(),
             deferred=NothingDeferred(), endpoint_for=lambda context: ("127.0.0.1", 9092),
             loop=SimpleNamespace(time=self.clock.monotonic, run_in_executor=self.run),

@@ -159,7 +159,7 @@ class _Describer:
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
-                for node in self._nodes.listed()
+                for node in self._nodes.by_id.values()
             ],
             cluster_id=self._services.cluster_id,
             controller_id=self._nodes.controller_id,
