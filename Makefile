@@ -89,9 +89,10 @@ sim-planted: $(VENV)/.dev
 	$(BIN)/python tests/sim/sim_planted.py --seeds $(or $(SEEDS),2000)
 
 # kill -9 of the brokers of a cluster under load: KILLS=100 SEED=1 ROLE=leader|controller|group|transaction|any, all of
-# them optional.
+# them optional. SECURE=1: clients and brokers use TLS and SCRAM, and certificates are replaced meanwhile.
 cluster-kills: $(VENV)/.dev
-	$(BIN)/python tests/cluster/cluster_kills.py --kills $(or $(KILLS),20) --seed $(or $(SEED),1) --role $(or $(ROLE),any)
+	$(BIN)/python tests/cluster/cluster_kills.py --kills $(or $(KILLS),20) --seed $(or $(SEED),1) --role $(or $(ROLE),any) \
+	  $(if $(SECURE),--secure)
 
 # Pauses, kills, power cuts, restarts and a missing ZooKeeper in a cluster under load, with what was predicted: CASE=kill-two
 # runs one case. Power cuts need root. The limits on times need a quiet machine. About ten minutes.

@@ -6,7 +6,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /**
  * The producer of load_client.py with Apache Kafka's own client: the same arguments in a fixed order, the same lines.
  *
- * <p>Arguments: bootstrap, topic, partitions, name, records per second and partition, request timeout in ms (0: default).
+ * <p>Arguments: bootstrap, topic, partitions, name, records per second and partition, request timeout in ms (0: default),
+ * then NAME=VALUE for each other setting.
  */
 public class LoadProducer {
     private static volatile boolean stopping = false;
@@ -25,6 +26,10 @@ public class LoadProducer {
         settings.put("delivery.timeout.ms", "240000");
         settings.put("max.block.ms", "240000");
         if (!arguments[5].equals("0")) settings.put("request.timeout.ms", arguments[5]);
+        for (int number = 6; number < arguments.length; number++) {
+            String[] words = arguments[number].split("=", 2);
+            settings.put(words[0], words[1]);
+        }
         Thread end = new Thread(LoadProducer::waitForEnd);
         end.setDaemon(true);
         end.start();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,19 @@ class LoadedCluster:
     """A cluster with a topic of three replicas and the load on it."""
 
     def __init__(
-        self, cluster: ClusterProcess, *, clients: Sequence[str] = CLIENTS, request_timeout_ms: int = 0
-    ) -> None:
+        self, cluster: ClusterProcess, *, clients: Sequence[str] = CLIENTS, request_timeout_ms: int = 0,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """``settings`` are those of the clients under load: how they reach the cluster with TLS and SASL."""
         self.cluster = cluster
         self.brokers = cluster.brokers
         self._paused: set[int] = set()
         self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        bootstrap = (settings or {}).get("bootstrap.servers", cluster.bootstrap)
         self.load = Load(
-            cluster.bootstrap, TOPIC, partitions=PARTITIONS, clients=clients, request_timeout_ms=request_timeout_ms
-        )
+            bootstrap, TOPIC, partitions=PARTITIONS, clients=clients, request_timeout_ms=request_timeout_ms,
+            settings=settings,
+        )  # fmt: skip
 
     def start(self) -> None:
         """Create the topic and start the load. Return when all replicas are in sync."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +29,12 @@ _DEADLINE_S = 120.0
 class Copy:
     """Two copiers, each with a transactional id, from ``start`` to ``finish``. One that ends is replaced."""
 
-    def __init__(self, bootstrap: str, source: str, target: str, partitions: int, seed: int) -> None:
+    def __init__(
+        self, bootstrap: str, source: str, target: str, partitions: int, seed: int,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """``settings`` are those of the copiers: how they reach the cluster with TLS and SASL."""
+        self._settings = dict(settings or {})
         self.source, self.target = source, target
         self._bootstrap, self._partitions, self._seed = bootstrap, partitions, seed
         self._temporary = tempfile.TemporaryDirectory(prefix="ottla-copiers-")
@@ -55,6 +62,7 @@ class Copy:
             "--bootstrap", self._bootstrap, "--source", self.source, "--target", self.target, "--group", GROUP,
             "--instance", f"copier-{number}", "--seed", str(self._seed + 1000 * number + life),
             "--records-max", str(_RECORDS_MAX), "--tally", str(self._directory / f"copier-{number}.{life}.tally"),
+            "--settings", json.dumps(self._settings),
         ]  # fmt: skip
 
     def _watch(self) -> None:

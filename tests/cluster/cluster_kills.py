@@ -7,7 +7,8 @@ transactional id), any. The load is that of cluster_load.py: three client librar
 partitions with three replicas, a consumer group. With the role transaction, two more processes copy the topic in
 transactions, and the copy must have each record exactly once. A killed broker is started again when the others
 acknowledge records. The report names the longest time between two acknowledgements of one partition around each kill,
-over all producers and for each of them.
+over all producers and for each of them. With --secure, clients and brokers use TLS and SCRAM, and the brokers get a new
+certificate before every fifth kill.
 """
 
 from __future__ import annotations
@@ -21,21 +22,28 @@ from random import Random
 from cluster_campaign import PARTITIONS, TOPIC, LoadedCluster
 from cluster_copy import Copy
 from cluster_load import CLIENTS
+from secure_cluster import SecureClusterProcess
 
 from ottla.testing import ClusterProcess
 
 ROLES = ("leader", "controller", "group", "transaction", "any")
 ALL = "all producers"
 COPY_TOPIC = "copies"
+#: with TLS, brokers get a new certificate before each kill of this number
+_CERTIFICATE_EVERY = 5
 
 
 class Campaign:
     def __init__(self, cluster: ClusterProcess, role: str, clients: list[str], seed: int) -> None:
         self.role = role
         self.rng = Random(seed)
-        self.loaded = LoadedCluster(cluster, clients=clients)
+        self._secure = cluster if isinstance(cluster, SecureClusterProcess) else None
+        settings = None if self._secure is None else self._secure.client_settings
+        self.loaded = LoadedCluster(cluster, clients=clients, settings=settings)
         self.load = self.loaded.load
-        self.copy = Copy(cluster.bootstrap, TOPIC, COPY_TOPIC, PARTITIONS, seed) if role == "transaction" else None
+        self.copy: Copy | None = None
+        if role == "transaction":
+            self.copy = Copy(cluster.bootstrap, TOPIC, COPY_TOPIC, PARTITIONS, seed, settings)
         #: one for each kill: over all producers, of each producer, and between two commits of transactions
         self.gaps: dict[str, list[float]] = defaultdict(list)
 
@@ -63,6 +71,8 @@ class Campaign:
         return [*problems, *self.loaded.check_replicas(COPY_TOPIC, high_watermarks)]
 
     def _kill(self, number: int, kills: int) -> None:
+        if self._secure is not None and number % _CERTIFICATE_EVERY == 0:
+            self._secure.replace_certificate()
         time.sleep(self.rng.uniform(0.0, 0.5))
         victim = self._victim()
         broker = self.loaded.brokers[victim]
@@ -113,8 +123,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--role", choices=ROLES, default="any")
     parser.add_argument("--clients", default=",".join(CLIENTS), help="names separated by commas")
+    parser.add_argument("--secure", action="store_true", help="TLS and SCRAM for clients and brokers")
     options = parser.parse_args()
-    with ClusterProcess.start() as cluster:
+    with (SecureClusterProcess if options.secure else ClusterProcess).start() as cluster:
+        if isinstance(cluster, SecureClusterProcess):
+            cluster.create_users()
         campaign = Campaign(cluster, options.role, options.clients.split(","), options.seed)
         problems = campaign.run(options.kills)
     if campaign.gaps:

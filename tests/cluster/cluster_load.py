@@ -15,6 +15,7 @@ that starts them somewhere else, such as ``("ip", "netns", "exec", NAME)``.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -156,21 +157,35 @@ class ClientProcess:
         return self._stderr.read()[-2000:]
 
 
+def _java_security(settings: Mapping[str, str]) -> list[str]:
+    """Return NAME=VALUE of Kafka's client for librdkafka's settings of TLS and SASL."""
+    if not settings:
+        return []
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    jaas = f'{login} username="{settings["sasl.username"]}" password="{settings["sasl.password"]}";'
+    return [
+        f"security.protocol={settings['security.protocol']}", f"sasl.mechanism={settings['sasl.mechanism']}",
+        f"sasl.jaas.config={jaas}", "ssl.truststore.type=PEM", f"ssl.truststore.location={settings['ssl.ca.location']}",
+    ]  # fmt: skip
+
+
 class Load:
     """The clients of one topic, from ``start`` to ``stop``; then ``check``."""
 
     def __init__(
         self, bootstrap: str, topic: str, *, partitions: int = 3, clients: Iterable[str] = CLIENTS, group: bool = True,
         tail: bool = True, rate: float = 50.0, request_timeout_ms: int = 0, prefix: Sequence[str] = (),
-        acks: str = "all",
+        acks: str = "all", settings: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """``rate`` is in records per second, producer and partition.
 
         ``request_timeout_ms`` is for librdkafka and Java: how long an unanswered request to a paused or unreachable
         broker may block the producer. 0 keeps the defaults of the clients, 30 s. aiokafka cannot have it, because it
         also gives up its records after the same time. ``acks`` is for librdkafka: with "1" its producer is not
-        idempotent and does not retry, so that errors are expected.
+        idempotent and does not retry, so that errors are expected. ``settings`` are those of TLS and SASL, by
+        librdkafka's names.
         """
+        self._settings = dict(settings or {})
         self.bootstrap, self.topic, self.partitions = bootstrap, topic, partitions
         self.seen = Seen()
         self._rate, self._request_timeout_ms, self._prefix = rate, request_timeout_ms, tuple(prefix)
@@ -208,7 +223,7 @@ class Load:
             *self._prefix, sys.executable, str(_TESTS / "cluster" / "load_client.py"), role,
             "--bootstrap", self.bootstrap, "--topic", self.topic, "--partitions", str(self.partitions),
             "--name", name, "--rate", str(self._rate), "--request-timeout-ms", str(self._request_timeout_ms),
-            "--acks", self._acks,
+            "--acks", self._acks, "--settings", json.dumps(self._settings),
         ]  # fmt: skip
 
     def _java_command(self, name: str) -> list[str]:
@@ -218,6 +233,7 @@ class Load:
             *self._prefix, java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             "-Dlog4j2.level=off", "-cp", str(kafka_server.JARS / "*"), str(_TESTS / "cluster" / "LoadProducer.java"),
             self.bootstrap, self.topic, str(self.partitions), name, str(self._rate), str(self._request_timeout_ms),
+            *_java_security(self._settings),
         ]  # fmt: skip
 
     def stop(self) -> None:

@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import ssl
 import sys
 import threading
 import time
@@ -64,7 +66,7 @@ def produce_librdkafka(options: argparse.Namespace) -> None:
 
     settings: dict[str, Any] = {
         "bootstrap.servers": options.bootstrap, "client.id": options.name, "acks": "all", "enable.idempotence": True,
-        "linger.ms": 1, "delivery.timeout.ms": _GIVE_UP_MS, "log_level": 0,
+        "linger.ms": 1, "delivery.timeout.ms": _GIVE_UP_MS, "log_level": 0, **options.settings,
     }  # fmt: skip
     if options.acks == "1":
         # Without retries no record is written twice or out of order, although the producer is not idempotent.
@@ -102,7 +104,7 @@ async def _produce_aiokafka(options: argparse.Namespace) -> None:
     producer = AIOKafkaProducer(
         bootstrap_servers=options.bootstrap, client_id=options.name, acks="all", enable_idempotence=True,
         # aiokafka gives up a record after this time as well.
-        request_timeout_ms=_GIVE_UP_MS,
+        request_timeout_ms=_GIVE_UP_MS, **_aiokafka_security(options.settings),
     )  # fmt: skip
     await producer.start()
     _print("ready")
@@ -137,9 +139,20 @@ async def _produce_aiokafka(options: argparse.Namespace) -> None:
     await producer.stop()
 
 
+def _aiokafka_security(settings: dict[str, str]) -> dict[str, Any]:
+    """Return the arguments of aiokafka for librdkafka's settings of TLS and SASL."""
+    if not settings:
+        return {}
+    return {
+        "security_protocol": settings["security.protocol"], "sasl_mechanism": settings["sasl.mechanism"],
+        "sasl_plain_username": settings["sasl.username"], "sasl_plain_password": settings["sasl.password"],
+        "ssl_context": ssl.create_default_context(cafile=settings["ssl.ca.location"]),
+    }  # fmt: skip
+
+
 def run_group(options: argparse.Namespace) -> None:
     """Two members of a group read and commit, and a third client asks for the committed offsets."""
-    settings = {"bootstrap.servers": options.bootstrap, "group.id": options.name, "log_level": 0}
+    settings = {"bootstrap.servers": options.bootstrap, "group.id": options.name, "log_level": 0, **options.settings}
     threads = [threading.Thread(target=_run_member, args=(options, settings, number)) for number in range(2)]
     threads.append(threading.Thread(target=_observe, args=(options, settings)))
     for thread in threads:
@@ -239,7 +252,7 @@ def read_all(options: argparse.Namespace) -> None:
 def _reader(options: argparse.Namespace) -> Consumer:
     consumer = Consumer(
         {"bootstrap.servers": options.bootstrap, "group.id": "never-joined", "enable.auto.commit": False,
-         "check.crcs": True, "auto.offset.reset": "error", "log_level": 0}
+         "check.crcs": True, "auto.offset.reset": "error", "log_level": 0, **options.settings}
     )  # fmt: skip
     consumer.assign([TopicPartition(options.topic, partition, 0) for partition in range(options.partitions)])
     return consumer
@@ -278,6 +291,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=50.0)
     parser.add_argument("--request-timeout-ms", type=int, default=0)
     parser.add_argument("--acks", choices=("all", "1"), default="all", help="of librdkafka")
+    parser.add_argument("--settings", type=json.loads, default={}, help="JSON: more settings of librdkafka")
     options = parser.parse_args()
     if options.role != "read":
         _start_waiting_for_end()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import random
 from typing import Any
 
@@ -32,6 +33,7 @@ class Copier:
         self._tally = Tally(options.tally)
         self._producer = Producer(
             confluent_settings(options.bootstrap, f"{options.group}-{options.instance}", "copier", _TRANSACTION_MS)
+            | options.settings
         )
         settings = {
             "bootstrap.servers": options.bootstrap, "group.id": options.group, "client.id": "copier",
@@ -40,7 +42,7 @@ class Copier:
             "heartbeat.interval.ms": 500, "isolation.level": "read_committed", "enable.auto.commit": False,
             "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50, "metadata.recovery.strategy": "none",
             "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 300, "queued.min.messages": 5000,
-            "log_level": LOG_LEVEL,
+            "log_level": LOG_LEVEL, **options.settings,
         }  # fmt: skip
         self._consumer = Consumer(settings)
         self._consumer.subscribe([options.source])
@@ -119,6 +121,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--session-ms", type=int, default=6000)
     parser.add_argument("--records-max", type=int, default=2000)
+    parser.add_argument("--settings", type=json.loads, default={}, help="JSON: more settings of librdkafka")
     end_with_parent()
     Copier(parser.parse_args()).run()
 
