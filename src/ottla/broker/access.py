@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ottla.model.errors import ErrorCode, Refused
+from ottla.model.errors import ErrorCode, Refused, UnknownTopicId
 from ottla.net.connection import Connection
 from ottla.security.acls import CLUSTER_NAME, Authorizer, Operation, ResourceType
 
@@ -133,7 +133,7 @@ class Access:
         if self.authorizer is None or self.may(connection, api_key, _TOPIC, name):
             return
         if by_id and not self.may_describe(connection, _TOPIC, name):
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
+            raise UnknownTopicId
         raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def may_cluster(self, connection: Connection, api_key: int, purpose: str = "") -> bool:
@@ -153,8 +153,13 @@ class Access:
         )
 
     def operations(self, connection: Connection, resource: ResourceType, name: str) -> int:
-        """Return the operations that the client may do with a resource, as bits."""
+        """Return the operations that the client may do with a resource, as bits.
+
+        As in Kafka, a client that may not describe the cluster is shown none of them.
+        """
         authorizer = self.authorizer
+        if resource is _CLUSTER and not self.may_describe(connection, resource, name):
+            return 0
         return sum(
             1 << operation
             for operation in _OF_TYPE[resource]

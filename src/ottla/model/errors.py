@@ -290,7 +290,12 @@ class RecordsTooLarge(InvalidRecord):
 
 
 class UnknownTopicId(KafkaError):
+    """No topic has an id, or the client may not know the topic: the text does not tell which."""
+
     code = ErrorCode.UNKNOWN_TOPIC_ID
+
+    def __init__(self) -> None:
+        super().__init__("no topic has this id")
 
 
 class Refused(KafkaError):

@@ -35,8 +35,8 @@ from ottla.model.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
     PolicyViolation,
-    Refused,
     StorageError,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from ottla.model.settings import BrokerSettings, TopicSettings
@@ -262,7 +262,7 @@ class ReplicaManager:
         if partition is None:
             if self._exists(topic, number, by_id):
                 raise NotLeaderOrFollower("another broker has this partition")
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID) if by_id and topic not in topics else UnknownTopicOrPartition("")
+            raise UnknownTopicId if by_id and topic not in topics else UnknownTopicOrPartition("")
         if partition.role is not _LEADER or (epoch != -1 and epoch != partition.leader_epoch):
             partition.check_leads(epoch, or_follows=or_follows)
         return partition

@@ -82,7 +82,7 @@ async def elect_leaders(
 ) -> ElectLeadersResponse:
     """ElectLeaders (43) v0-v2. v1 election type and top-level error. Null asks for all partitions."""
     if not context.may_cluster():
-        return ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return _refused_election(request)
     kind = request.election_type
 
     def elect(view: ClusterView, topic: TopicView, number: int) -> PartitionView:
@@ -116,6 +116,21 @@ async def elect_leaders(
     )
 
 
+def _refused_election(request: ElectLeadersRequest) -> ElectLeadersResponse:
+    """Return the answer for a client that may not elect leaders: v0 has the error in each partition only."""
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    results = [
+        ReplicaElectionResult(
+            topic=each.topic,
+            partition_result=[
+                PartitionResult(partition_id=number, error_code=code, error_message=None) for number in each.partitions
+            ],
+        )
+        for each in request.topic_partitions or ()
+    ]
+    return ElectLeadersResponse(error_code=code, replica_election_results=results)
+
+
 def _is_not_needed(error: KafkaError | None) -> bool:
     return error is not None and error.code == ErrorCode.ELECTION_NOT_NEEDED
 
@@ -125,7 +140,7 @@ async def alter_partition_reassignments(
 ) -> AlterPartitionReassignmentsResponse:
     """AlterPartitionReassignments (45) v0-v1. Null replicas cancel. v1 may forbid another replication factor."""
     if not context.may_cluster():
-        return AlterPartitionReassignmentsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return _refused_reassignments(request)
     wanted: dict[TopicPartition, Sequence[int] | None] = {
         TopicPartition(topic.name, row.partition_index): row.replicas
         for topic in request.topics
@@ -160,6 +175,22 @@ async def alter_partition_reassignments(
         allow_replication_factor_change=request.allow_replication_factor_change,
         responses=[ReassignableTopicResponse(name=topic, partitions=rows) for topic, rows in topics.items()],
     )
+
+
+def _refused_reassignments(request: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
+    """Return the answer for a client that may not reassign partitions."""
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    responses = [
+        ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[
+                ReassignablePartitionResponse(partition_index=row.partition_index, error_code=code, error_message=None)
+                for row in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return AlterPartitionReassignmentsResponse(error_code=code, error_message=None, responses=responses)
 
 
 def list_partition_reassignments(

@@ -132,7 +132,8 @@ class FetchApi:
                 session, wanted, news_only = self.sessions.begin(request, version >= TOPIC_IDS_FROM, self._time())
             else:
                 if not self.access.may_cluster(connection, _FETCH, "as a replica"):
-                    raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+                    self._refuse_replica(slot, correlation_id, shape, request)
+                    return
                 session, wanted, news_only = self._begin_replica(request, version >= TOPIC_IDS_FROM)
         except Refused as error:
             _fill(slot, correlation_id, shape.reply_start(0, error.code, 0), [], shape, self.hints)
@@ -148,6 +149,13 @@ class FetchApi:
         if session is None and self.parked_partitions + len(wanted) > PARKED_PARTITIONS_MAX:
             fetch.keep_frame_only(bytes(view[start:end]))
         fetch.park(connection)
+
+    def _refuse_replica(self, slot: Slot, correlation_id: int, shape: ReplyShape, request: FetchRequest) -> None:
+        """Answer a client that claims to be a broker and is none: each partition has an error, as in Kafka."""
+        reads = [_Read(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in partitions_of(request)]
+        # A fetch that names no partition continues a session, from before the right was taken away.
+        code = 0 if reads else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        _fill(slot, correlation_id, shape.reply_start(0, code, 0), reads, shape, self.hints)
 
     def _begin_replica(
         self, request: FetchRequest, by_id: bool

@@ -56,13 +56,18 @@ log = logging.getLogger(__name__)
 
 Answer = Message | Awaitable[Message]
 
-_GROUP, _TRANSACTION = 0, 1
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 #: the topic in which coordinators keep their state, by key type
 _TOPICS = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_TOPIC}
 _NOT_ASKED = -(1 << 31)
 _RESOURCES = {_GROUP: ResourceType.GROUP, _TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 _REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
-_REFUSALS = {_GROUP: _REFUSED, _TRANSACTION: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+_REFUSALS = {
+    _GROUP: _REFUSED, _TRANSACTION: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    _SHARE: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}  # fmt: skip
+#: first version of OffsetFetch with an error of the group
+_GROUP_ERROR_FROM = 2
 #: first version of OffsetFetch with several groups
 _MANY_GROUPS_FROM = 8
 
@@ -136,6 +141,8 @@ def _coordinators(
 
 
 def _may_find(context: RequestContext, key_type: int, key: str) -> bool:
+    if key_type == _SHARE:
+        return context.may_cluster("share groups")
     resource = _RESOURCES.get(key_type)
     return resource is None or context.may(resource, key)
 
@@ -342,7 +349,8 @@ def _fetched(answers: list[OffsetFetchResponseGroup], request: OffsetFetchReques
         return OffsetFetchResponse(groups=answers)
     (only,) = answers
     if only.error_code:
-        return OffsetFetchResponse(error_code=only.error_code, topics=_refused_partitions(request, only.error_code))
+        topics = _refused_partitions(request, only.error_code) if version < _GROUP_ERROR_FROM else []
+        return OffsetFetchResponse(error_code=only.error_code, topics=topics)
     return OffsetFetchResponse(topics=[
         OffsetFetchResponseTopic(name=topic.name, partitions=[
             OffsetFetchResponsePartition(
@@ -376,7 +384,10 @@ def offset_delete(services: Services, request: OffsetDeleteRequest, context: Req
     if not context.may(ResourceType.GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=_REFUSED)
     refused = [topic for topic in request.topics if not context.may(ResourceType.TOPIC, topic.name)]
-    request.topics = [topic for topic in request.topics if topic not in refused]
+    if refused:
+        request.topics = [topic for topic in request.topics if topic not in refused]
+        if not request.topics:
+            return OffsetDeleteResponse(topics=[_undeleted(topic) for topic in refused])
     answer = services.groups.run(
         request.group_id,
         lambda shard, ticket, now: shard.delete_offsets(request, context.client, ticket, now),

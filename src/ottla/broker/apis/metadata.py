@@ -11,7 +11,7 @@ from ottla.broker.nodes import Nodes, send_away_if_cut_off
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import PARTITIONS_PER_CALL_MAX
 from ottla.cluster.view import ClusterView, PartitionView, TopicView
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.features import FEATURES
 from ottla.replica.partition import Partition
 from ottla.security.acls import CLUSTER_NAME, ResourceType
@@ -47,6 +47,7 @@ _BY_ID_FROM = 12
 #: DescribeTopicPartitions reports a leader without the client's listener as newer versions of Metadata do
 _LATEST = 13
 _BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
+_MAY_NOT_CREATE = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 #: most partitions in one reply of DescribeTopicPartitions
 _DESCRIBE_PARTITIONS_MAX = 2000
 
@@ -89,19 +90,26 @@ def metadata(
     if context.version < _BY_ID_FROM and any(each.topic_id != ZERO_UUID or each.name is None for each in asked):
         return _Describer(services, request, context).answer([_unanswerable(wanted) for wanted in asked])
     create = services.settings.auto_create_topics_enable and (request.allow_auto_topic_creation or context.version < 4)
-    missing = _missing_names(services, context, asked) if create and len(asked) <= PARTITIONS_PER_CALL_MAX else []
+    created: dict[str, TopicView | KafkaError | None] = {}
+    missing: list[str] = []
+    if create and len(asked) <= PARTITIONS_PER_CALL_MAX:
+        missing, refused = _missing_names(services, context, asked)
+        created = dict.fromkeys(refused, _MAY_NOT_CREATE)
     if missing:
-        return _create_and_answer(services, request, context, asked, missing)
+        return _create_and_answer(services, request, context, asked, missing, created)
     describe = _Describer(services, request, context)
-    return describe.answer([describe.wanted_topic(wanted, {}) for wanted in asked])
+    return describe.answer([describe.wanted_topic(wanted, created) for wanted in asked])
 
 
-def _missing_names(services: Services, context: RequestContext, asked: Iterable[MetadataRequestTopic]) -> list[str]:
-    """Return the names that no topic has and that the client may create topics with.
+def _missing_names(
+    services: Services, context: RequestContext, asked: Iterable[MetadataRequestTopic]
+) -> tuple[list[str], list[str]]:
+    """Return the names of topics to create, and the names of missing topics that the client may not create.
 
     A topic that was deleted a moment ago is created in the background.
     """
-    missing = []
+    missing: list[str] = []
+    refused: list[str] = []
     for wanted in asked:
         name = wanted.name
         if (
@@ -109,22 +117,23 @@ def _missing_names(services: Services, context: RequestContext, asked: Iterable[
             and wanted.topic_id == ZERO_UUID
             and name not in services.view.topics
             and context.may(ResourceType.TOPIC, name)
-            and (context.may_cluster("create") or context.may(ResourceType.TOPIC, name, "create"))
         ):
-            if services.view.recently_deleted(name, services.clock.wall_ms()):
+            if not context.may_cluster("create") and not context.may(ResourceType.TOPIC, name, "create"):
+                refused.append(name)
+            elif services.view.recently_deleted(name, services.clock.wall_ms()):
                 # As in Kafka, where creation always takes place in the background: a client that looks whether its
                 # DeleteTopics took effect must not be shown a new topic in the answer to its question.
                 create_topic_in_background(services, name)
             else:
                 missing.append(name)
-    return missing
+    return missing, refused
 
 
 async def _create_and_answer(
     services: Services, request: MetadataRequest, context: RequestContext, asked: Iterable[MetadataRequestTopic],
-    missing: Iterable[str],
+    missing: Iterable[str], created: dict[str, TopicView | KafkaError | None],
 ) -> MetadataResponse:  # fmt: skip
-    created: dict[str, TopicView | KafkaError | None] = {}
+    """Create topics and answer; ``created`` has the errors of topics that the client may not create."""
     for name in missing:
         try:
             created[name] = await create_topic_by_default(services, name)

@@ -245,7 +245,7 @@ async def delete_topics(
             topic = await _delete(services, each)
             result.name, result.topic_id = topic.name, topic.topic_id
         except KafkaError as error:
-            result.error_code, result.error_message = error.code, str(error)
+            result.error_code, result.error_message = error.code, str(error) or None
         results.append(result)
     return DeleteTopicsResponse(responses=results)
 
@@ -277,7 +277,7 @@ def _topic_to_delete(view: ClusterView, wanted: DeleteTopicState) -> TopicView:
             raise InvalidRequest("neither a topic nor its id is given")
         topic = view.topics_by_id.get(wanted.topic_id)
         if topic is None:
-            raise UnknownTopicId("no topic has this id")
+            raise UnknownTopicId
         return topic
     topic = view.topics.get(wanted.name)
     if topic is None:
