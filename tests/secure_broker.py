@@ -6,6 +6,7 @@
     PLAINTEXT, SASL_PLAINTEXT, SASL_SSL    as their names say
     SSL                                    ssl.client.auth=requested: clients without a certificate are accepted
     MUTUAL                                 SSL with ssl.client.auth=required
+    SHORT                                  SASL_PLAINTEXT with sessions of three seconds (connections.max.reauth.ms)
 
 All certificates have EC keys, because a handshake with RSA takes several times as long. ACLs decide, and everybody may
 use a resource that has none.
@@ -14,12 +15,16 @@ use a resource that has none.
 from __future__ import annotations
 
 import hashlib
+import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import jwt
 import trustme
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from ottla.security.sasl_client import SaslExchange
@@ -41,10 +46,18 @@ LISTENERS = {
     "MUTUAL": "SSL",
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "SASL_SSL": "SASL_SSL",
+    "SHORT": "SASL_PLAINTEXT",
 }
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-#: all ways to connect: a listener and a mechanism, which is empty without SASL
-WAYS = [(name, mechanism) for name in LISTENERS for mechanism in (PASSWORD_MECHANISMS if "SASL" in name else ("",))]
+#: all ways to connect with a password or a certificate: a listener and a mechanism, which is empty without SASL
+WAYS = [
+    (name, mechanism)
+    for name in LISTENERS
+    if name != "SHORT"
+    for mechanism in (PASSWORD_MECHANISMS if "SASL" in name else ("",))
+]
+SASL_LISTENERS = [name for name, protocol in LISTENERS.items() if "SASL" in protocol]
+ISSUER, AUDIENCE = "https://issuer.example", "kafka"
 #: has a password for PLAIN and for both SCRAM mechanisms
 USER, PASSWORD = "alice", "alice's secret, =,"
 #: the subject of the client certificate
@@ -59,6 +72,8 @@ class SecureBroker:
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         """Start the broker. ``settings`` are added to its settings, or replace them."""
+        #: has a token for Java clients
+        self.token_file = directory / "token"
         self._reserved = [reserve_port() for _ in LISTENERS]
         ports = [each.getsockname()[1] for each in self._reserved]
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(LISTENERS, ports, strict=True)}
@@ -70,6 +85,9 @@ class SecureBroker:
         #: key and certificate of a client, and those of a client of the other authority
         self.client = _pem(directory / "client.pem", _client_certificate(authority))
         self.stranger = _pem(directory / "stranger.pem", _client_certificate(stranger))
+        self._issuer = ec.generate_private_key(ec.SECP256R1())
+        row = jwt.algorithms.ECAlgorithm.to_jwk(self._issuer.public_key(), as_dict=True)
+        self._keys = _write(directory / "keys.json", json.dumps({"keys": [{**row, "kid": "one"}]}).encode())
         self.process = BrokerProcess.start(settings={**self._settings(), **(settings or {})})
         try:
             with RawClient(self.addresses["PLAINTEXT"]) as client:
@@ -89,8 +107,12 @@ class SecureBroker:
             "ssl.truststore.location": self.authority,
             "ssl.client.auth": "requested",
             "listener.name.mutual.ssl.client.auth": "required",
-            "sasl.enabled.mechanisms": ",".join(PASSWORD_MECHANISMS),
-            **{f"listener.name.{name.lower()}.plain.sasl.jaas.config": plain for name in LISTENERS if "SASL" in name},
+            "listener.name.short.connections.max.reauth.ms": "3000",
+            "sasl.enabled.mechanisms": ",".join((*PASSWORD_MECHANISMS, "OAUTHBEARER")),
+            **{f"listener.name.{name.lower()}.plain.sasl.jaas.config": plain for name in SASL_LISTENERS},
+            "sasl.oauthbearer.jwks.endpoint.url": f"file://{self._keys}",
+            "sasl.oauthbearer.expected.issuer": ISSUER,
+            "sasl.oauthbearer.expected.audience": AUDIENCE,
             "authorizer.class.name": "acl",
             "allow.everyone.if.no.acl.found": "true",
         }
@@ -104,17 +126,22 @@ class SecureBroker:
             found["ca"] = self.authority
         if listener == "MUTUAL":
             found["certificate"] = self.client
+        if mechanism == "OAUTHBEARER":
+            return found | {"mechanism": mechanism, "token": self.token()}
         return found | ({"mechanism": mechanism, "user": USER, "password": PASSWORD} if mechanism else {})
 
     def librdkafka(self, listener: str, mechanism: str = "", **changes: Any) -> dict[str, Any]:
-        """Return the settings of a client of librdkafka. ``changes`` have _ instead of dots; None removes a setting."""
+        """Return the settings of a client of librdkafka. ``changes`` have _ instead of dots; None removes one."""
         names = {
             "bootstrap": ("bootstrap.servers",), "protocol": ("security.protocol",), "ca": ("ssl.ca.location",),
             "certificate": ("ssl.certificate.location", "ssl.key.location"), "mechanism": ("sasl.mechanism",),
             "user": ("sasl.username",), "password": ("sasl.password",),
         }  # fmt: skip
-        settings = {name: text for key, text in self.way(listener, mechanism).items() for name in names[key]}
-        changed = {"log_level": 0, **settings, **{name.replace("_", "."): value for name, value in changes.items()}}
+        way = self.way(listener, mechanism)
+        settings: dict[str, Any] = {name: text for key, text in way.items() for name in names.get(key, ())}
+        if mechanism == "OAUTHBEARER":
+            settings["oauth_cb"] = lambda _: (self.token(), time.time() + 3600)
+        changed = {"log_level": 0, **settings, **{_dotted(name): value for name, value in changes.items()}}
         return {name: value for name, value in changed.items() if value is not None}
 
     def java(self, listener: str, mechanism: str = "") -> str:
@@ -124,11 +151,24 @@ class SecureBroker:
             lines |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.authority}
         if listener == "MUTUAL":
             lines |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": self.client}
-        if mechanism:
+        if mechanism == "OAUTHBEARER":
+            _write(self.token_file, self.token().encode())
+            lines |= {
+                "sasl.mechanism": mechanism, "sasl.oauthbearer.token.endpoint.url": f"file://{self.token_file}",
+                "sasl.login.callback.handler.class": f"{_MODULE}oauthbearer.OAuthBearerLoginCallbackHandler",
+                "sasl.jaas.config": f"{_MODULE}oauthbearer.OAuthBearerLoginModule required;",
+            }  # fmt: skip
+        elif mechanism:
             kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
             login = f'{_MODULE}{kind}LoginModule required username="{USER}" password="{PASSWORD}";'
             lines |= {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
         return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+    def token(self, *, lifetime_s: int = 3600, **changes: Any) -> str:
+        """Return a token that the broker accepts for the user, with changed claims. A claim of None is left out."""
+        claims = {"sub": USER, "iss": ISSUER, "aud": AUDIENCE, "exp": int(time.time()) + lifetime_s, **changes}
+        given = {name: value for name, value in claims.items() if value is not None}
+        return jwt.encode(given, self._issuer, "ES256", {"kid": "one"})
 
     def close(self) -> None:
         self.process.close()
@@ -155,6 +195,11 @@ def log_in(client: RawClient, mechanism: str, exchange: SaslExchange) -> Any:
             return answer
         token = exchange.answer(answer.auth_bytes)
     return answer
+
+
+def _dotted(name: str) -> str:
+    """Return the name of a setting of librdkafka; those of callbacks have no dots."""
+    return name if name.endswith("_cb") else name.replace("_", ".")
 
 
 def set_password(client: RawClient, user: str, password: str) -> None:

@@ -20,6 +20,7 @@ from functools import partial
 
 from ottla.broker.authentication import Authentication, LoginRules
 from ottla.broker.dispatch import Dispatcher
+from ottla.broker.token_keys import TokenKeys
 from ottla.env.clock import Clock
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
@@ -31,7 +32,8 @@ from ottla.net.server import Server
 from ottla.net.tls import TlsServer
 from ottla.security.certificates import check_handshake, client_context, server_context, subject_of
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
-from ottla.security.jaas import LOGIN_MODULES, parse_jaas
+from ottla.security.jaas import LOGIN_MODULES, Login, parse_jaas
+from ottla.security.oauth import OauthExchange, OauthRules
 from ottla.security.principals import SslPrincipalMapper, user
 from ottla.security.sasl import Exchange, Mechanisms, PlainExchange, ScramExchange
 from ottla.security.sasl_client import MECHANISMS, Sasl
@@ -62,6 +64,7 @@ class ListenerSecurity:
         self._credentials, self._secret = credentials, secret
         self.tls: TlsServer | None = None
         self.authentication: Authentication | None = None
+        self._token_keys: TokenKeys | None = None
         try:
             self._prepare()
         except SecurityConfigError as error:
@@ -133,9 +136,14 @@ class ListenerSecurity:
         self._server.set_up(connection)
 
     def reload(self) -> None:
-        """Use new certificates if their files have changed. Those that do not work are reported and not used."""
+        """Use new certificates if their files have changed, and read the keys of tokens if it is time.
+
+        Certificates that do not work are reported and not used.
+        """
         if self.is_tls:
             self._certificates.reload(self.name)
+        if self._token_keys is not None and self._token_keys.take_due():
+            self._loop.run_in_executor(None, self._token_keys.refresh)
 
     # -- logins ---------------------------------------------------------------------------------------------------
 
@@ -153,24 +161,53 @@ class ListenerSecurity:
             passwords = self._passwords()
             finders = {each: self._credentials(each) for each in Mechanism}
             return lambda: PlainExchange(passwords, finders)
+        if name == "OAUTHBEARER":
+            return self._oauth()
         raise SecurityConfigError(f"the mechanism {name} is not supported yet; remove it from sasl.enabled.mechanisms")
 
     def _scram(self, mechanism: Mechanism) -> ScramExchange:
         nonce = secrets.token_urlsafe(24)
         return ScramExchange(ScramServer(mechanism, self._credentials(mechanism), nonce=nonce, secret=self._secret()))
 
+    def _oauth(self) -> Callable[[], Exchange]:
+        own = self._own
+        login = self._login("OAUTHBEARER")
+        if login is not None and any(option.startswith("unsecured") for option in login.options):
+            raise SecurityConfigError(
+                "sasl.jaas.config has an option for unsecured tokens, which prove nothing; remove it and set "
+                "sasl.oauthbearer.jwks.endpoint.url"
+            )
+        self._token_keys = keys = TokenKeys(
+            own.sasl_oauthbearer_jwks_endpoint_url, refresh_s=own.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000,
+            monotonic=self._clock.monotonic,
+        )  # fmt: skip
+        rules = OauthRules(
+            issuer=own.sasl_oauthbearer_expected_issuer or None, audiences=own.sasl_oauthbearer_expected_audience,
+            user_claim=own.sasl_oauthbearer_sub_claim_name, scope_claim=own.sasl_oauthbearer_scope_claim_name,
+            clock_skew_s=own.sasl_oauthbearer_clock_skew_seconds,
+        )  # fmt: skip
+        return lambda: OauthExchange(jwks=keys, rules=rules)
+
     def _passwords(self) -> dict[str, str]:
         """Return the users of the login module of PLAIN."""
-        setting = f"listener.name.{self.name.lower()}.plain.sasl.jaas.config"
-        text = self._settings.listener_overrides.of_mechanism(self.name, "PLAIN", "sasl.jaas.config")
+        login = self._login("PLAIN")
+        return {} if login is None else login.users
+
+    def _login(self, mechanism: str) -> Login | None:
+        """Return the login module of a mechanism, None if there is none. Raise SecurityConfigError."""
+        setting = f"listener.name.{self.name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+        text = self._settings.listener_overrides.of_mechanism(self.name, mechanism, "sasl.jaas.config")
+        is_own = text is not None
         if text is None:
             setting, text = "sasl.jaas.config", self._own.sasl_jaas_config
         if not text:
-            return {}
+            return None
         login = parse_jaas(setting, text)
-        if "PLAIN" not in LOGIN_MODULES[login.module]:
-            raise SecurityConfigError(f"{setting} names {login.module}, which is not for PLAIN")
-        return login.users
+        if mechanism in LOGIN_MODULES[login.module]:
+            return login
+        if is_own or len(self._own.sasl_enabled_mechanisms) == 1:
+            raise SecurityConfigError(f"{setting} names {login.module}, which is not for {mechanism}")
+        return None  # it is the one of another mechanism
 
 
 def insecure_listeners(settings: BrokerSettings) -> list[Endpoint]:

@@ -53,6 +53,20 @@ _IGNORED_NAMES = frozenset(
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
         "reserved.broker.max.id",
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
         "server.max.startup.time.ms",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
@@ -104,7 +118,7 @@ _REFUSED_DYNAMIC_PREFIXES = {"sasl.": _SET_AT_START, "ssl.": _SET_AT_START}
 
 def refusal_of(name: str, text: str) -> str | None:
     """Return why a setting of the file is refused, None if it is not. The value is not shown: it may be a secret."""
-    if name not in _REFUSED_NAMES and not name.startswith(_REFUSED_PREFIXES):
+    if name in _IGNORED_NAMES or (name not in _REFUSED_NAMES and not name.startswith(_REFUSED_PREFIXES)):
         return None
     if text.strip() in ("", _REFUSED_NAMES.get(name, "")):
         return None

@@ -34,6 +34,11 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"
 AUTHORIZERS = (
     "acl", "kafka.security.authorizer.AclAuthorizer", "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 )  # fmt: skip
+#: Kafka's classes that check signed tokens: that of Kafka 4, and that of Kafka 3
+_OAUTH_HANDLERS = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
+)
 STORE_TYPES = one_of("PEM", "PKCS12", "JKS")
 
 
@@ -111,6 +116,10 @@ class ListenerSettings(SettingsSnapshot):
         "sasl.jaas.config", PASSWORD, "", ANY,
         "Login module of a mechanism with its options; set it for one mechanism of a listener.",
     )  # fmt: skip
+    sasl_server_callback_handler_class = Setting(
+        "sasl.server.callback.handler.class", STRING, "", one_of("", *_OAUTH_HANDLERS),
+        "Kafka's class that checks tokens of OAUTHBEARER. Ottla checks them in the same way, with or without it.",
+    )  # fmt: skip
     sasl_server_max_receive_size = Setting(
         "sasl.server.max.receive.size", INT, 65_536, at_least(1),
         "Maximum size of a request before the client is authenticated. Kafka's default is 524288.",
@@ -151,7 +160,10 @@ class ListenerSettings(SettingsSnapshot):
 
 
 #: settings for one mechanism of a listener
-_OF_MECHANISM = ("sasl.jaas.config", "connections.max.reauth.ms", "sasl.server.max.receive.size")
+_OF_MECHANISM = (
+    "sasl.jaas.config", "sasl.server.callback.handler.class", "connections.max.reauth.ms",
+    "sasl.server.max.receive.size",
+)  # fmt: skip
 
 
 class SecuritySettings(ListenerSettings):

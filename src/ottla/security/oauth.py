@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import jwt
 
@@ -22,8 +22,10 @@ from ottla.security.sasl import Identity
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _TOKEN_BYTES_MAX: Final = 64 << 10
 _SEPARATOR: Final = "\x01"
-_JWKS_BYTES_MAX: Final = 1 << 20
+JWKS_BYTES_MAX: Final = 1 << 20
 _KEYS_MAX: Final = 100
+#: tens of thousands of years, so that milliseconds fit into the reply
+_EXPIRY_S_MAX: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,13 @@ class OauthRules:
     clock_skew_s: int = 30
 
 
+class Keys(Protocol):
+    """Finds the public keys of the issuer."""
+
+    def find(self, key_id: str | None) -> Any:
+        """Return a key. Raise AuthenticationFailed if there is none with this id."""
+
+
 class Jwks:
     """The public keys of the issuer."""
 
@@ -45,8 +54,8 @@ class Jwks:
 
     def load(self, data: bytes) -> None:
         """Replace the keys by those of a JWKS document. Raise SecurityConfigError; the keys then stay as they were."""
-        if len(data) > _JWKS_BYTES_MAX:
-            raise SecurityConfigError(f"the JWKS has more than {_JWKS_BYTES_MAX} bytes")
+        if len(data) > JWKS_BYTES_MAX:
+            raise SecurityConfigError(f"the JWKS has more than {JWKS_BYTES_MAX} bytes")
         try:
             rows = json.loads(data)["keys"]
             if not isinstance(rows, list) or len(rows) > _KEYS_MAX:
@@ -72,7 +81,7 @@ class Jwks:
 class OauthExchange:
     """A login with OAUTHBEARER."""
 
-    jwks: Jwks
+    jwks: Keys
     rules: OauthRules
     identity: Identity | None = None
     _refusal: AuthenticationFailed | None = field(default=None, repr=False)
@@ -108,7 +117,9 @@ class OauthExchange:
         name = claims.get(rules.user_claim)
         if not isinstance(name, str) or not name or authorization_id not in ("", name):
             raise AuthenticationFailed("the token names no user, or another one than the client asks for")
-        return Identity(user_principal(name), int(claims["exp"]) * 1000)
+        if not _is_scope(claims.get(rules.scope_claim)):
+            raise AuthenticationFailed(f"the claim {rules.scope_claim} of the token is no text and no list of texts")
+        return Identity(user_principal(name), min(int(claims["exp"]), _EXPIRY_S_MAX) * 1000)
 
 
 def _parse_message(message: bytes) -> tuple[str, str]:
@@ -127,6 +138,13 @@ def _parse_message(message: bytes) -> tuple[str, str]:
     if scheme.lower() != "bearer" or not token.strip():
         raise AuthenticationFailed("the OAUTHBEARER message has no bearer token")
     return parts[1].removeprefix("a="), token.strip()
+
+
+def _is_scope(value: Any) -> bool:
+    """Return whether this can be the value of the claim with the scope. Nothing else is done with it, as in Kafka."""
+    return (
+        value is None or isinstance(value, str) or (isinstance(value, list) and all(isinstance(v, str) for v in value))
+    )
 
 
 def parse_audiences(setting: Sequence[str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import base64
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -45,10 +46,13 @@ def command() -> list[str]:
 
 
 class JavaProcess:
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, properties: Mapping[str, str] | None = None) -> None:
+        """``properties`` are those of the JVM."""
         self._bootstrap = bootstrap
+        options = [f"-D{name}={value}" for name, value in (properties or {}).items()]
+        java, *rest = command()
         self._process = subprocess.Popen(
-            [*command(), str(_SOURCE)],
+            [java, *options, *rest, str(_SOURCE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -18,8 +18,10 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AiokafkaPlace
+from aiokafka import abc as aiokafka_abc
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPlace
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from drivers import DEADLINE_S, Refused
 from drivers.kafka_python import KafkaConsumer, KafkaProducer, TopicPartition
@@ -61,10 +63,26 @@ def _sasl(way: Way) -> dict[str, str]:
     return {names[key]: text for key, text in way.items() if key in names}
 
 
+class _AiokafkaToken(aiokafka_abc.AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, way: Way) -> None:
+        self._token = way["token"]
+
+    async def token(self) -> str:
+        return self._token
+
+
+class _KafkaPythonToken(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, way: Way) -> None:
+        self._token = way["token"]
+
+    def token(self) -> str:
+        return self._token
+
+
 def aiokafka(way: Way, topic: str, partition: int) -> bytes | None:
     settings: dict[str, Any] = {
         "bootstrap_servers": way["bootstrap"], "security_protocol": way["protocol"], "ssl_context": _tls(way),
-        **_sasl(way),
+        **_sasl(way), **({"sasl_oauth_token_provider": _AiokafkaToken(way)} if "token" in way else {}),
     }  # fmt: skip
 
     async def run() -> bytes | None:
@@ -81,7 +99,7 @@ def aiokafka(way: Way, topic: str, partition: int) -> bytes | None:
 def kafka_python(way: Way, topic: str, partition: int) -> bytes | None:
     settings: dict[str, Any] = {
         "bootstrap_servers": way["bootstrap"], "security_protocol": way["protocol"], "ssl_context": _tls(way),
-        **_sasl(way),
+        **_sasl(way), **({"sasl_oauth_token_provider": _KafkaPythonToken(way)} if "token" in way else {}),
     }  # fmt: skip
     with closing(KafkaProducer(**settings)) as producer:
         producer.send(topic, b"record", partition=partition).get(DEADLINE_S)
@@ -124,7 +142,9 @@ def _kafkajs_client(way: Way) -> dict[str, Any]:
         if "certificate" in way:
             pem = Path(way["certificate"]).read_text()
             settings["ssl"] |= {"key": pem, "cert": pem}
-    if "mechanism" in way:
+    if "token" in way:
+        settings["sasl"] = {"mechanism": "oauthbearer", "token": way["token"]}
+    elif "mechanism" in way:
         mechanism = way["mechanism"].lower()
         settings["sasl"] = {"mechanism": mechanism, "username": way["user"], "password": way["password"]}
     return settings

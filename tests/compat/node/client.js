@@ -143,6 +143,8 @@ const whileTheyRun = async (kafka, members, { subscribe, run, seek, count, send,
 
 const secure = async (_, { clients, topic }) => {
   const roundTrip = async (settings, partition) => {
+    const token = settings.sasl?.token
+    if (token) settings.sasl.oauthBearerProvider = async () => ({ value: token })
     const kafka = new Kafka({ logLevel: logLevel.NOTHING, retry: { retries: 2 }, ...settings })
     const value = `record ${partition}`
     await produce(kafka, { producer: {}, send: { topic, messages: [{ partition, value }] } })

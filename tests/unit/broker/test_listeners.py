@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 import trustme
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from ottla.broker.listeners import Certificates, ListenerSecurity, peer_security
 from ottla.env.clock import SystemClock
@@ -18,6 +22,7 @@ from ottla.security.sasl import PlainExchange, ScramExchange
 _EC = trustme.KeyType.ECDSA
 CA = trustme.CA(key_type=_EC)
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -88,6 +93,20 @@ def test_class_that_is_no_login_module_is_refused() -> None:
     assert "which is not one of" in refusal("SASL_PLAINTEXT", **texts)
 
 
+def test_tokens_without_the_keys_of_their_issuer_are_refused() -> None:
+    """CVE-2026-33557, CVE-2026-110985: without keys, Kafka accepted tokens that nobody had signed."""
+    text = refusal("SASL_PLAINTEXT", **{"sasl.enabled.mechanisms": "OAUTHBEARER"})
+    assert "sasl.oauthbearer.jwks.endpoint.url must be" in text
+
+
+def test_option_for_unsecured_tokens_is_refused() -> None:
+    texts = {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.jaas.config": f'{OAUTH} required unsecuredLoginStringClaim_sub="a";',
+    }
+    assert "unsecured tokens, which prove nothing" in refusal("SASL_PLAINTEXT", **texts)
+
+
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
@@ -122,6 +141,38 @@ def test_mechanisms_are_those_that_are_enabled() -> None:
     exchange = made["PLAIN"]()
     assert isinstance(exchange, PlainExchange)
     assert exchange.respond(b"\0alice\0one") == b""
+
+
+def test_tokens_are_checked_by_the_settings_of_the_listener(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    row = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    keys = write(tmp_path / "keys.json", json.dumps({"keys": [row]}).encode())
+    handler = "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler"
+    made = secured("SASL_PLAINTEXT", **{
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": f"{OAUTH} required;",
+        "listener.name.sasl_plaintext.oauthbearer.sasl.server.callback.handler.class": handler,
+        "sasl.oauthbearer.jwks.endpoint.url": f"file://{keys}",
+        "sasl.oauthbearer.expected.issuer": "https://issuer.example",
+        "sasl.oauthbearer.expected.audience": "other, kafka",
+        "sasl.oauthbearer.sub.claim.name": "name",
+        "sasl.oauthbearer.scope.claim.name": "roles",
+        "sasl.oauthbearer.clock.skew.seconds": "60",
+    })._mechanisms["OAUTHBEARER"]  # fmt: skip
+
+    def principal(**changes: Any) -> str | None:
+        claims = {"iss": "https://issuer.example", "aud": "kafka", "name": "alice", "exp": time.time() + 60}
+        exchange = made()
+        text = jwt.encode({**claims, **changes}, key, "ES256")
+        check = exchange.respond(f"n,,\x01auth=Bearer {text}\x01\x01".encode())
+        assert callable(check)
+        check()
+        return None if exchange.identity is None else exchange.identity.principal
+
+    assert principal() == "User:alice"
+    assert principal(aud=["x", "other"], roles=["a", "b"], exp=time.time() - 30) == "User:alice"
+    for changes in ({"iss": "x"}, {"aud": "x"}, {"name": 1}, {"roles": 1}, {"exp": time.time() - 90}):
+        assert principal(**changes) is None
 
 
 def test_login_module_of_a_listener_replaces_the_shared_one() -> None:
