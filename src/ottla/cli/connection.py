@@ -111,13 +111,14 @@ def load_properties(path: str) -> dict[str, str]:
     with open(path, encoding="utf-8") as file:
         text = re.sub(r"\\\r?\n[ \t]*", "", file.read())
     pairs = {}
-    for line in text.splitlines():
+    for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         if not line or line[0] in "#!":
             continue
         match = re.fullmatch(r"([^=:\s]+)\s*[=:\s]\s*(.*)", line)
         if match is None:
-            raise click.UsageError(f"{path}: {line!r} is not of the form KEY=VALUE")
+            # The line is not shown, because it may be a part of a password.
+            raise click.UsageError(f"{path}: line {number} is not of the form KEY=VALUE")
         pairs[match[1]] = match[2]
     return pairs
 

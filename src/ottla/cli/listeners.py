@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 
 _LISTEN = "0A"
+#: an option with the value of a setting that may be a secret
+_SECRET = re.compile(r"(?i)((?:password|secret|jaas|token|credential|key)[^=]*=).+", re.DOTALL)
 
 
 def who_listens(port: int, proc: str = "/proc") -> str | None:
@@ -30,7 +32,7 @@ def _listening_inodes(port: int, proc: str) -> Iterator[str]:
 
 
 def _command(pid: str, proc: str) -> str:
-    words = [word for word in _read(os.path.join(proc, pid, "cmdline")).split("\0") if word]
+    words = [_SECRET.sub(r"\1(hidden)", word) for word in _read(os.path.join(proc, pid, "cmdline")).split("\0") if word]
     text = " ".join([os.path.basename(words[0]), *words[1:]]) if words else "?"
     return re.sub(r"(?<=.{60}).+", "...", text)
 

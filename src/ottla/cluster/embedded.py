@@ -53,6 +53,8 @@ from ottla.cluster.store import (
 )
 
 FILE_NAME = "metadata.db"
+#: only the owner reads the file, because it has the keys of users; SQLite gives its other files the same mode
+_MODE = 0o600
 
 #: identifies the file as a metadata store of Ottla, also for the command ``file``: "Ottl" in ASCII
 _APPLICATION_ID = 0x4F74746C
@@ -255,6 +257,8 @@ class _Job:
 
 
 def _open_connection(path: Path) -> sqlite3.Connection:
+    with suppress(OSError):  # SQLite reports what is wrong
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
     try:
         connection = sqlite3.connect(path, timeout=_LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
         try:
@@ -286,6 +290,9 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
         raise _damaged(path, finding)
     if not empty:
         _check_schema(path, connection, version)
+    if path.stat().st_mode & 0o077:
+        # A file of an earlier version. By its path: SQLite would lose its locks if another descriptor was closed.
+        path.chmod(_MODE)
     execute("PRAGMA journal_mode = WAL")
     execute("PRAGMA synchronous = FULL")
     execute("BEGIN IMMEDIATE")

@@ -101,7 +101,9 @@ _REFUSED_NAMES = {
     "zookeeper.ssl.client.enable": "false",
 }
 _REFUSED_PREFIXES = ("delegation.token.", "password.encoder.", "sasl.", "security.", "ssl.")
-
+#: ignored settings of which Kafka does not know the names either, or which may hold passwords of other systems
+_HIDDEN_PREFIXES = ("confluent.", "kafka.metrics.", "remote.", "zookeeper.")
+_SECRET_WORDS = ("password", "secret", "jaas", "token", "credential")
 
 #: dynamic settings of Kafka that are refused at run time, and why
 _REFUSED_DYNAMIC = {
@@ -148,7 +150,7 @@ def dynamic_refusal_of(name: str) -> str | None:
 
 def is_secret(name: str) -> bool:
     """Return whether the value of an ignored setting must not be shown: Kafka hides values of unknown settings, too."""
-    return name.startswith(("confluent.", "zookeeper."))
+    return name.startswith(_HIDDEN_PREFIXES) or any(word in name for word in _SECRET_WORDS)
 
 
 def foreign_rows() -> list[tuple[str, str, str]]:

@@ -52,18 +52,16 @@ class ListenerSettings(SettingsSnapshot):
         "Form of the file with the broker's key and certificate. Kafka's default is JKS.",
     )  # fmt: skip
     ssl_keystore_location = Setting(
-        "ssl.keystore.location", STRING, "", ANY, "File with the broker's key and certificate.", dynamic=True
+        "ssl.keystore.location", STRING, "", ANY, "File with the broker's key and certificate."
     )
     ssl_keystore_password = Setting(
-        "ssl.keystore.password", PASSWORD, "", ANY, "Password of that file.", dynamic=True
+        "ssl.keystore.password", PASSWORD, "", ANY, "Password of that file."
     )  # fmt: skip
-    ssl_key_password = Setting("ssl.key.password", PASSWORD, "", ANY, "Password of the key in that file.", dynamic=True)
-    ssl_keystore_key = Setting(
-        "ssl.keystore.key", PASSWORD, "", ANY, "The broker's key as PEM, instead of a file.", dynamic=True
-    )
+    ssl_key_password = Setting("ssl.key.password", PASSWORD, "", ANY, "Password of the key in that file.")
+    ssl_keystore_key = Setting("ssl.keystore.key", PASSWORD, "", ANY, "The broker's key as PEM, instead of a file.")
     ssl_keystore_certificate_chain = Setting(
         "ssl.keystore.certificate.chain", STRING, "", ANY,
-        "The broker's certificate and those of its issuers as PEM, instead of a file.", dynamic=True,
+        "The broker's certificate and those of its issuers as PEM, instead of a file.",
     )  # fmt: skip
     ssl_truststore_type = Setting(
         "ssl.truststore.type", STRING, "PKCS12", STORE_TYPES,
@@ -71,13 +69,11 @@ class ListenerSettings(SettingsSnapshot):
     )  # fmt: skip
     ssl_truststore_location = Setting(
         "ssl.truststore.location", STRING, "", ANY,
-        "File with the certificates of the authorities that sign those of clients and brokers.", dynamic=True,
+        "File with the certificates of the authorities that sign those of clients and brokers.",
     )  # fmt: skip
-    ssl_truststore_password = Setting(
-        "ssl.truststore.password", PASSWORD, "", ANY, "Password of that file.", dynamic=True
-    )
+    ssl_truststore_password = Setting("ssl.truststore.password", PASSWORD, "", ANY, "Password of that file.")
     ssl_truststore_certificates = Setting(
-        "ssl.truststore.certificates", STRING, "", ANY, "These certificates as PEM, instead of a file.", dynamic=True
+        "ssl.truststore.certificates", STRING, "", ANY, "These certificates as PEM, instead of a file."
     )
 
     # TLS: connections

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from ottla.security.errors import SecurityConfigError
 
 _TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s=;"']+)|(=)|(;))""", re.DOTALL)
+_CLASS: Final = re.compile(r"[a-z]\w*(\.\w+)+", re.ASCII)
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _TEXT_MAX: Final = 1 << 20
 
@@ -55,15 +56,17 @@ def parse_jaas(setting: str, text: str) -> Login:
         )
     module, rest = words[0][0], words[2:-1]
     if module not in LOGIN_MODULES:
+        # A word that is not the name of a class may be a password in the wrong place.
+        shown = f" {module}" if _CLASS.fullmatch(module) else ""
         known = ", ".join(LOGIN_MODULES)
-        raise SecurityConfigError(f"{setting} names the login module {module}, which is not one of {known}")
+        raise SecurityConfigError(f"{setting} names a login module{shown} that is not one of {known}")
     options: dict[str, str] = {}
     for start in range(0, len(rest), 3):
         option = rest[start : start + 3]
         if len(option) < 3 or option[0][1] or option[1] != ("=", False):
             raise SecurityConfigError(f'{setting}: write each option as name="value", option {start // 3 + 1} is not')
         if option[0][0] in options:
-            raise SecurityConfigError(f"{setting} has the option {option[0][0]} twice")
+            raise SecurityConfigError(f"{setting} has an option twice, option {start // 3 + 1} is the second")
         options[option[0][0]] = option[2][0]
     return Login(module, options)
 
