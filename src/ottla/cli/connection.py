@@ -90,7 +90,7 @@ def make_connection(
     return Connection(
         bootstrap=named or BOOTSTRAP_DEFAULT,
         bootstrap_named=named is not None,
-        properties=_translate_jaas(merged),
+        properties=_translate_java(merged),
         timeout_s=timeout_s,
     )
 
@@ -136,6 +136,56 @@ def split_addresses(bootstrap: str) -> list[tuple[str, int]]:
             raise click.UsageError(f"bootstrap server {part.strip()!r} is not of the form HOST:PORT")
         addresses.append((match[1] or match[2], int(match[3] or PORT_DEFAULT)))
     return addresses
+
+
+#: settings of Java clients that librdkafka does not have and does not need
+_JAVA_ONLY = (
+    "ssl.enabled.protocols",
+    "ssl.keystore.type",
+    "ssl.protocol",
+    "ssl.truststore.password",
+    "ssl.truststore.type",
+)
+#: Java's names for PEM in the text of a setting, and those of librdkafka
+_PEM_TEXTS = {
+    "ssl.truststore.certificates": "ssl.ca.pem", "ssl.keystore.key": "ssl.key.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+}  # fmt: skip
+
+
+def _translate_java(properties: dict[str, str]) -> dict[str, str]:
+    """Return the properties with librdkafka's names of TLS and SASL. Raise UsageError for a file that only Java reads.
+
+    ssl.keystore.location means PEM or PKCS12 for Java, and PKCS12 for librdkafka.
+    """
+    truststore, keystore = (properties.get(f"ssl.{kind}store.location") for kind in ("trust", "key"))
+    if truststore is not None:
+        _refuse_java_store("truststore", properties.get("ssl.truststore.type", "JKS"), ("PEM",))
+        del properties["ssl.truststore.location"]
+        properties.setdefault("ssl.ca.location", truststore)
+    # Without a type the name is librdkafka's, which means PKCS12.
+    keystore_type = properties.get("ssl.keystore.type", "PKCS12")
+    if keystore is not None:
+        _refuse_java_store("keystore", keystore_type, ("PEM", "PKCS12"))
+    if keystore is not None and keystore_type.upper() == "PEM":
+        del properties["ssl.keystore.location"]
+        properties.setdefault("ssl.certificate.location", keystore)
+        properties.setdefault("ssl.key.location", keystore)
+    for name, other in _PEM_TEXTS.items():
+        if name in properties:
+            properties.setdefault(other, properties.pop(name))
+    if properties.get("ssl.endpoint.identification.algorithm") == "":
+        properties["ssl.endpoint.identification.algorithm"] = "none"
+    for name in _JAVA_ONLY:
+        properties.pop(name, None)
+    return _translate_jaas(properties)
+
+
+def _refuse_java_store(kind: str, given: str, readable: tuple[str, ...]) -> None:
+    if given.upper() not in readable:
+        raise click.UsageError(
+            f"ssl.{kind}.type={given} can only be read by Java; convert the file and set it to {' or '.join(readable)}"
+        )
 
 
 def _translate_jaas(properties: dict[str, str]) -> dict[str, str]:

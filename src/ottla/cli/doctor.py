@@ -44,16 +44,25 @@ class Check:
 
 
 @click.command("doctor")
+@click.argument("area", metavar="[security]", required=False, type=click.Choice(["security"]))
+@click.option("--config", metavar="FILE", type=click.Path(), help="With security: check the settings in this file.")
 @click.option("--data", metavar="DIR", type=click.Path(), help="Also check this data directory.")
 @connection_options
 @output_option(TABLE, JSON, YAML)
-def command(data: str | None, connection: Connection, output: str) -> None:
-    """Check this machine, the broker and its cluster.
+def command(
+    area: str | None, config: str | None, data: str | None, connection: Connection, output: str
+) -> None:  # fmt: skip
+    """Check this machine, the broker and its cluster, or the security of a broker's settings.
 
     Checks Python, limits, the data directory, the clock, the address, the broker, the controller and the replicas of
     all partitions. Prints one line per check: ok, warn or fail, and the remedy. The exit code is 1 if a check fails.
+
+    `ottla doctor security --config FILE` checks what the settings of a broker leave open: listeners, certificates and
+    their end, files that others can read, passwords, ACLs, super users and ZooKeeper. The broker need not run.
     """
-    checks = list(run_checks(data, connection))
+    if (area is None) != (config is None):
+        raise click.UsageError("'ottla doctor security' needs --config with the broker's server.properties")
+    checks = list(run_checks(data, connection) if config is None else _security_checks(config))
     if output == TABLE:
         for check in checks:
             remedy = f"; {check.remedy}" if check.remedy else ""
@@ -62,6 +71,14 @@ def command(data: str | None, connection: Connection, output: str) -> None:
         print_data([asdict(check) for check in checks], output)
     if any(check.verdict == FAIL for check in checks):
         sys.exit(FAILED)
+
+
+def _security_checks(config: str) -> Iterator[Check]:
+    import datetime
+
+    from ottla.cli.doctor_security import check_security
+
+    return check_security(config, datetime.datetime.now(datetime.UTC))
 
 
 def run_checks(data: str | None, connection: Connection) -> Iterator[Check]:

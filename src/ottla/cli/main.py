@@ -18,6 +18,7 @@ from ottla.cli.failure import FAILED, INTERRUPTED, USAGE
 
 _NOUNS = (
     "broker",
+    "cert",
     "cluster",
     "config",
     "consume",
@@ -29,6 +30,7 @@ _NOUNS = (
     "perf",
     "pipeline",
     "produce",
+    "security",
     "spark",
     "topic",
     "txn",

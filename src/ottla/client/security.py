@@ -1,7 +1,7 @@
 """How a client and a broker come to trust each other: client properties, TLS, SASL.
 
 The properties have the names of librdkafka and of the Java clients; both may stand for one thing, `ssl.ca.location` and
-`ssl.truststore.location` for instance. Files are PEM.
+`ssl.truststore.location` for instance. Files are PEM or PKCS12.
 """
 
 from __future__ import annotations
@@ -28,14 +28,27 @@ _SSL_NAMES: Final = (
     "ssl.truststore.location",
     "ssl.truststore.certificates",
     "ssl.truststore.type",
+    "ssl.truststore.password",
     "ssl.certificate.location",
+    "ssl.certificate.pem",
     "ssl.keystore.location",
     "ssl.keystore.type",
+    "ssl.keystore.password",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
     "ssl.key.location",
+    "ssl.key.pem",
     "ssl.key.password",
     "ssl.endpoint.identification.algorithm",
     "enable.ssl.certificate.verification",
 )
+#: librdkafka's names of what Java's clients have in stores
+_OTHER_NAMES: Final = {
+    "ssl.ca.pem": "ssl.truststore.certificates", "ssl.ca.location": "ssl.truststore.location",
+    "ssl.key.pem": "ssl.keystore.key", "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.key.password": "ssl.key.password",
+}  # fmt: skip
+_FILE_BYTES_MAX: Final = 1 << 20
 #: every property that is understood
 PROPERTIES: Final = ("security.protocol", *_SSL_NAMES, *_SASL_NAMES)
 
@@ -96,8 +109,20 @@ def _refuse_useless(properties: Mapping[str, str], protocol: str) -> None:
 
 def _parse_tls(properties: Mapping[str, str]) -> ssl.SSLContext:
     for name in ("ssl.truststore.type", "ssl.keystore.type"):
-        if properties.get(name, "PEM").upper() != "PEM":
-            raise PropertyRefused(f"{name}={properties[name]} cannot be read; convert the store to PEM")
+        if properties.get(name, "PEM").upper() not in ("PEM", "PKCS12"):
+            raise PropertyRefused(f"{name}={properties[name]} cannot be read; convert the store to PEM or PKCS12")
+    context = _context_of_stores(properties) if _has_stores(properties) else _context_of_files(properties)
+    algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").lower()
+    if algorithm not in ("https", "none", ""):
+        raise PropertyRefused(f"ssl.endpoint.identification.algorithm={algorithm} is not known; choose https or none")
+    context.check_hostname = algorithm == "https"
+    if properties.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _context_of_files(properties: Mapping[str, str]) -> ssl.SSLContext:
     authority = properties.get("ssl.ca.location") or properties.get("ssl.truststore.location")
     authority_text = properties.get("ssl.ca.pem") or properties.get("ssl.truststore.certificates")
     certificate = properties.get("ssl.certificate.location") or properties.get("ssl.keystore.location")
@@ -112,14 +137,43 @@ def _parse_tls(properties: Mapping[str, str]) -> ssl.SSLContext:
             f"the files of ssl.ca.location, ssl.certificate.location and ssl.key.location cannot be used ({error}); "
             "they must be PEM, and the key must be the certificate's"
         ) from None
-    algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").lower()
-    if algorithm not in ("https", "none", ""):
-        raise PropertyRefused(f"ssl.endpoint.identification.algorithm={algorithm} is not known; choose https or none")
-    context.check_hostname = algorithm == "https"
-    if properties.get("enable.ssl.certificate.verification", "true").lower() == "false":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _has_stores(properties: Mapping[str, str]) -> bool:
+    """Return whether a key or certificates are in the text of a property or in a PKCS12 file."""
+    return any(name in properties for name in ("ssl.keystore.key", "ssl.key.pem")) or any(
+        _store_type(properties, kind) == "PKCS12" for kind in ("keystore", "truststore")
+    )
+
+
+def _store_type(properties: Mapping[str, str], kind: str) -> str:
+    path = properties.get(f"ssl.{kind}.location")
+    if f"ssl.{kind}.type" in properties or path is None:
+        return properties.get(f"ssl.{kind}.type", "PEM").upper()
+    # librdkafka has no type: its ssl.keystore.location is PKCS12, while ours was always PEM.
+    try:
+        with open(path, "rb") as file:
+            return "PEM" if b"-----BEGIN" in file.read(_FILE_BYTES_MAX) else "PKCS12"
+    except OSError:
+        return "PEM"  # which reports that the file cannot be read
+
+
+def _context_of_stores(properties: Mapping[str, str]) -> ssl.SSLContext:
+    # Imports a library of 10 MB, which clients without such files do not need.
+    from ottla.model.settings_security import listener_settings
+    from ottla.security.certificates import client_context
+    from ottla.security.errors import SecurityConfigError
+
+    texts = {name: text for name, text in properties.items() if name.startswith(("ssl.keystore.", "ssl.truststore."))}
+    texts |= {f"ssl.{kind}.type": _store_type(properties, kind) for kind in ("keystore", "truststore")}
+    for name, other in _OTHER_NAMES.items():
+        if name in properties:
+            texts.setdefault(other, properties[name])
+    try:
+        return client_context(listener_settings(texts))
+    except SecurityConfigError as error:
+        raise PropertyRefused(str(error)) from None
 
 
 def _parse_sasl(properties: Mapping[str, str]) -> Sasl:

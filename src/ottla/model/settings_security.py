@@ -155,6 +155,14 @@ class ListenerSettings(SettingsSnapshot):
     )  # fmt: skip
 
 
+def listener_settings(texts: Mapping[str, str]) -> ListenerSettings:
+    """Return settings with these texts and defaults for the others. Raise ValueError for a text that is not allowed."""
+    made = ListenerSettings()
+    for row in ListenerSettings.rows().values():
+        vars(made)[row.attribute] = row.parse(texts[row.name]) if row.name in texts else row.default
+    return made
+
+
 #: settings for one mechanism of a listener
 _OF_MECHANISM = (
     "sasl.jaas.config", "sasl.server.callback.handler.class", "connections.max.reauth.ms",

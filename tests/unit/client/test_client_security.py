@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 from fake_cluster import FakeCluster
 
 from ottla.client.cluster import Cluster
@@ -43,7 +47,7 @@ def test_without_properties_nothing_is_hidden() -> None:
         ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism=GSSAPI is not known"),
         ({**SCRAM, "sasl.password": ""}, "needs sasl.password"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/gone"}, "cannot be used.*must be PEM"),
-        ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "convert the store to PEM"),
+        ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "convert the store to PEM or PKCS12"),
         ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "x"}, "choose https or none"),
     ],
 )
@@ -89,6 +93,29 @@ def test_a_key_that_does_not_belong_is_refused(tmp_path: Path) -> None:
     file.write_text("nothing")
     with pytest.raises(PropertyRefused, match="the key must be the certificate's"):
         Security.parse({"security.protocol": "SSL", "ssl.certificate.location": str(file)})
+
+
+def test_pkcs12_and_pem_in_properties_are_read(tmp_path: Path) -> None:
+    authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
+    issued = authority.issue_cert("me", key_type=trustme.KeyType.ECDSA)
+    key: Any = load_pem_private_key(issued.private_key_pem.bytes(), None)
+    certificate = x509.load_pem_x509_certificate(issued.cert_chain_pems[0].bytes())
+    store = tmp_path / "me.p12"
+    store.write_bytes(serialize_key_and_certificates(b"me", key, certificate, None, BestAvailableEncryption(b"secret")))
+    store.chmod(0o600)
+    trusted = {"security.protocol": "SSL", "ssl.truststore.certificates": authority.cert_pem.bytes().decode()}
+    pkcs12 = {"ssl.keystore.location": str(store), "ssl.keystore.password": "secret"}
+    pem = {
+        "ssl.keystore.key": issued.private_key_pem.bytes().decode(),
+        "ssl.keystore.certificate.chain": issued.cert_chain_pems[0].bytes().decode(),
+    }
+    for given in (pkcs12, {**pkcs12, "ssl.keystore.type": "PKCS12"}, pem):
+        tls = Security.parse({**trusted, **given}).tls
+        assert tls is not None and tls.check_hostname and tls.verify_mode is ssl.CERT_REQUIRED
+        assert tls.cert_store_stats()["x509_ca"] == 1
+    with pytest.raises(PropertyRefused, match=r"ssl\.keystore\.password is wrong") as refused:
+        Security.parse({**trusted, **pkcs12, "ssl.keystore.password": "canary-secret"})
+    assert "canary" not in str(refused.value)
 
 
 # -- SCRAM ------------------------------------------------------------------------------------------------------------
