@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions hostile security spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -132,6 +132,10 @@ transactions: $(VENV)/.dev
 # Hostile clients at full size, with limits on latency and memory: needs a quiet machine. ATTACKS="fetch" selects some.
 hostile: $(VENV)/.dev
 	OTTLA_HOSTILE=1 $(BIN)/pytest tests/hostile -s $(if $(ATTACKS),-k "$(ATTACKS)")
+
+# Random ACLs and requests against a reference: CASES=1000000 SEED=1, both optional.
+security: $(VENV)/.dev
+	PYTHONPATH=. $(BIN)/python tests/security/acl_campaign.py --cases $(or $(CASES),1000000) --seed $(or $(SEED),1)
 
 # Exactly once through Spark, into a topic and a table, while drivers, executors and brokers are killed: KILLS=100
 # ROWS=1000000 SEED=1 BROKERS=3, all of them optional. BROKERS=3 runs ZooKeeper and a cluster.
