@@ -473,10 +473,15 @@ class Broker:
     def _apply_access(self, changes: Sequence[Pattern | Entity]) -> None:
         """Take over changed ACLs. What connections have cached of earlier decisions is no longer valid."""
         authorizer = self._access.authorizer
-        for about in changes:
-            if isinstance(about, Pattern) and authorizer is not None:
-                authorizer.put(about, self._view.access.acls.get(about, ()))
-        self.replicas.generation += 1
+        if authorizer is None:
+            return
+        patterns = [about for about in changes if isinstance(about, Pattern)]
+        for pattern in patterns:
+            authorizer.put(pattern, self._view.access.acls.get(pattern, ()))
+        if patterns:
+            self.replicas.generation += 1
+            if self._fetch is not None:
+                self._fetch.access_changed()
 
     def _serve(self, topic: TopicView, before: TopicView | None) -> None:
         for moved in self.replicas.of_topic(topic.name):

@@ -162,13 +162,15 @@ class FetchSession:
     """What one client fetches."""
 
     __slots__ = (
-        "changed", "epoch", "partitions", "read_committed", "replica_id", "session_id", "topic_ids", "used_at",
-        "waiting",
+        "access_generation", "changed", "epoch", "partitions", "read_committed", "replica_id", "session_id",
+        "topic_ids", "used_at", "waiting",
     )  # fmt: skip
 
     def __init__(self, session_id: int, topic_ids: bool, request: FetchRequest, now: float) -> None:
         self.session_id = session_id
         self.epoch = 1
+        #: the ACLs with which all partitions were last looked at
+        self.access_generation = -1
         self.topic_ids = topic_ids
         self.read_committed = request.read_committed
         #: the broker that follows the partitions; -1 for a consumer
@@ -205,6 +207,12 @@ class FetchSession:
                         # The follower ignores replies to fetches before this one if its leader epoch has changed.
                         known.high_watermark = _UNSENT
                 self.changed[known] = None
+
+    def follow_access(self, generation: int) -> None:
+        """Look at all partitions again if ACLs have changed: the client may read fewer of them, or more."""
+        if self.access_generation != generation:
+            self.access_generation = generation
+            self.changed |= dict.fromkeys(self.partitions.values())
 
     def move_to_end(self, partition: SessionPartition) -> None:
         """Serve the other partitions first next time: this one was served with data or an error."""

@@ -130,6 +130,9 @@ class FetchApi:
         try:
             if request.replica_id < 0:
                 session, wanted, news_only = self.sessions.begin(request, version >= TOPIC_IDS_FROM, self._time())
+                if session is not None and self.access.authorizer is not None:
+                    session.follow_access(self.access.authorizer.generation)
+                    wanted = list(session.changed) if news_only else wanted
             else:
                 if not self.access.may_cluster(connection, _FETCH, "as a replica"):
                     self._refuse_replica(slot, correlation_id, shape, request)
@@ -206,6 +209,18 @@ class FetchApi:
         """Count bytes that were sent to throttled replicas."""
         rate = self._services.settings.leader_replication_throttled_rate
         self.quota.record(size_bytes, rate, self._services.replicas.monotonic())
+
+    def access_changed(self) -> None:
+        """Let the fetches that wait look at their partitions again: ACLs have changed.
+
+        One that may no longer read a partition is answered with the error at once. A client that is no longer allowed
+        to be a replica is disconnected.
+        """
+        for connection, fetch in list(self.waiting.items()):
+            if not fetch.is_replica:
+                fetch.on_access_changed()
+            elif not self.access.may_cluster(connection, _FETCH, "as a replica"):
+                connection.abort()
 
     def answer_all(self) -> None:
         """Complete every parked fetch: the broker stops."""
@@ -367,6 +382,14 @@ class _Fetch:
 
     def on_partition_deleted(self) -> None:
         self._complete()
+
+    def on_access_changed(self) -> None:
+        authorizer = self._api.access.authorizer
+        if self._session is not None and authorizer is not None:
+            self._session.follow_access(authorizer.generation)
+        if not self._is_looking:
+            self._is_looking = True
+            self._api.deferred.add(self._look_again)
 
     def expire(self) -> None:
         self._complete()
