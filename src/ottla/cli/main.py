@@ -17,6 +17,7 @@ from ottla.cli import interrupts
 from ottla.cli.failure import FAILED, INTERRUPTED, USAGE
 
 _NOUNS = (
+    "acl",
     "broker",
     "cert",
     "cluster",
@@ -35,6 +36,7 @@ _NOUNS = (
     "topic",
     "txn",
     "up",
+    "user",
     "zookeeper",
 )
 #: nouns whose module has another name

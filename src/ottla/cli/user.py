@@ -1,0 +1,130 @@
+"""`ottla user`: list, add and remove users with SCRAM credentials."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+from typing import Any
+
+import click
+
+from ottla.cli.connection import Connection, connection_options
+from ottla.cli.failure import Failure
+from ottla.cli.output import JSON, NAME, TABLE, YAML, Column, output_option, print_rows
+from ottla.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, Mechanism
+
+_COLUMNS = (Column("USER", "user"), Column("MECHANISM", "mechanism"), Column("ITERATIONS", "iterations"))
+_MECHANISMS = {each.title: each for each in Mechanism}
+_ITERATIONS_DEFAULT = 8192
+_SALT_BYTES = 24
+_PASSWORD_BYTES_MAX = 1024
+_FORMATS = (TABLE, JSON, YAML, NAME)
+
+_mechanism_option = click.option(
+    "--mechanism",
+    "titles",
+    type=click.Choice(list(_MECHANISMS), case_sensitive=False),
+    multiple=True,
+    help="A SCRAM mechanism. Repeatable.",
+)
+
+
+@click.group("user")
+def command() -> None:
+    """Manage users who log in with SCRAM."""
+
+
+@command.command("list")
+@click.argument("names", metavar="[USER]...", nargs=-1)
+@connection_options
+@output_option(*_FORMATS)
+def list_users(names: tuple[str, ...], connection: Connection, output: str) -> None:
+    """List users and their mechanisms: all, or those that are named. Passwords and keys are never shown."""
+    from ottla.cli.user_requests import describe
+
+    found = describe(connection, list(dict.fromkeys(names)))
+    if output == NAME:
+        print_rows([{"user": user} for user in found], (), output, "user")
+        return
+    rows = [
+        {"user": user, "mechanism": mechanism.title, "iterations": iterations}
+        for user, credentials in found.items()
+        for mechanism, iterations in credentials.items()
+    ]
+    print_rows(rows, _COLUMNS, output)
+
+
+@command.command("add")
+@click.argument("name", metavar="USER")
+@_mechanism_option
+@click.option(
+    "--iterations",
+    type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
+    default=_ITERATIONS_DEFAULT,
+    show_default=True,
+    help="How often the password is hashed.",
+)
+@click.option(
+    "--password-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="Read the password from the first line of a file that only you can read; - is standard input.",
+)
+@connection_options
+def add(name: str, titles: tuple[str, ...], iterations: int, password_file: str | None, connection: Connection) -> None:
+    """Add a user, or change the password of one.
+
+    The password is asked for at a terminal, else read from standard input. It is no option, because other users of
+    the machine can see the options of a command. The cluster gets keys that are made from it, not the password.
+
+    Without --mechanism the user can log in with SCRAM-SHA-256 and with SCRAM-SHA-512.
+    """
+    from ottla.cli.user_requests import Credential, upsert
+
+    password = _password(password_file)
+    credentials = []
+    for mechanism in [_MECHANISMS[title] for title in titles] or list(Mechanism):
+        salt = os.urandom(_SALT_BYTES)
+        salted = hashlib.pbkdf2_hmac(mechanism.digest, password, salt, iterations)
+        credentials.append(Credential(mechanism, iterations, salt, salted))
+    upsert(connection, name, credentials)
+
+
+@command.command("remove")
+@click.argument("names", metavar="USER...", nargs=-1, required=True)
+@_mechanism_option
+@connection_options
+def remove(names: tuple[str, ...], titles: tuple[str, ...], connection: Connection) -> None:
+    """Remove users, or only their credentials for --mechanism. Connections that are open stay open."""
+    from ottla.cli.user_requests import delete, describe
+
+    wanted = [_MECHANISMS[title] for title in titles]
+    users = list(dict.fromkeys(names))
+    found: dict[str, Any] = dict.fromkeys(users, wanted) if wanted else describe(connection, users)
+    delete(connection, {user: list(found[user]) for user in users})
+
+
+def _password(path: str | None) -> bytes:
+    """Return the password. Raise Failure if there is none, or if other users can read its file."""
+    if path is None and sys.stdin.isatty():
+        text: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+    else:
+        text = _first_line(path)
+    password = text.encode()
+    if not password:
+        raise Failure("the password is empty; type it, or give a file with --password-file")
+    if len(password) > _PASSWORD_BYTES_MAX:
+        raise Failure(f"the password is longer than {_PASSWORD_BYTES_MAX} bytes")
+    return password
+
+
+def _first_line(path: str | None) -> str:
+    if path in (None, "-"):
+        return sys.stdin.readline().rstrip("\r\n")
+    with open(path, encoding="utf-8") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise Failure(f"{path} can be read by other users; run 'chmod 600 {path}'")
+        return file.readline().rstrip("\r\n")

@@ -1,0 +1,74 @@
+"""The requests of `ottla user`. Verbs import this file when they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ottla.cli.connection import Connection
+from ottla.cli.failure import NotFound
+from ottla.cli.wire_client import WireClient, check, shown
+from ottla.model.errors import ErrorCode
+from ottla.security.scram import Mechanism
+from ottla.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from ottla.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+
+
+class Credential(NamedTuple):
+    """What the cluster keeps of a password."""
+
+    mechanism: Mechanism
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+
+    def __repr__(self) -> str:
+        return f"Credential({self.mechanism.title})"
+
+
+def describe(connection: Connection, names: Sequence[str]) -> dict[str, dict[Mechanism, int]]:
+    """Return the mechanisms and iterations of users: all, or those that are named. Raise NotFound."""
+    users = [UserName(name=name) for name in names] or None
+    with WireClient(connection) as client:
+        answer = client.ask_any(DescribeUserScramCredentialsRequest(users=users))
+    check(answer.error_code, "the users", answer.error_message)
+    found: dict[str, dict[Mechanism, int]] = {}
+    for result in answer.results:
+        _check(result.error_code, result.user, result.error_message)
+        found[result.user] = {Mechanism(each.mechanism): each.iterations for each in result.credential_infos}
+    return dict(sorted(found.items()))
+
+
+def upsert(connection: Connection, name: str, credentials: Iterable[Credential]) -> None:
+    """Set the credentials of a user. Its credentials for other mechanisms stay."""
+    rows = [
+        ScramCredentialUpsertion(
+            name=name, mechanism=each.mechanism, iterations=each.iterations, salt=each.salt,
+            salted_password=each.salted_password,
+        )
+        for each in credentials
+    ]  # fmt: skip
+    _alter(connection, AlterUserScramCredentialsRequest(upsertions=rows))
+
+
+def delete(connection: Connection, mechanisms: Mapping[str, Iterable[Mechanism]]) -> None:
+    """Delete the credentials of users. Raise NotFound."""
+    rows = [ScramCredentialDeletion(name=name, mechanism=each) for name in mechanisms for each in mechanisms[name]]
+    _alter(connection, AlterUserScramCredentialsRequest(deletions=rows))
+
+
+def _alter(connection: Connection, request: AlterUserScramCredentialsRequest) -> None:
+    with WireClient(connection) as client:
+        answer = client.ask_any(request)
+    for result in answer.results:
+        _check(result.error_code, result.user, result.error_message)
+
+
+def _check(code: int, user: str, text: str | None) -> None:
+    if code == ErrorCode.RESOURCE_NOT_FOUND:
+        raise NotFound(f"user {shown(user)}: {shown(text or 'has no SCRAM credentials')}; see 'ottla user list'")
+    check(code, f"user {shown(user)}", text)
