@@ -27,6 +27,7 @@ import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from ottla.security.acls import Operation, PatternType, Permission, ResourceType
 from ottla.security.sasl_client import SaslExchange
 from ottla.security.scram import Mechanism
 from ottla.testing import BrokerProcess
@@ -36,6 +37,7 @@ from ottla.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
+from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
 
@@ -113,6 +115,7 @@ class SecureBroker:
             "sasl.oauthbearer.jwks.endpoint.url": f"file://{self._keys}",
             "sasl.oauthbearer.expected.issuer": ISSUER,
             "sasl.oauthbearer.expected.audience": AUDIENCE,
+            "delegation.token.secret.key": "secret of the tokens",
             "authorizer.class.name": "acl",
             "allow.everyone.if.no.acl.found": "true",
         }
@@ -182,6 +185,18 @@ class SecureBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def allow_only(broker: SecureBroker, topic: str, principal: str) -> None:
+    """Create a topic that one principal may use."""
+    creation = AclCreation(
+        resource_type=ResourceType.TOPIC, resource_name=topic, resource_pattern_type=PatternType.LITERAL,
+        principal=principal, host="*", operation=Operation.ALL, permission_type=Permission.ALLOW,
+    )  # fmt: skip
+    with RawClient(broker.addresses["PLAINTEXT"]) as client:
+        client.create_topic(topic)
+        (result,) = client.ask(CreateAclsRequest(creations=[creation]), 3).results
+        assert result.error_code == 0, result
 
 
 def log_in(client: RawClient, mechanism: str, exchange: SaslExchange) -> Any:

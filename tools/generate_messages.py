@@ -29,11 +29,10 @@ from kio.static.constants import EntityType
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "src" / "ottla" / "wire" / "messages"
 
-DELEGATION_TOKENS = range(38, 42)
 # KRaft: Ottla keeps its metadata in a store, not in a quorum log. DescribeQuorum and UnregisterBroker are for tools.
 KRAFT = {*range(52, 55), 59, 62, 63, 70, 73, *range(80, 83)}
 SHARE_AND_STREAMS_GROUPS = {*range(76, 80), *range(83, 93)}
-LEFT_OUT = {*DELEGATION_TOKENS, *KRAFT, *SHARE_AND_STREAMS_GROUPS}
+LEFT_OUT = {*KRAFT, *SHARE_AND_STREAMS_GROUPS}
 
 # kio turns these into richer Python types; on the wire, and in Ottla, they are plain integers.
 WIRE_TYPES = {

@@ -12,14 +12,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from drivers import DEADLINE_S, Refused, secure
 
-from ottla.security.acls import Operation, PatternType, Permission, ResourceType
 from ottla.security.sasl_client import Sasl
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.api_versions import ApiVersionsRequest
-from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
-from secure_broker import PASSWORD_MECHANISMS, SUBJECT, USER, SecureBroker, log_in
+from secure_broker import PASSWORD_MECHANISMS, SUBJECT, USER, SecureBroker, allow_only, log_in
 
 pytestmark = pytest.mark.client
 
@@ -148,18 +146,6 @@ def test_tls_handshake_with_a_listener_without_tls_ends(broker: SecureBroker, li
 
 
 # -- principals --------------------------------------------------------------------------------------------------------
-
-
-def allow_only(broker: SecureBroker, topic: str, principal: str) -> None:
-    """Create a topic that one principal may use."""
-    creation = AclCreation(
-        resource_type=ResourceType.TOPIC, resource_name=topic, resource_pattern_type=PatternType.LITERAL,
-        principal=principal, host="*", operation=Operation.ALL, permission_type=Permission.ALLOW,
-    )  # fmt: skip
-    with RawClient(broker.addresses["PLAINTEXT"]) as client:
-        client.create_topic(topic)
-        (result,) = client.ask(CreateAclsRequest(creations=[creation]), 3).results
-        assert result.error_code == 0, result
 
 
 def test_subject_of_the_certificate_is_the_principal(broker: SecureBroker) -> None:

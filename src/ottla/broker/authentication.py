@@ -27,7 +27,7 @@ from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Handler, Slot
 from ottla.net.server import Server
 from ottla.security.errors import AuthenticationFailed
-from ottla.security.sasl import REFUSAL_TEXT, Exchange, Mechanisms
+from ottla.security.sasl import REFUSAL_TEXT, Exchange, Identity, Mechanisms
 from ottla.wire import (
     Message,
     WireError,
@@ -51,7 +51,7 @@ _SIZE = Struct(">i")
 class _Login:
     """A login that is not complete, or the session of an authenticated client."""
 
-    __slots__ = ("exchange", "expiry", "is_raw", "is_session", "mechanism", "session_mechanism")
+    __slots__ = ("exchange", "expiry", "is_raw", "is_session", "is_token", "mechanism", "session_mechanism")
 
     def __init__(self) -> None:
         self.mechanism = ""
@@ -59,6 +59,8 @@ class _Login:
         self.is_raw = False
         #: whether the client is authenticated, and with which mechanism
         self.is_session = False
+        #: whether it authenticated with a delegation token
+        self.is_token = False
         self.session_mechanism = ""
         #: the timer of the end of the session; None if it does not end
         self.expiry: asyncio.TimerHandle | None = None
@@ -238,7 +240,7 @@ class Authentication:
             if lifetime_ms is not None and lifetime_ms <= 0:
                 self._refuse(connection, login, answer, AuthenticationFailed("the credentials have expired"))
                 return
-            self._accept(connection, login, identity.principal, lifetime_ms)
+            self._accept(connection, login, identity, lifetime_ms)
             answer(token, 0, lifetime_ms or 0)
         self._server.call_soon(connection.unmute)
 
@@ -249,10 +251,10 @@ class Authentication:
         lifetime = min(longest, left)
         return None if lifetime == math.inf else int(lifetime)
 
-    def _accept(self, connection: Connection, login: _Login, principal: str, lifetime_ms: int | None) -> None:
+    def _accept(self, connection: Connection, login: _Login, identity: Identity, lifetime_ms: int | None) -> None:
         self.accepted += 1
-        connection.principal = principal
-        login.exchange = None
+        connection.principal = identity.principal
+        login.exchange, login.is_token = None, identity.is_token
         login.is_session, login.session_mechanism = True, login.mechanism
         if login.expiry is not None:
             login.expiry.cancel()
@@ -285,6 +287,11 @@ class Authentication:
         """Limit what a new connection may send, and how long its login may take."""
         connection.frame_bytes_max = self._rules.token_bytes_max
         self._server.expect_setup(connection, self._rules.setup_s)
+
+
+def is_token_session(connection: Connection) -> bool:
+    """Return whether the client of a connection authenticated with a delegation token."""
+    return isinstance(connection.login, _Login) and connection.login.is_token
 
 
 def _fill(slot: Slot, api_key: int, version: int, correlation_id: int, message: Message) -> None:

@@ -202,7 +202,7 @@ class Broker:
         return ListenerSecurity(
             listener, self._settings, loop=self._loop, server=self.server, clock=self._clock,
             credentials=lambda mechanism: lambda name: self._view.access.credentials.get(name, {}).get(mechanism),
-            secret=lambda: self._secret,
+            secret=lambda: self._secret, tokens=lambda: self._view.access.tokens,
         )  # fmt: skip
 
     async def _open_data(self) -> str:

@@ -21,7 +21,19 @@ from inspect import isawaitable
 from struct import error as StructError
 from typing import Any, NamedTuple
 
-from ottla.broker.apis import acls, cluster, configs, groups, log_dirs, metadata, offsets, topics, transactions, users
+from ottla.broker.apis import (
+    acls,
+    cluster,
+    configs,
+    groups,
+    log_dirs,
+    metadata,
+    offsets,
+    tokens,
+    topics,
+    transactions,
+    users,
+)
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.services import RequestContext, Services
@@ -116,6 +128,10 @@ def served_apis() -> dict[int, ServedApi]:
         35: ServedApi(1, 5, topics.describe_log_dirs, large_reply=True),
         SASL_AUTHENTICATE: ServedApi(0, 2),
         37: ServedApi(0, 3, topics.create_partitions),
+        38: ServedApi(1, 3, tokens.create_delegation_token),
+        39: ServedApi(1, 2, tokens.renew_delegation_token),
+        40: ServedApi(1, 2, tokens.expire_delegation_token),
+        41: ServedApi(1, 3, tokens.describe_delegation_token, large_reply=True),
         42: ServedApi(0, 2, groups.delete_groups),
         43: ServedApi(0, 2, cluster.elect_leaders),
         44: ServedApi(0, 1, configs.incremental_alter_configs),

@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from ottla.broker.authentication import Authentication, LoginRules
@@ -38,6 +38,7 @@ from ottla.security.principals import SslPrincipalMapper, user
 from ottla.security.sasl import Exchange, Mechanisms, PlainExchange, ScramExchange
 from ottla.security.sasl_client import MECHANISMS, Sasl
 from ottla.security.scram import FindCredential, Mechanism, ScramServer
+from ottla.security.tokens import DelegationToken, TokenLogins, TokenSecret
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +51,11 @@ class ListenerSecurity:
 
     def __init__(
         self, name: str, settings: BrokerSettings, *, loop: asyncio.AbstractEventLoop, server: Server, clock: Clock,
-        credentials: Credentials, secret: Callable[[], bytes],
+        credentials: Credentials, secret: Callable[[], bytes], tokens: Callable[[], Mapping[str, DelegationToken]],
     ) -> None:  # fmt: skip
         """Raise StartError, which says what to change, if a certificate or a login module is missing or wrong.
 
-        ``secret`` makes the salts of users that do not exist.
+        ``secret`` makes the salts of users that do not exist. ``tokens`` returns the delegation tokens by id.
         """
         self.name = name
         self.protocol = settings.protocol_of(name)
@@ -62,6 +63,8 @@ class ListenerSecurity:
         self._own = settings.of_listener(name)
         self._server, self._loop, self._clock = server, loop, clock
         self._credentials, self._secret = credentials, secret
+        key = settings.delegation_token_secret_key.encode()
+        self._token_logins = TokenLogins(TokenSecret(key=key), tokens, clock.wall_ms) if key else None
         self.tls: TlsServer | None = None
         self.authentication: Authentication | None = None
         self._token_keys: TokenKeys | None = None
@@ -166,8 +169,11 @@ class ListenerSecurity:
         raise SecurityConfigError(f"the mechanism {name} is not supported yet; remove it from sasl.enabled.mechanisms")
 
     def _scram(self, mechanism: Mechanism) -> ScramExchange:
-        nonce = secrets.token_urlsafe(24)
-        return ScramExchange(ScramServer(mechanism, self._credentials(mechanism), nonce=nonce, secret=self._secret()))
+        nonce, logins = secrets.token_urlsafe(24), self._token_logins
+        server = ScramServer(mechanism, self._credentials(mechanism), nonce=nonce, secret=self._secret())
+        if logins is not None:
+            server.find_token = partial(logins.credential, mechanism)
+        return ScramExchange(server, logins)
 
     def _oauth(self) -> Callable[[], Exchange]:
         own = self._own

@@ -1,10 +1,13 @@
-"""The nodes of the metadata tree for ACLs, users and quotas, as Kafka stored them in ZooKeeper. Pure.
+"""The nodes of the metadata tree for ACLs, users, quotas and tokens, as Kafka stored them in ZooKeeper. Pure.
 
     /kafka-acl/Topic/NAME                     {"version": 1, "acls": [{"principal": "User:a", "host": "*",
     /kafka-acl-extended/prefixed/Topic/NAME    "permissionType": "Allow", "operation": "Read"}]}
     /config/users/NAME                        {"version": 1, "config": {"SCRAM-SHA-256": "salt=...",
     /config/users/NAME/clients/ID                                       "producer_byte_rate": "1048576"}}
     /config/clients/ID, /config/ips/IP        the same, without credentials
+    /delegation_token/tokens/ID               {"version": 3, "owner": "User:a", "tokenRequester": "User:a",
+                                               "renewers": ["User:b"], "issueTimestamp": 1, "maxTimestamp": 3,
+                                               "expiryTimestamp": 2, "tokenId": "ID"}
 
 Names are percent-encoded as Kafka's Sanitizer does it, ``<default>`` apart. A resource whose name has a slash or is
 longer than a node's name may be gets its percent-encoded name, too.
@@ -21,15 +24,18 @@ from ottla.cluster.schema import config_of, to_json
 from ottla.security.acls import Entry, Operation, Pattern, PatternType, Permission, ResourceType
 from ottla.security.quotas import DEFAULT, Entity, Quota
 from ottla.security.scram import Mechanism, ScramCredential
+from ottla.security.tokens import DelegationToken
 
 LITERAL_ACLS: Final = "/kafka-acl"
 PREFIXED_ACLS: Final = "/kafka-acl-extended/prefixed"
 USERS: Final = "/config/users"
 CLIENTS: Final = "/config/clients"
 IPS: Final = "/config/ips"
+_TOKENS_ROOT: Final = "/delegation_token"
+TOKENS: Final = f"{_TOKENS_ROOT}/tokens"
 
 #: the paths of all these nodes begin with one of these
-ACCESS_ROOTS: Final = ("/kafka-acl", USERS, CLIENTS, IPS)
+ACCESS_ROOTS: Final = ("/kafka-acl", USERS, CLIENTS, IPS, _TOKENS_ROOT)
 
 _TYPES: Final = {
     ResourceType.TOPIC: "Topic", ResourceType.GROUP: "Group", ResourceType.CLUSTER: "Cluster",
@@ -42,7 +48,7 @@ _TYPES_BY_TITLE: Final = {title: kind for kind, title in _TYPES.items()}
 ACCESS_SKELETON: Final = (
     LITERAL_ACLS, *(f"{LITERAL_ACLS}/{title}" for title in _TYPES_BY_TITLE),
     "/kafka-acl-extended", PREFIXED_ACLS, *(f"{PREFIXED_ACLS}/{title}" for title in _TYPES_BY_TITLE),
-    USERS, CLIENTS, IPS,
+    USERS, CLIENTS, IPS, _TOKENS_ROOT, TOKENS,
 )  # fmt: skip
 
 
@@ -157,17 +163,55 @@ def credentials_in(config: Mapping[str, str]) -> dict[Mechanism, ScramCredential
     return {mechanism: ScramCredential.parse(text) for mechanism, text in found if mechanism is not None}
 
 
+# -- delegation tokens ------------------------------------------------------------------------------------------------
+
+
+def token_path(token_id: str) -> str:
+    return f"{TOKENS}/{token_id}"
+
+
+def token_json(token: DelegationToken) -> bytes:
+    return to_json({
+        "version": 3, "owner": token.owner, "tokenRequester": token.requester, "renewers": list(token.renewers),
+        "issueTimestamp": token.issued_ms, "maxTimestamp": token.expires_ms_max, "expiryTimestamp": token.expires_ms,
+        "tokenId": token.token_id,
+    })  # fmt: skip
+
+
+def token_of(value: bytes) -> DelegationToken:
+    """Return the token in the value of a node. Raise one of MALFORMED."""
+    fields = json.loads(value)
+    return DelegationToken(
+        token_id=str(fields["tokenId"]), owner=str(fields["owner"]),
+        # Nodes of version 1 and 2 have no requester, and none has renewers if there are none.
+        requester=str(fields.get("tokenRequester", fields["owner"])),
+        renewers=tuple(map(str, fields.get("renewers", ()))), issued_ms=int(fields["issueTimestamp"]),
+        expires_ms=int(fields["expiryTimestamp"]), expires_ms_max=int(fields["maxTimestamp"]),
+    )  # fmt: skip
+
+
 class AccessView:
-    """The ACLs, users and quotas of the cluster, as the nodes say it."""
+    """The ACLs, users, quotas and delegation tokens of the cluster, as the nodes say it."""
 
     def __init__(self) -> None:
         self.acls: dict[Pattern, frozenset[Entry]] = {}
         self.configs: dict[Entity, dict[str, str]] = {}
         #: by user name
         self.credentials: dict[str, dict[Mechanism, ScramCredential]] = {}
+        #: by id
+        self.tokens: dict[str, DelegationToken] = {}
 
     def apply(self, path: str, value: bytes | None) -> Pattern | Entity | None:
-        """Apply the change of a node. Return what it is about; None for other nodes. Raise one of MALFORMED."""
+        """Apply the change of a node. Return the ACLs or settings that changed; None for tokens and other nodes.
+
+        Raise one of MALFORMED.
+        """
+        if path.startswith(TOKENS + "/"):
+            token = token_of(value) if value else None
+            self.tokens.pop(path.removeprefix(TOKENS + "/"), None)
+            if token is not None:
+                self.tokens[token.token_id] = token
+            return None
         pattern = pattern_of(path)
         if pattern is not None:
             entries = acls_of(value) if value else frozenset()

@@ -24,6 +24,7 @@ _IGNORED_NAMES = frozenset(
         "controlled.shutdown.max.retries",
         "controlled.shutdown.retry.backoff.ms",
         "cordoned.log.dirs",
+        "delegation.token.expiry.check.interval.ms",
         "delete.records.purgatory.purge.interval.requests",
         "early.start.listeners",
         "eligible.leader.replicas.enable",
@@ -100,7 +101,7 @@ _REFUSED_NAMES = {
     "zookeeper.set.acl": "false",
     "zookeeper.ssl.client.enable": "false",
 }
-_REFUSED_PREFIXES = ("delegation.token.", "password.encoder.", "sasl.", "security.", "ssl.")
+_REFUSED_PREFIXES = ("password.encoder.", "sasl.", "security.", "ssl.")
 #: ignored settings of which Kafka does not know the names either, or which may hold passwords of other systems
 _HIDDEN_PREFIXES = ("confluent.", "kafka.metrics.", "remote.", "zookeeper.")
 _SECRET_WORDS = ("password", "secret", "jaas", "token", "credential")

@@ -201,6 +201,19 @@ class SecuritySettings(ListenerSettings):
         "Ottla only. Whether a listener on another address than loopback can do without encryption and authentication. "
         "Otherwise it must be SASL_SSL, or SSL with `ssl.client.auth=required`.",
     )  # fmt: skip
+    delegation_token_secret_key = Setting(
+        "delegation.token.secret.key", PASSWORD, "", ANY,
+        "Secret from which delegation tokens are made, the same on all brokers. Without it there are no tokens.",
+        aliases=("delegation.token.master.key",),
+    )  # fmt: skip
+    delegation_token_max_lifetime_ms = Setting(
+        "delegation.token.max.lifetime.ms", LONG, 604_800_000, at_least(1),
+        "Time after which a delegation token cannot be renewed any more.",
+    )  # fmt: skip
+    delegation_token_expiry_time_ms = Setting(
+        "delegation.token.expiry.time.ms", LONG, 86_400_000, at_least(1),
+        "Time after which a delegation token expires if it is not renewed.",
+    )  # fmt: skip
     authorizer_class_name = Setting(
         "authorizer.class.name", STRING, "", one_of("", *AUTHORIZERS),
         "Whether ACLs decide what clients may do: `acl`, or one of Kafka's classes.",

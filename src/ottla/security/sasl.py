@@ -9,15 +9,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from ottla.security.errors import AuthenticationFailed
 from ottla.security.principals import user as user_principal
-from ottla.security.scram import FindCredential, Mechanism, ScramCredential, ScramServer
+from ottla.security.scram import TOKEN_EXTENSION, FindCredential, Mechanism, ScramCredential, ScramServer
+from ottla.security.tokens import TokenLogins
 
 #: what clients are told, whatever the reason is
 REFUSAL_TEXT: Final = "Authentication failed: invalid credentials"
 _TOKEN_BYTES_MAX: Final = 4096
+_TOKEN_LOGIN: Final = f",{TOKEN_EXTENSION}=".encode()
 
 
 class Identity(NamedTuple):
@@ -45,17 +48,30 @@ Mechanisms = Mapping[str, Callable[[], Exchange]]
 
 
 class ScramExchange:
-    """A login with SCRAM."""
+    """A login with SCRAM, by a user or with a delegation token."""
 
-    def __init__(self, server: ScramServer) -> None:
+    def __init__(self, server: ScramServer, tokens: TokenLogins | None = None) -> None:
         self._server = server
+        self._tokens = tokens
         self.identity: Identity | None = None
 
-    def respond(self, token: bytes) -> bytes:
+    def respond(self, token: bytes) -> bytes | Callable[[], bytes]:
+        # The credential of a delegation token is computed, those of users are stored.
+        return partial(self._respond, token) if _TOKEN_LOGIN in token else self._respond(token)
+
+    def _respond(self, token: bytes) -> bytes:
         answer = self._server.respond(token)
         if self._server.user is not None:
-            self.identity = Identity(user_principal(self._server.user))
+            self.identity = self._identity(self._server.user)
         return answer
+
+    def _identity(self, name: str) -> Identity:
+        if not self._server.is_token:
+            return Identity(user_principal(name))
+        found = None if self._tokens is None else self._tokens.find(name)
+        if found is None:
+            raise AuthenticationFailed("the delegation token has expired")
+        return Identity(found.owner, found.expires_ms, is_token=True)
 
 
 class PlainExchange:

@@ -29,6 +29,8 @@ ITERATIONS_MAX: Final = 16384
 _NO_BINDING: Final = "biws"
 _NONCE_CHARACTERS: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+\Z")
 _MESSAGE_BYTES_MAX: Final = 4096
+#: the extension of clients that log in with a delegation token
+TOKEN_EXTENSION: Final = "tokenauth"
 
 
 class Mechanism(IntEnum):
@@ -103,6 +105,10 @@ class ScramCredential(NamedTuple):
 FindCredential = Callable[[str], "ScramCredential | None"]
 
 
+def _no_token(token_id: str) -> None:
+    return None
+
+
 class ScramServer:
     """The server's side of one login."""
 
@@ -110,6 +116,8 @@ class ScramServer:
         """``secret`` makes the salts of unknown users; it must be the same on all brokers and after a restart."""
         self._mechanism = mechanism
         self._find = find
+        #: finds the credentials of delegation tokens, for clients that say ``tokenauth=true``
+        self.find_token: FindCredential = _no_token
         self._nonce = nonce
         self._secret = secret
         self._user = ""
@@ -117,8 +125,10 @@ class ScramServer:
         self._credential: ScramCredential | None = None
         self._signed = ""
         self._both_nonces = ""
-        #: extensions of the client's first message, for example ``tokenauth``
+        #: extensions of the client's first message
         self.extensions: Mapping[str, str] = {}
+        #: whether the client logs in with a delegation token; its user is the id of the token
+        self.is_token = False
         #: the user, when the login is complete
         self.user: str | None = None
 
@@ -143,7 +153,8 @@ class ScramServer:
         if authorization_id and _unescape(authorization_id) != user:
             raise AuthenticationFailed("the SCRAM client asks for the rights of another user")
         self.extensions = _extensions(rest or "")
-        credential = self._find(user)
+        self.is_token = self.extensions.get(TOKEN_EXTENSION, "").lower() == "true"
+        credential = (self.find_token if self.is_token else self._find)(user)
         self._user, self._is_known = user, credential is not None
         self._credential = credential = credential or self._fake(user)
         self._both_nonces = nonce + self._nonce

@@ -30,7 +30,7 @@ from tests.unit.broker.access_rules import (
     since,
 )
 
-from ottla.security.acls import Operation
+from ottla.security.acls import Operation, ResourceType
 from ottla.wire import Message
 from ottla.wire.messages import (
     add_offsets_to_txn,
@@ -42,22 +42,26 @@ from ottla.wire.messages import (
     alter_user_scram_credentials,
     api_versions,
     create_acls,
+    create_delegation_token,
     delete_acls,
     describe_acls,
     describe_client_quotas,
     describe_cluster,
     describe_configs,
+    describe_delegation_token,
     describe_log_dirs,
     describe_quorum,
     describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
     end_txn,
+    expire_delegation_token,
     incremental_alter_configs,
     init_producer_id,
     list_config_resources,
     list_partition_reassignments,
     list_transactions,
+    renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
     txn_offset_commit,
@@ -256,6 +260,12 @@ def _describe_quorum(version: int, names: Names) -> Message:
     return describe_quorum.DescribeQuorumRequest(topics=[topic])
 
 
+def _create_token(version: int, names: Names) -> Message:
+    return create_delegation_token.CreateDelegationTokenRequest(
+        owner_principal_type="User", owner_principal_name=names.user.removeprefix("User:"), max_lifetime=-1
+    )
+
+
 def _cluster(operation: Operation, *paths: str) -> tuple[Rule, ...]:
     return (needs(CLUSTER, operation, *paths),)
 
@@ -282,6 +292,17 @@ ADMIN_SHAPES = [
         (Rule((Grant(CLUSTER, DESCRIBE),), 31, since(3, (), "error_code")),),
         (Listing((Grant(CLUSTER, DESCRIBE),), lambda reply, names: bool(reply.results)),),
     ),
+    # The broker of these tests has no secret for tokens, so that requests that are allowed get another error.
+    Shape(
+        38, _create_token,
+        (Rule(
+            (Grant(ResourceType.USER, Operation.CREATE_TOKENS, lambda names: [names.user]),), 65, at("error_code"),
+            applies=lambda version, names: version >= 3,
+        ),),
+    ),
+    Shape(39, lambda version, names: renew_delegation_token.RenewDelegationTokenRequest(hmac=b"x")),
+    Shape(40, lambda version, names: expire_delegation_token.ExpireDelegationTokenRequest(hmac=b"x")),
+    Shape(41, lambda version, names: describe_delegation_token.DescribeDelegationTokenRequest(owners=None)),
     Shape(
         43, _elect_leaders,
         (Rule(

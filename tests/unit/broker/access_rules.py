@@ -44,12 +44,15 @@ class Names(NamedTuple):
     transaction: str = "x-exists"
     #: an id with a transaction that has begun, and to which the topic was added
     open_transaction: str = "o-exists"
+    #: the owner of a delegation token
+    user: str = "User:u-exists"
 
 
-ABSENT = Names("t-absent", b"\xfe" * 16, "g-absent", "c-absent", "x-absent", "o-absent")
+ABSENT = Names("t-absent", b"\xfe" * 16, "g-absent", "c-absent", "x-absent", "o-absent", "User:u-absent")
 #: the fields of Names for each type of resource
 FIELDS_OF = {
     TOPIC: ("topic", "topic_id"), GROUP: ("group", "consumer_group"), TRANSACTION: ("transaction", "open_transaction"),
+    ResourceType.USER: ("user",),
 }  # fmt: skip
 
 

@@ -18,13 +18,21 @@ from ottla.cluster.access_nodes import (
     entity_path,
     pattern_of,
     sanitize,
+    token_json,
+    token_of,
+    token_path,
 )
 from ottla.cluster.schema import MALFORMED, to_json
 from ottla.security.acls import Entry, Operation, Pattern, PatternType, Permission, ResourceType
 from ottla.security.quotas import DEFAULT, Entity
 from ottla.security.scram import Mechanism, ScramCredential
+from ottla.security.tokens import DelegationToken
 
 TOPIC = ResourceType.TOPIC
+TOKEN = DelegationToken(
+    token_id="id", owner="User:alice", requester="User:admin", renewers=("User:bob",), issued_ms=1, expires_ms=2,
+    expires_ms_max=3,
+)  # fmt: skip
 READ = Entry("User:alice", "*", Operation.READ, Permission.ALLOW)
 
 
@@ -108,8 +116,45 @@ def test_view_follows_the_nodes() -> None:
     assert (view.acls, view.configs, view.credentials) == ({}, {}, {})
 
 
+def test_value_of_a_token_is_that_of_kafka() -> None:
+    assert json.loads(token_json(TOKEN)) == {
+        "version": 3, "owner": "User:alice", "tokenRequester": "User:admin", "renewers": ["User:bob"],
+        "issueTimestamp": 1, "maxTimestamp": 3, "expiryTimestamp": 2, "tokenId": "id",
+    }  # fmt: skip
+    assert token_of(token_json(TOKEN)) == TOKEN
+    first = {
+        "version": 1,
+        "owner": "User:a",
+        "issueTimestamp": 1,
+        "maxTimestamp": 3,
+        "expiryTimestamp": 2,
+        "tokenId": "i",
+    }
+    assert token_of(to_json(first)).requester == "User:a"
+
+
+def test_view_follows_the_tokens() -> None:
+    view = AccessView()
+    assert view.apply(token_path("id"), token_json(TOKEN)) is None
+    assert view.tokens == {"id": TOKEN}
+    with pytest.raises(MALFORMED):
+        view.apply(token_path("id"), b"{}")
+    assert view.tokens == {"id": TOKEN}
+    view.apply(token_path("id"), None)
+    assert view.tokens == {}
+
+
 @pytest.mark.parametrize(
-    "path", ["/kafka-acl", "/kafka-acl/Topic", "/config/users", "/brokers/ids/1", "/config/topics/t"]
+    "path",
+    [
+        "/kafka-acl",
+        "/kafka-acl/Topic",
+        "/delegation_token",
+        "/delegation_token/tokens",
+        "/config/users",
+        "/brokers/ids/1",
+        "/config/topics/t",
+    ],
 )
 def test_other_nodes_are_not_about_access(path: str) -> None:
     assert AccessView().apply(path, b"{}") is None

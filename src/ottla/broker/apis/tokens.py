@@ -1,0 +1,234 @@
+"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken and DescribeDelegationToken (KIP-48, KIP-373)."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ottla.broker.authentication import is_token_session
+from ottla.broker.services import RequestContext, Services
+from ottla.cluster.access_nodes import TOKENS, token_json, token_path
+from ottla.cluster.decide import decide_and_write
+from ottla.cluster.schema import count_change
+from ottla.cluster.store import Check, Create, Delete, Op, Put
+from ottla.cluster.view import ClusterView
+from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
+from ottla.net.connection import ANONYMOUS
+from ottla.security.acls import ResourceType
+from ottla.security.tokens import DelegationToken, TokenSecret
+from ottla.wire.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+from ottla.wire.messages.describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribedDelegationTokenRenewer,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
+from ottla.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
+from ottla.wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+
+_USER = "User"
+_NAME_CHARS_MAX = 256
+_RENEWERS_MAX = 100
+#: tokens of the cluster, so that the store is not filled
+_TOKENS_MAX = 10_000
+#: expired tokens that are deleted when a token is created
+_DELETED_MAX = 100
+#: the time in the reply to a request that failed
+_NO_TIME = -1
+
+#: returns a token after a change, None to delete it
+Changing = Callable[[DelegationToken], "DelegationToken | None"]
+
+
+async def create_delegation_token(
+    services: Services, request: CreateDelegationTokenRequest, context: RequestContext
+) -> CreateDelegationTokenResponse:
+    """CreateDelegationToken (38) v1-v3. v2 flexible. v3 tokens for other owners."""
+    requester = context.connection.principal
+    owner = f"{request.owner_principal_type or _USER}:{request.owner_principal_name}"
+    owner = owner if request.owner_principal_name else requester
+    answer = CreateDelegationTokenResponse(issue_timestamp=_NO_TIME, expiry_timestamp=_NO_TIME, max_timestamp=_NO_TIME)
+    answer.principal_type, _, answer.principal_name = owner.partition(":")
+    answer.token_requester_principal_type, _, answer.token_requester_principal_name = requester.partition(":")
+    try:
+        _check_login(context)
+        if owner != requester and not context.may(ResourceType.USER, owner):
+            raise Refused(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
+        if any(each.principal_type != _USER for each in request.renewers):
+            raise Refused(ErrorCode.INVALID_PRINCIPAL_TYPE)
+        secret = _secret(services)
+        renewers = tuple(f"{_USER}:{each.principal_name}" for each in request.renewers)
+        if len(renewers) > _RENEWERS_MAX or any(len(each) > _NAME_CHARS_MAX for each in (owner, *renewers)):
+            raise InvalidRequest(
+                f"a token has {_RENEWERS_MAX} renewers at most, with {_NAME_CHARS_MAX} characters each"
+            )
+        token = _new_token(services, owner, requester, renewers, request.max_lifetime)
+        await _create(services, token)
+    except KafkaError as error:
+        answer.error_code = error.code
+        return answer
+    answer.issue_timestamp, answer.expiry_timestamp = token.issued_ms, token.expires_ms
+    answer.max_timestamp = token.expires_ms_max
+    answer.token_id, answer.hmac = token.token_id, secret.hmac(token.token_id)
+    return answer
+
+
+def _check_login(context: RequestContext) -> None:
+    """Raise Refused unless the client has logged in by other means than a token."""
+    connection = context.connection
+    if connection.principal == ANONYMOUS or is_token_session(connection):
+        raise Refused(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
+
+
+def _secret(services: Services) -> TokenSecret:
+    key = services.started_settings.delegation_token_secret_key
+    if not key:
+        raise Refused(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+    return TokenSecret(key=key.encode())
+
+
+def _new_token(
+    services: Services, owner: str, requester: str, renewers: tuple[str, ...], lifetime_ms: int
+) -> DelegationToken:
+    settings, now_ms = services.started_settings, services.clock.wall_ms()
+    longest = settings.delegation_token_max_lifetime_ms
+    last = now_ms + (longest if lifetime_ms <= 0 else min(lifetime_ms, longest))
+    return DelegationToken(
+        token_id=base64.urlsafe_b64encode(services.new_id()).decode().rstrip("="), owner=owner, requester=requester,
+        renewers=renewers, issued_ms=now_ms, expires_ms=min(last, now_ms + settings.delegation_token_expiry_time_ms),
+        expires_ms_max=last,
+    )  # fmt: skip
+
+
+async def _create(services: Services, token: DelegationToken) -> None:
+    """Store a new token, and delete some that have expired: tokens only become more when one is created."""
+    path, change_id = token_path(token.token_id), services.new_id()
+
+    def decide(view: ClusterView) -> tuple[Sequence[Op], None]:
+        known = view.access.tokens
+        expired = [each.token_id for each in known.values() if each.is_expired(token.issued_ms)][:_DELETED_MAX]
+        if len(known) - len(expired) >= _TOKENS_MAX:
+            raise PolicyViolation(f"there are {_TOKENS_MAX} delegation tokens already")
+        deletions = [Delete(token_path(each), view.versions[token_path(each)]) for each in expired]
+        return [_deleting(view, change_id, bool(expired)), *deletions, Create(path, token_json(token))], None
+
+    await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+
+
+def _deleting(view: ClusterView, change_id: bytes, is_deleted: bool) -> Op:
+    """Return the operation that counts deletions, or checks that there was none."""
+    version = view.versions[TOKENS]
+    return count_change(TOKENS, version, change_id) if is_deleted else Check(TOKENS, version)
+
+
+async def renew_delegation_token(
+    services: Services, request: RenewDelegationTokenRequest, context: RequestContext
+) -> RenewDelegationTokenResponse:
+    """RenewDelegationToken (39) v1-v2. v2 flexible. A negative period stands for the default."""
+    now_ms = services.clock.wall_ms()
+    period_ms = request.renew_period
+    if period_ms < 0:
+        period_ms = services.started_settings.delegation_token_expiry_time_ms
+
+    def renew(token: DelegationToken) -> DelegationToken:
+        return replace(token, expires_ms=min(token.expires_ms_max, now_ms + period_ms))
+
+    try:
+        changed = await _change(services, context, request.hmac, renew)
+    except KafkaError as error:
+        return RenewDelegationTokenResponse(error_code=error.code, expiry_timestamp=_NO_TIME)
+    assert changed is not None
+    return RenewDelegationTokenResponse(expiry_timestamp=changed.expires_ms)
+
+
+async def expire_delegation_token(
+    services: Services, request: ExpireDelegationTokenRequest, context: RequestContext
+) -> ExpireDelegationTokenResponse:
+    """ExpireDelegationToken (40) v1-v2. v2 flexible. A negative period deletes the token."""
+    now_ms, period_ms = services.clock.wall_ms(), request.expiry_time_period
+
+    def expire(token: DelegationToken) -> DelegationToken | None:
+        if period_ms < 0:
+            return None
+        return replace(token, expires_ms=min(token.expires_ms_max, now_ms + period_ms))
+
+    try:
+        changed = await _change(services, context, request.hmac, expire)
+    except KafkaError as error:
+        return ExpireDelegationTokenResponse(error_code=error.code, expiry_timestamp=_NO_TIME)
+    return ExpireDelegationTokenResponse(expiry_timestamp=now_ms if changed is None else changed.expires_ms)
+
+
+async def _change(services: Services, context: RequestContext, code: bytes, change: Changing) -> DelegationToken | None:
+    """Change the token with this HMAC, and return it; None if it is deleted. Raise a KafkaError."""
+    _check_login(context)
+    secret, change_id, now_ms = _secret(services), services.new_id(), services.clock.wall_ms()
+    principal = context.connection.principal
+
+    def decide(view: ClusterView) -> tuple[Sequence[Op], DelegationToken | None]:
+        token = _find(view, secret, code)
+        if token is None:
+            raise Refused(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
+        if not token.belongs_to(principal):
+            raise Refused(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
+        if token.is_expired(now_ms):
+            raise Refused(ErrorCode.DELEGATION_TOKEN_EXPIRED)
+        changed, path = change(token), token_path(token.token_id)
+        if changed == token:
+            return [], changed
+        version = view.versions[path]
+        op = Delete(path, version) if changed is None else Put(path, token_json(changed), version)
+        return [_deleting(view, change_id, changed is None), op], changed
+
+    return await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+
+
+def _find(view: ClusterView, secret: TokenSecret, code: bytes) -> DelegationToken | None:
+    """Return the token with this HMAC. Each comparison takes the same time, however much of it is right."""
+    tokens = view.access.tokens.values()
+    return next((each for each in tokens if hmac.compare_digest(secret.hmac(each.token_id), code)), None)
+
+
+def describe_delegation_token(
+    services: Services, request: DescribeDelegationTokenRequest, context: RequestContext
+) -> DescribeDelegationTokenResponse:
+    """DescribeDelegationToken (41) v1-v3. v2 flexible. v3 requesters. Null asks for the tokens of all owners."""
+    try:
+        _check_login(context)
+        secret = _secret(services)
+    except KafkaError as error:
+        return DescribeDelegationTokenResponse(error_code=error.code)
+    owners = None if request.owners is None else {f"{o.principal_type}:{o.principal_name}" for o in request.owners}
+    now_ms = services.clock.wall_ms()
+    return DescribeDelegationTokenResponse(tokens=[
+        _described(token, secret)
+        for token in services.view.access.tokens.values()
+        if (owners is None or any(map(token.belongs_to, owners)))
+        and not token.is_expired(now_ms)
+        and _may_describe(context, token)
+    ])  # fmt: skip
+
+
+def _may_describe(context: RequestContext, token: DelegationToken) -> bool:
+    return (
+        token.belongs_to(context.connection.principal)
+        or context.may(ResourceType.DELEGATION_TOKEN, token.token_id)
+        or context.may(ResourceType.USER, token.owner)
+    )
+
+
+def _described(token: DelegationToken, secret: TokenSecret) -> DescribedDelegationToken:
+    described = DescribedDelegationToken(
+        issue_timestamp=token.issued_ms, expiry_timestamp=token.expires_ms, max_timestamp=token.expires_ms_max,
+        token_id=token.token_id, hmac=secret.hmac(token.token_id),
+    )  # fmt: skip
+    described.principal_type, _, described.principal_name = token.owner.partition(":")
+    kind, _, name = token.requester.partition(":")
+    described.token_requester_principal_type, described.token_requester_principal_name = kind, name
+    renewers = (each.partition(":") for each in token.renewers)
+    described.renewers = [
+        DescribedDelegationTokenRenewer(principal_type=kind, principal_name=name) for kind, _, name in renewers
+    ]
+    return described

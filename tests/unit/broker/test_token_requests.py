@@ -1,0 +1,232 @@
+"""The APIs of delegation tokens, on a metadata store: who may do what, and how long tokens live."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.broker.admin_fixtures import NOW_MS, Admin, create_skeleton
+from tests.unit.broker.request_fixtures import request_context
+
+from ottla.broker.access import Access
+from ottla.broker.apis.tokens import (
+    create_delegation_token,
+    describe_delegation_token,
+    expire_delegation_token,
+    renew_delegation_token,
+)
+from ottla.broker.authentication import _Login
+from ottla.cluster.access_nodes import ACCESS_SKELETON
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.store import Create
+from ottla.model.errors import ErrorCode
+from ottla.model.settings import BrokerSettings
+from ottla.net.connection import ANONYMOUS
+from ottla.security.acls import Authorizer, Entry, Operation, Pattern, PatternType, Permission, ResourceType
+from ottla.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from ottla.wire.messages.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest
+from ottla.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from ottla.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+
+HOUR_MS, DAY_MS, WEEK_MS = 3_600_000, 86_400_000, 604_800_000
+ALICE, BOB, EVE, ADMIN = "User:alice", "User:bob", "User:eve", "User:admin"
+
+
+class Tokens:
+    """Requests of several users to one broker."""
+
+    def __init__(
+        self, runner: asyncio.Runner, directory: Path, *, key: str = "secret", access: Access | None = None
+    ) -> None:
+        self._runner = runner
+        self._store = EmbeddedStore.open(str(directory / "metadata.db"))
+        self.admin = Admin(self._store)
+        texts = {"log.dirs": "unused", "delegation.token.secret.key": key}
+        self.admin.services.started_settings = BrokerSettings.parse(texts)
+        self.now_ms = NOW_MS
+        self.admin.services.clock = SimpleNamespace(wall_ms=lambda: self.now_ms)
+        self._access = access or Access()
+        runner.run(self._open())
+
+    async def _open(self) -> None:
+        await create_skeleton(self._store)
+        await self._store.multi([Create(path) for path in ACCESS_SKELETON])
+        await self.admin.open()
+
+    def close(self) -> None:
+        self._runner.run(self._store.close())
+
+    def context(self, api_key: int, principal: str, is_token: bool = False) -> Any:
+        context = request_context(3, api_key=api_key, principal=principal, access=self._access)
+        context.connection.login = None  # type: ignore[attr-defined]
+        if is_token:
+            login = _Login()
+            login.is_token = True
+            context.connection.login = login
+        return context
+
+    def create(self, principal: str, *, is_token: bool = False, **fields: Any) -> Any:
+        request = CreateDelegationTokenRequest(**{"max_lifetime": -1, **fields})
+        return self._runner.run(
+            create_delegation_token(self.admin.services, request, self.context(38, principal, is_token))
+        )
+
+    def renew(self, principal: str, code: bytes, period_ms: int, *, is_token: bool = False) -> Any:
+        request = RenewDelegationTokenRequest(hmac=code, renew_period=period_ms)
+        return self._runner.run(
+            renew_delegation_token(self.admin.services, request, self.context(39, principal, is_token))
+        )
+
+    def expire(self, principal: str, code: bytes, period_ms: int, *, is_token: bool = False) -> Any:
+        request = ExpireDelegationTokenRequest(hmac=code, expiry_time_period=period_ms)
+        return self._runner.run(
+            expire_delegation_token(self.admin.services, request, self.context(40, principal, is_token))
+        )
+
+    def describe(self, principal: str, owners: list[str] | None = None, *, is_token: bool = False) -> Any:
+        rows = None if owners is None else [
+            DescribeDelegationTokenOwner(principal_type="User", principal_name=each.removeprefix("User:"))
+            for each in owners
+        ]  # fmt: skip
+        request = DescribeDelegationTokenRequest(owners=rows)
+        return describe_delegation_token(self.admin.services, request, self.context(41, principal, is_token))
+
+    def described(self, principal: str, owners: list[str] | None = None) -> set[str]:
+        return {each.token_id for each in self.describe(principal, owners).tokens}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Tokens]]:
+    """Starts a broker with the arguments of Tokens."""
+    made: list[Tokens] = []
+    with asyncio.Runner() as runner:
+
+        def start(**options: Any) -> Tokens:
+            made.append(Tokens(runner, tmp_path, **options))
+            return made[-1]
+
+        yield start
+        for each in made:
+            each.close()
+
+
+@pytest.fixture
+def tokens(start: Callable[..., Tokens]) -> Tokens:
+    return start()
+
+
+def test_token_has_the_times_and_principals_of_the_request(tokens: Tokens) -> None:
+    renewers = [CreatableRenewers(principal_type="User", principal_name="bob")]
+    made = tokens.create(ALICE, renewers=renewers)
+    assert made.error_code == 0
+    assert (made.principal_type, made.principal_name) == ("User", "alice")
+    assert (made.token_requester_principal_type, made.token_requester_principal_name) == ("User", "alice")
+    assert (made.issue_timestamp, made.expiry_timestamp) == (NOW_MS, NOW_MS + DAY_MS)
+    assert made.max_timestamp == NOW_MS + WEEK_MS
+    assert len(made.hmac) == 64
+    (row,) = tokens.describe(ALICE).tokens
+    assert (row.token_id, row.hmac, row.expiry_timestamp) == (made.token_id, made.hmac, made.expiry_timestamp)
+    assert [each.principal_name for each in row.renewers] == ["bob"]
+
+
+def test_lifetime_is_at_most_that_of_the_settings(tokens: Tokens) -> None:
+    short = tokens.create(ALICE, max_lifetime=HOUR_MS)
+    assert (short.expiry_timestamp, short.max_timestamp) == (NOW_MS + HOUR_MS, NOW_MS + HOUR_MS)
+    long = tokens.create(ALICE, max_lifetime=1 << 62)
+    assert long.max_timestamp == NOW_MS + WEEK_MS
+
+
+def test_renewal_ends_at_the_maximum(tokens: Tokens) -> None:
+    made = tokens.create(ALICE)
+    assert tokens.renew(ALICE, made.hmac, 2 * DAY_MS).expiry_timestamp == NOW_MS + 2 * DAY_MS
+    assert tokens.renew(ALICE, made.hmac, 1 << 62).expiry_timestamp == NOW_MS + WEEK_MS
+    assert tokens.renew(ALICE, made.hmac, -1).expiry_timestamp == NOW_MS + DAY_MS
+
+
+def test_token_is_deleted_by_a_negative_period(tokens: Tokens) -> None:
+    made = tokens.create(ALICE)
+    assert tokens.expire(ALICE, made.hmac, HOUR_MS).expiry_timestamp == NOW_MS + HOUR_MS
+    assert tokens.expire(ALICE, made.hmac, -1).expiry_timestamp == NOW_MS
+    assert tokens.expire(ALICE, made.hmac, -1).error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+    assert not tokens.describe(ALICE).tokens
+
+
+def test_expired_token_is_hidden_and_deleted_with_the_next_creation(tokens: Tokens) -> None:
+    made = tokens.create(ALICE)
+    tokens.now_ms += DAY_MS + 1
+    assert not tokens.describe(ALICE).tokens
+    assert tokens.renew(ALICE, made.hmac, -1).error_code == ErrorCode.DELEGATION_TOKEN_EXPIRED
+    other = tokens.create(ALICE)
+    assert other.error_code == 0
+    assert set(tokens.admin.view.access.tokens) == {other.token_id}
+    assert tokens.renew(ALICE, made.hmac, -1).error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+
+
+def test_owner_and_renewers_change_a_token_and_others_do_not(tokens: Tokens) -> None:
+    renewers = [CreatableRenewers(principal_type="User", principal_name="bob")]
+    made = tokens.create(ALICE, renewers=renewers)
+    assert tokens.renew(BOB, made.hmac, HOUR_MS).error_code == 0
+    for answer in (tokens.renew(EVE, made.hmac, 1), tokens.expire(EVE, made.hmac, -1)):
+        assert (answer.error_code, answer.expiry_timestamp) == (ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, -1)
+
+
+@pytest.mark.parametrize(("principal", "is_token"), [(ANONYMOUS, False), (ALICE, True)])
+def test_client_without_a_login_of_its_own_is_refused(tokens: Tokens, principal: str, is_token: bool) -> None:
+    made = tokens.create(ALICE)
+    answers = [
+        tokens.create(principal, is_token=is_token),
+        tokens.renew(principal, made.hmac, 1, is_token=is_token),
+        tokens.expire(principal, made.hmac, -1, is_token=is_token),
+        tokens.describe(principal, is_token=is_token),
+    ]
+    assert {each.error_code for each in answers} == {ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED}
+
+
+def test_without_a_secret_there_are_no_tokens(start: Callable[..., Tokens]) -> None:
+    tokens = start(key="")
+    answers = [
+        tokens.create(ALICE), tokens.renew(ALICE, b"x", 1), tokens.expire(ALICE, b"x", 1),
+        tokens.describe(ALICE),
+    ]  # fmt: skip
+    assert {each.error_code for each in answers} == {ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED}
+
+
+def test_renewer_that_is_no_user_is_refused(tokens: Tokens) -> None:
+    renewers = [CreatableRenewers(principal_type="Group", principal_name="bob")]
+    assert tokens.create(ALICE, renewers=renewers).error_code == ErrorCode.INVALID_PRINCIPAL_TYPE
+
+
+# -- rights ------------------------------------------------------------------------------------------------------------
+
+
+def access(*rules: tuple[str, ResourceType, str, Operation]) -> Access:
+    authorizer = Authorizer()
+    for principal, resource, name, operation in rules:
+        entry = Entry(principal, "*", operation, Permission.ALLOW)
+        authorizer.put(Pattern(resource, name, PatternType.LITERAL), [entry])
+    return Access(authorizer)
+
+
+def test_token_for_another_owner_needs_the_right(start: Callable[..., Tokens]) -> None:
+    tokens = start(access=access((ADMIN, ResourceType.USER, ALICE, Operation.CREATE_TOKENS)))
+    owner = {"owner_principal_type": "User", "owner_principal_name": "alice"}
+    made = tokens.create(ADMIN, **owner)
+    assert (made.error_code, made.principal_name, made.token_requester_principal_name) == (0, "alice", "admin")
+    assert tokens.create(EVE, **owner).error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    # Everyone may create tokens for himself, and the requester of a token may change it.
+    assert tokens.create(EVE).error_code == 0
+    assert tokens.renew(ADMIN, made.hmac, 1).error_code == 0
+
+
+def test_only_own_tokens_are_described_without_the_right(start: Callable[..., Tokens]) -> None:
+    tokens = start(access=access((BOB, ResourceType.USER, ALICE, Operation.DESCRIBE_TOKENS)))
+    of_alice, of_eve = tokens.create(ALICE).token_id, tokens.create(EVE).token_id
+    assert tokens.described(EVE) == {of_eve}
+    assert tokens.described(EVE, [ALICE]) == set()
+    assert tokens.described(BOB) == {of_alice}
+    assert tokens.described(BOB, [ALICE, EVE]) == {of_alice}
+    assert tokens.described(ALICE, []) == set()
