@@ -60,8 +60,8 @@ class TlsLayer(asyncio.BufferedProtocol):
     """The protocol of a socket whose bytes are encrypted."""
 
     __slots__ = (
-        "_call_soon", "_handshake_done", "_held", "_incoming", "_inner", "_is_ended", "_is_open", "_is_paused",
-        "_outgoing", "_raw", "_transport", "object",
+        "_call_soon", "_context", "_handshake_done", "_has_begun", "_held", "_incoming", "_inner", "_is_ended",
+        "_is_open", "_is_paused", "_outgoing", "_raw", "_server_name", "_transport", "handshake_begins", "object",
     )  # fmt: skip
 
     def __init__(
@@ -76,10 +76,14 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._inner = inner
         self._call_soon = call_soon
         self._handshake_done = handshake_done
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.object = context.wrap_bio(
-            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
-        )
+        #: called before the handshake, which a server begins with the first bytes of the client
+        self.handshake_begins: Callable[[TlsLayer], None] = _ignore
+        self._context, self._server_name = context, server_name
+        # Made for the handshake: a connection that sends nothing has no state of TLS, which is 10 KB.
+        self._incoming: ssl.MemoryBIO = None  # type: ignore[assignment]
+        self._outgoing: ssl.MemoryBIO = None  # type: ignore[assignment]
+        self.object: ssl.SSLObject = None  # type: ignore[assignment]
+        self._has_begun = False
         self._raw: asyncio.Transport = None  # type: ignore[assignment]
         self._transport = TlsTransport(self)
         self._is_open = False  # the handshake is complete
@@ -92,7 +96,8 @@ class TlsLayer(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)
         self._inner.connection_made(self._transport)
-        if not self.object.server_side and not self._raw.is_closing():
+        if self._server_name is not None and not self._raw.is_closing():
+            self._begin_handshake()
             self._shake_hands()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -131,6 +136,8 @@ class TlsLayer(asyncio.BufferedProtocol):
             if self._is_paused:
                 self._held = bytes(view[position:end])
                 return
+            if not self._has_begun:
+                self._begin_handshake()
             following = min(position + _FEED_BYTES, end)
             self._incoming.write(view[position:following])
             position = following
@@ -138,6 +145,14 @@ class TlsLayer(asyncio.BufferedProtocol):
                 self._shake_hands()
             if self._is_open:
                 self._decrypt()
+
+    def _begin_handshake(self) -> None:
+        self._has_begun = True
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.object = self._context.wrap_bio(
+            self._incoming, self._outgoing, server_side=self._server_name is None, server_hostname=self._server_name
+        )
+        self.handshake_begins(self)
 
     def _shake_hands(self) -> None:
         try:
@@ -154,6 +169,11 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._is_open = True
         self._flush()
         self._report(None)
+
+    def end_handshake(self, reason: str) -> None:
+        """Close the connection of a client whose handshake is not complete."""
+        self.abort()
+        self._report(ssl.SSLError(reason))
 
     def _report(self, error: ssl.SSLError | None) -> None:
         done, self._handshake_done = self._handshake_done, _reported
@@ -249,6 +269,10 @@ def _reported(layer: TlsLayer, error: ssl.SSLError | None) -> None:
     """The outcome of a handshake was reported before."""
 
 
+def _ignore(layer: TlsLayer) -> None:
+    """Nobody counts the handshakes."""
+
+
 class TlsTransport(asyncio.Transport):
     """What the protocol behind a TLS layer writes to."""
 
@@ -284,7 +308,11 @@ class TlsTransport(asyncio.Transport):
 
 
 class TlsServer:
-    """TLS of one listener."""
+    """TLS of one listener.
+
+    A handshake takes milliseconds, and up to 50 KB until its end. If too many are under way, the oldest one is ended:
+    the clients that began them and say nothing more must not keep others out.
+    """
 
     def __init__(
         self, context: Callable[[], ssl.SSLContext], *, handshakes_max: int, setup_s: float,
@@ -298,9 +326,8 @@ class TlsServer:
         self._handshakes_max = handshakes_max
         self._setup_s = setup_s
         self._ready = ready
-        #: connections in their handshake, and those that wait for one of these to end
+        #: connections in their handshake, oldest first
         self._shaking: dict[TlsLayer, None] = {}
-        self._queue: dict[TlsLayer, None] = {}
         self.failed = 0
 
     def factory(self, server: Server, handle: Handler, name: str) -> Callable[[], TlsLayer]:
@@ -310,31 +337,24 @@ class TlsServer:
                 connection, self._context(), server_name=None, call_soon=server.call_soon,
                 handshake_done=partial(self._done, server, connection),
             )  # fmt: skip
-            server.call_soon(partial(self._begin, server, connection, layer))
+            layer.handshake_begins = self._count
+            server.call_soon(partial(self._begin, server, connection))
             return layer
 
         return make
 
-    def _begin(self, server: Server, connection: Connection, layer: TlsLayer) -> None:
-        if connection not in server.connections:
-            return  # it was not admitted, or has ended already
-        server.expect_setup(connection, self._setup_s)
-        if layer.is_open:
-            return
-        if len(self._shaking) < self._handshakes_max:
-            self._shaking[layer] = None
-        else:
-            self._queue[layer] = None
-            layer.pause_reading()
+    def _begin(self, server: Server, connection: Connection) -> None:
+        if connection in server.connections:  # else it was not admitted, or has ended already
+            server.expect_setup(connection, self._setup_s)
+
+    def _count(self, layer: TlsLayer) -> None:
+        """A handshake begins."""
+        self._shaking[layer] = None
+        if len(self._shaking) > self._handshakes_max:
+            next(iter(self._shaking)).end_handshake(f"there are more than {self._handshakes_max} handshakes")
 
     def _done(self, server: Server, connection: Connection, layer: TlsLayer, error: ssl.SSLError | None) -> None:
         self._shaking.pop(layer, None)
-        self._queue.pop(layer, None)
-        while self._queue and len(self._shaking) < self._handshakes_max:
-            following = next(iter(self._queue))
-            del self._queue[following]
-            self._shaking[following] = None
-            following.resume_reading()
         if error is not None:
             self.failed += 1
             log.info("TLS handshake failed peer=%s reason=%s", connection.peer_host, _reason_of(error))

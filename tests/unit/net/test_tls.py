@@ -308,6 +308,42 @@ def test_connection_that_is_lost_during_the_handshake_is_forgotten(fixture: Fixt
     assert tls.failed == 1
 
 
+def test_oldest_handshake_ends_when_there_are_too_many(fixture: Fixture) -> None:
+    """Clients that begin a handshake and send no more do not keep others out. Those that send nothing do not count."""
+    done: list[Any] = []
+    tls = TlsServer(
+        server_context, handshakes_max=2, setup_s=10.0, ready=lambda connection, tls: done.append(connection)
+    )  # fmt: skip
+
+    def connect() -> tuple[TlsLayer, RawTransport]:
+        layer, raw = tls.factory(fixture.server, lambda *arguments: None, "SSL")(), RawTransport("10.0.0.1", None)
+        layer.connection_made(raw)  # type: ignore[arg-type]
+        return layer, raw
+
+    def send(layer: TlsLayer, data: bytes) -> None:
+        view = layer.get_buffer(-1)
+        view[: len(data)] = data
+        layer.buffer_updated(len(data))
+
+    silent = [connect() for _ in range(5)]
+    assert all(layer.object is None for layer, _ in silent), "a connection without bytes has no state of TLS"
+    begun = [connect() for _ in range(3)]
+    for layer, _ in begun:
+        send(layer, b"\x16\x03\x01\x00\xff")
+    assert [raw.ended for _, raw in begun] == ["aborted", "", ""]
+    assert [raw.ended for _, raw in silent] == [""] * 5
+    assert tls.failed == 1
+    client = client_context().wrap_bio(incoming := ssl.MemoryBIO(), outgoing := ssl.MemoryBIO(), server_hostname="x")
+    layer, raw = silent[0]
+    client.context.check_hostname = False
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    send(layer, outgoing.read())
+    assert [raw.ended for _, raw in begun] == ["aborted", "aborted", ""]
+    assert raw.sent, "the new client is served"
+    assert incoming.pending == 0 and done == []
+
+
 def test_certificate_of_the_client_is_asked_for_and_known(fixture: Fixture) -> None:
     wanted = server_context(verify_mode=ssl.CERT_REQUIRED)
     with_certificate = client_context()
