@@ -243,8 +243,8 @@ class ConsumerGroup(GroupSteps):
             ),
             server_assignor=known.server_assignor if request.server_assignor is None else request.server_assignor,
         )
-        changed = self._update(member_id, before, member, draft, causes, now)
-        self._maybe_bump(changed, count, causes, draft, outcome, now)
+        changed = self._update(member_id, before, member, draft, causes, now, client.may_see)
+        self._maybe_bump(changed, count, causes, draft, outcome, now, client.may_see)
         old = stored.current(member_id)
         current = self._reconcile(member_id, owned, changed, draft, now)
         self._wait(Wait.SESSION, member_id, self._context.session_timeout_ms(self.group_id), now)
@@ -327,8 +327,8 @@ class ConsumerGroup(GroupSteps):
                 session_timeout_ms=request.session_timeout, supported_protocols=protocols
             ),
         )
-        changed = self._update(member_id, before, member, draft, causes, now)
-        self._maybe_bump(changed, count, causes, draft, outcome, now)
+        changed = self._update(member_id, before, member, draft, causes, now, client.may_see)
+        self._maybe_bump(changed, count, causes, draft, outcome, now, client.may_see)
         current = self._reconcile(member_id, self._by_id(subscription.owned_partitions), changed, draft, now)
         self._deadlines[Wait.JOIN].pop(member_id, None)
         self._wait(Wait.SESSION, member_id, request.session_timeout, now)

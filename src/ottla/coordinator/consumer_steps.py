@@ -16,7 +16,7 @@ from ottla.coordinator.assignors import ASSIGNORS, MemberSpec
 from ottla.coordinator.consumer_causes import RebalanceWatch, TopicsSeen, cause_of, listed, subscription_change
 from ottla.coordinator.consumer_stored import Draft, StoredGroup, metadata_hash
 from ottla.coordinator.journal import Cause, CauseKind
-from ottla.coordinator.outcome import NEVER, CoordinatorContext, Moment, Outcome
+from ottla.coordinator.outcome import NEVER, CoordinatorContext, MaySee, Moment, Outcome
 from ottla.coordinator.reconcile import UNREVOKED_PARTITIONS, Goal, is_reconciled, is_subset, reconcile
 from ottla.coordinator.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -249,6 +249,7 @@ class GroupSteps:
         draft: Draft,
         causes: list[Cause],
         now: Moment,
+        may_see: MaySee | None = None,
     ) -> bool:
         """Emit the member's record if its properties changed. Return whether its subscription changed."""
         if member == before:
@@ -256,7 +257,7 @@ class GroupSteps:
         expression = member.subscribed_topic_regex or ""
         resolved = None
         if expression and expression not in self.stored.regexes:
-            resolved = self._match(expression, now)
+            resolved = self._match(expression, now, may_see)
         is_converting = self.stored.classic_count == len(self.stored.members) > 0
         if is_converting and member.classic_member_metadata is None:
             causes.append(cause_of(CauseKind.PROTOCOL_CHANGED, member_id, member, "now of the consumer protocol"))
@@ -274,11 +275,16 @@ class GroupSteps:
             causes.append(cause_of(CauseKind.SUBSCRIPTION_CHANGED, member_id, member, change))
         return bool(change)
 
-    def _match(self, expression: str, now: Moment) -> ConsumerGroupRegularExpressionValue:
+    def _match(self, expression: str, now: Moment, may_see: MaySee | None) -> ConsumerGroupRegularExpressionValue:
+        """Return the topics that an expression matches, without those that the client may not know.
+
+        As in Kafka, the result is that of the member whose heartbeat needed it, for all members with the expression.
+        """
         topics = self._context.topics
-        return ConsumerGroupRegularExpressionValue(
-            topics=matching_topics(expression, topics.names()), version=topics.version, timestamp=now.wall_ms
-        )
+        found = matching_topics(expression, topics.names())
+        if may_see is not None:
+            found = tuple(filter(may_see, found))
+        return ConsumerGroupRegularExpressionValue(topics=found, version=topics.version, timestamp=now.wall_ms)
 
     def _drop_regexes(self, draft: Draft) -> None:
         """Emit tombstones for regular expressions without subscribers."""
@@ -288,8 +294,9 @@ class GroupSteps:
     # -- step 3: bump the group epoch --------------------------------------------------------------------------------
 
     def _maybe_bump(
-        self, changed: bool, count: int, causes: list[Cause], draft: Draft, outcome: Outcome, now: Moment
-    ) -> None:
+        self, changed: bool, count: int, causes: list[Cause], draft: Draft, outcome: Outcome, now: Moment,
+        may_see: MaySee | None = None,
+    ) -> None:  # fmt: skip
         """Bump the group epoch if the subscription, the regular expressions' matches or the topics changed.
 
         ``count`` is the number of members before this heartbeat.
@@ -298,7 +305,7 @@ class GroupSteps:
         is_matching = bool(self.stored.regexes) and not self._is_up_to_date(self._matched)
         is_matching = is_matching and now.monotonic_s >= self._match_after_s
         if is_matching:
-            self._match_again(draft, causes, now)
+            self._match_again(draft, causes, now, may_see)
         if not causes and not changed and not is_matching and self._is_up_to_date(self._hashed):
             return
         names = self.stored.subscribed_topics()
@@ -318,11 +325,11 @@ class GroupSteps:
         version, epoch = computed
         return version == self._context.topics.version and epoch <= self.stored.epoch
 
-    def _match_again(self, draft: Draft, causes: list[Cause], now: Moment) -> None:
+    def _match_again(self, draft: Draft, causes: list[Cause], now: Moment, may_see: MaySee | None) -> None:
         """Match all regular expressions against the current topics and emit the changed results."""
         self._match_after_s = now.monotonic_s + _REGEX_REFRESH_MIN_S
         for expression, old in list(self.stored.regexes.items()):
-            new = self._match(expression, now)
+            new = self._match(expression, now, may_see)
             if new.topics != old.topics:
                 draft.emit(ConsumerGroupRegularExpressionKey(self.group_id, expression), new)
                 changes = [f"{expression!r} now matches {name}" for name in new.topics if name not in old.topics]

@@ -24,6 +24,9 @@ from ottla.wire import Message
 #: identifies a parked request for the runtime; state machines store it and return it without reading it
 Ticket = Any
 
+#: returns whether a client may know that a topic exists
+MaySee = Callable[[str], bool]
+
 NEVER = float("inf")
 
 
@@ -47,6 +50,8 @@ class Client(NamedTuple):
     connection: int = 0
     #: correlation id of the request
     correlation_id: int = 0
+    #: None if the client may know all topics
+    may_see: MaySee | None = None
 
 
 class Topics(Protocol):

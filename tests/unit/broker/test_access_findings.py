@@ -20,6 +20,7 @@ from ottla.wire.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     alter_user_scram_credentials,
+    consumer_group_heartbeat,
     create_acls,
     create_topics,
     delete_acls,
@@ -308,6 +309,28 @@ def test_user_cannot_change_any_password_without_alter_on_the_cluster(tmp_path: 
         reply = await cluster.connect(MALLORY).decoded(request, 0)
         assert [result.error_code for result in reply.results] == [CLUSTER_REFUSED, CLUSTER_REFUSED]
         assert not cluster.broker.broker._view.access.credentials
+
+    play(tmp_path, script)
+
+
+def test_regular_expression_of_a_member_finds_no_hidden_topic(tmp_path: Path) -> None:
+    async def script(cluster: Cluster) -> None:
+        topic = create_topics.CreatableTopic(name="orders-of-others", num_partitions=1, replication_factor=1)
+        await cluster.root(create_topics.CreateTopicsRequest(topics=[topic], timeout=60_000), 7)
+        await cluster.allow(MALLORY, ResourceType.GROUP, "g", Operation.READ)
+        await cluster.allow(MALLORY, TOPIC, "orders", Operation.READ)
+        mallory = cluster.connect(MALLORY)
+        while (await mallory.decoded(find_coordinator.FindCoordinatorRequest(key="g"), 3)).error_code:
+            await asyncio.sleep(0)  # the internal topic is being created
+        joined = await mallory.decoded(
+            consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+                group_id="g", member_id="m", member_epoch=0, rebalance_timeout=60_000, subscribed_topic_regex=".*",
+                topic_partitions=[],
+            ), 1,
+        )  # fmt: skip
+        assert joined.error_code == 0, joined
+        assigned = [bytes(each.topic_id) for each in joined.assignment.topic_partitions]
+        assert assigned == [cluster.broker.broker._view.topics["orders"].topic_id]
 
     play(tmp_path, script)
 

@@ -15,6 +15,7 @@ from ottla.cluster.view import NO_LEADER
 from ottla.coordinator.classic_member import join_error
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.offsets import refuse_commit, refused_topics
+from ottla.coordinator.outcome import Client
 from ottla.coordinator.runtime import PendingReply, Unstored
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.model.errors import ErrorCode, KafkaError, Refused
@@ -171,7 +172,7 @@ def join_group(services: Services, request: JoinGroupRequest, context: RequestCo
         return join_error(request.member_id, _REFUSED, context.version)
     return services.groups.run_parked(
         request.group_id,
-        lambda shard, ticket, now: shard.join_group(request, context.client, ticket, now),
+        lambda shard, ticket, now: shard.join_group(request, _seeing(context), ticket, now),
         lambda code: join_error(request.member_id, code, context.version),
     )
 
@@ -224,9 +225,16 @@ def consumer_group_heartbeat(
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=None)
     return services.groups.run(
         request.group_id,
-        lambda shard, ticket, now: shard.consumer_heartbeat(request, context.client, ticket, now),
+        lambda shard, ticket, now: shard.consumer_heartbeat(request, _seeing(context), ticket, now),
         lambda code: ConsumerGroupHeartbeatResponse(error_code=code, error_message=None),
     )
+
+
+def _seeing(context: RequestContext) -> Client:
+    """Return the client with the topics that it may know: a regular expression must not find others for it."""
+    if context.access.authorizer is None:
+        return context.client
+    return context.client._replace(may_see=partial(context.access.may_describe, context.connection, ResourceType.TOPIC))
 
 
 # -- offsets ----------------------------------------------------------------------------------------------------------
