@@ -83,7 +83,7 @@ def acls_for(resource: ResourceType, operation: Operation, state: str) -> Iterat
         yield from (Acl(resource, name, Operation.DESCRIBE, Permission.ALLOW) for name in names)
     elif state in (_DENY, _DENY_ALL):
         allowed = Operation.ALL if state == _DENY_ALL else operation
-        yield Acl(resource, "*", allowed, Permission.ALLOW)
+        yield Acl(resource, CLUSTER_NAME if resource == CLUSTER else "*", allowed, Permission.ALLOW)
         yield from (Acl(resource, name, allowed, Permission.DENY) for name in names)
 
 
