@@ -70,6 +70,11 @@ class FranzGo:
         found: dict[str, Any] = json.loads(self._run("transaction", source, target, name))
         return found
 
+    def acls(self, verb: str, *arguments: str) -> list[list[str]]:
+        """Add, list or remove ACLs of topics; see acls.go. Return those that were listed or removed."""
+        found: list[list[str]] = json.loads(self._run("acls", verb, *arguments) or "[]")
+        return found
+
     def abort_empty(self, topic: str, name: str, times: int) -> dict[str, int]:
         """Commit a record, then at once abort an empty transaction; return how many were refused, by error code."""
         refused: dict[str, int] = json.loads(self._run("abort-empty", topic, name, str(times)))

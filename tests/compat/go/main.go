@@ -8,6 +8,7 @@
 //	franz transaction BOOTSTRAP FROM_TOPIC TO_TOPIC NAME                                       one JSON object
 //	franz abort-empty BOOTSTRAP TOPIC NAME TIMES                                               one JSON object
 //	franz cluster BOOTSTRAP OPERATION ARGUMENTS                                                JSON
+//	franz acls BOOTSTRAP VERB ARGUMENTS                                                        see acls.go
 //	franz failover BOOTSTRAP TOPIC GROUP                                                       lines, see failover.go
 //	franz secure TOPIC < ways to connect                                                       JSON, see secure.go
 //
@@ -64,6 +65,8 @@ func main() {
 		err = abortEmpty(ctx, arguments)
 	case "cluster":
 		err = cluster(ctx, arguments)
+	case "acls":
+		err = acls(ctx, arguments)
 	case "failover":
 		err = failover(arguments)
 	case "secure":
