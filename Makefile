@@ -37,7 +37,7 @@ broker: $(VENV)/.run
 	@exec $(BIN)/ottla broker --data $(DATA) --listener $(LISTENER) --metrics $(METRICS) $(if $(INSECURE),--insecure)
 
 # Everything, in parallel: WORKERS=1 for less memory, PYTEST_ARGS="-n 0 tests/unit" for no workers and some of the tests.
-test: $(VENV)/.dev kcat
+test: $(VENV)/.dev kcat kerberos
 	$(BIN)/pytest -n $(WORKERS) --durations 15 --durations-min 2 $(PYTEST_ARGS)
 
 # Tests that start no other process: seconds.
@@ -195,6 +195,14 @@ kcat:
 	@command -v kcat >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  { apt-get update -qq && apt-get install -y -qq kcat; } >/dev/null 2>&1; } || \
 	  echo "kcat is not installed and cannot be: its tests will skip (apt-get install kcat)"
+
+# A KDC, and what kcat needs to log in with Kerberos; without it the tests of GSSAPI skip and say so.
+.PHONY: kerberos
+kerberos:
+	@[ -x /usr/sbin/krb5kdc ] || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq krb5-kdc krb5-admin-server krb5-user \
+	  libsasl2-modules-gssapi-mit; } >/dev/null 2>&1; } || \
+	  echo "Kerberos is not installed and cannot be: its tests will skip (apt-get install krb5-kdc krb5-admin-server)"
 
 # The rules that drop packets in `make partitions`, which says what is missing if this fails.
 .PHONY: nftables

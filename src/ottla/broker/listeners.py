@@ -33,8 +33,9 @@ from ottla.net.tls import TlsServer
 from ottla.security.certificates import check_handshake, client_context, server_context, subject_of
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
 from ottla.security.jaas import LOGIN_MODULES, Login, parse_jaas
+from ottla.security.kerberos import GssapiExchange
 from ottla.security.oauth import OauthExchange, OauthRules
-from ottla.security.principals import SslPrincipalMapper, user
+from ottla.security.principals import KerberosPrincipalMapper, SslPrincipalMapper, user
 from ottla.security.sasl import Exchange, Mechanisms, PlainExchange, ScramExchange
 from ottla.security.sasl_client import MECHANISMS, Sasl
 from ottla.security.scram import FindCredential, Mechanism, ScramServer
@@ -166,7 +167,8 @@ class ListenerSecurity:
             return lambda: PlainExchange(passwords, finders)
         if name == "OAUTHBEARER":
             return self._oauth()
-        raise SecurityConfigError(f"the mechanism {name} is not supported yet; remove it from sasl.enabled.mechanisms")
+        assert name == "GSSAPI"
+        return self._gssapi()
 
     def _scram(self, mechanism: Mechanism) -> ScramExchange:
         nonce, logins = secrets.token_urlsafe(24), self._token_logins
@@ -193,6 +195,28 @@ class ListenerSecurity:
             clock_skew_s=own.sasl_oauthbearer_clock_skew_seconds,
         )  # fmt: skip
         return lambda: OauthExchange(jwks=keys, rules=rules)
+
+    def _gssapi(self) -> Callable[[], Exchange]:
+        # Only here: the library of Kerberos need not be installed for other mechanisms.
+        from ottla.security.gssapi import Kerberos
+
+        setting = f"listener.name.{self.name.lower()}.gssapi.sasl.jaas.config"
+        login = self._login("GSSAPI")
+        options = {} if login is None else login.options
+        keytab, principal = options.get("keyTab", ""), options.get("principal", "")
+        if not keytab or not principal:
+            raise SecurityConfigError(
+                f"GSSAPI needs a keytab and a principal: set {setting} to com.sun.security.auth.module.Krb5LoginModule "
+                'required useKeyTab=true storeKey=true keyTab="FILE" principal="SERVICE/HOST@REALM";'
+            )
+        service = self._own.sasl_kerberos_service_name or options.get("serviceName", "")
+        if service != principal.partition("@")[0].partition("/")[0]:
+            raise SecurityConfigError(
+                f"sasl.kerberos.service.name is {service!r}; {setting} has another one: {principal}"
+            )
+        kerberos = Kerberos(keytab=keytab, principal=principal)
+        mapper = KerberosPrincipalMapper(self._own.sasl_kerberos_principal_to_local_rules, kerberos.realm)
+        return lambda: GssapiExchange(kerberos.accept(), mapper.name)
 
     def _passwords(self) -> dict[str, str]:
         """Return the users of the login module of PLAIN."""

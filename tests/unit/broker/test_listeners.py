@@ -107,6 +107,36 @@ def test_option_for_unsecured_tokens_is_refused() -> None:
     assert "unsecured tokens, which prove nothing" in refusal("SASL_PLAINTEXT", **texts)
 
 
+KERBEROS = 'com.sun.security.auth.module.Krb5LoginModule required keyTab="{}" principal="kafka/host@REALM";'
+
+
+@pytest.mark.parametrize(
+    ("service", "login", "words"),
+    [
+        ("kafka", "", "GSSAPI needs a keytab and a principal"),
+        ("kafka", KERBEROS.format(""), "GSSAPI needs a keytab and a principal"),
+        ("", KERBEROS.format("/keytab"), "sasl.kerberos.service.name is ''"),
+        ("other", KERBEROS.format("/keytab"), "sasl.kerberos.service.name is 'other'"),
+        ("kafka", f"{PLAIN} required;", "which is not for GSSAPI"),
+    ],
+)
+def test_incomplete_settings_of_kerberos_are_refused(service: str, login: str, words: str) -> None:
+    texts = {"sasl.enabled.mechanisms": "GSSAPI", "sasl.kerberos.service.name": service, "sasl.jaas.config": login}
+    assert words in refusal("SASL_PLAINTEXT", **texts)
+
+
+def test_keytab_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    keytab = write(tmp_path / "keytab", b"this is no keytab")
+    texts = {"sasl.enabled.mechanisms": "GSSAPI", "sasl.kerberos.service.name": "kafka"}
+    login = KERBEROS.format(keytab)
+    text = refusal("SASL_PLAINTEXT", **texts, **{"sasl.jaas.config": login})
+    # The second on a system without the library.
+    assert f"the keytab {keytab} cannot be used for kafka/host@REALM" in text or "apt-get install" in text
+    if "apt-get install" not in text:
+        Path(keytab).chmod(0o644)
+        assert "can be read by other users" in refusal("SASL_PLAINTEXT", **texts, **{"sasl.jaas.config": login})
+
+
 @pytest.mark.parametrize(
     ("texts", "words"),
     [

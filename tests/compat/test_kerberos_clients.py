@@ -1,0 +1,87 @@
+"""Logins with GSSAPI against a KDC of MIT Kerberos, by the librdkafka of kcat."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from drivers import DEADLINE_S
+from drivers.kcat import MISSING as KCAT_MISSING
+from drivers.kcat import kcat_path
+
+import kerberos
+from kerberos import REALM, Realm
+from ottla.model.errors import ErrorCode
+from ottla.testing.raw import RawClient
+from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
+from secure_broker import SecureBroker, allow_only
+
+pytestmark = pytest.mark.foreign
+
+_MODULE = "com.sun.security.auth.module.Krb5LoginModule"
+
+
+@pytest.fixture(scope="module")
+def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
+    problem = kerberos.missing()
+    if problem is not None:
+        pytest.skip(problem)
+    with Realm(tmp_path_factory.mktemp("kerberos")) as realm:
+        yield realm
+
+
+@pytest.fixture(scope="module")
+def broker(realm: Realm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    service = f"kafka/localhost@{REALM}"
+    login = f'{_MODULE} required useKeyTab=true storeKey=true keyTab="{realm.add(service)}" principal="{service}";'
+    directory = tmp_path_factory.mktemp("broker")
+    settings = {
+        "sasl.enabled.mechanisms": "GSSAPI",
+        "sasl.kerberos.service.name": "kafka",
+        "sasl.kerberos.principal.to.local.rules": f"RULE:[2:$1-$2@$0](.*@{REALM})s/@.*//,DEFAULT",
+        **{f"listener.name.{name}.gssapi.sasl.jaas.config": login for name in ("sasl_plaintext", "sasl_ssl", "short")},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KRB5_CONFIG", str(realm.config))
+        # The file in which the library notes tickets that were used.
+        patch.setenv("KRB5RCACHEDIR", str(directory))
+        with SecureBroker(directory, settings) as broker:
+            yield broker
+            assert " ERROR " not in broker.process.errors()
+
+
+@pytest.mark.parametrize("token", [b"", b"garbage", b"\x60\x0b\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"])
+def test_token_that_is_not_of_kerberos_is_refused(broker: SecureBroker, token: bytes) -> None:
+    with RawClient(broker.addresses["SASL_PLAINTEXT"]) as client:
+        assert client.ask(SaslHandshakeRequest(mechanism="GSSAPI"), 1).error_code == 0
+        answer = client.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert client.receive_until_closed() == b""
+
+
+def test_librdkafka_of_kcat_logs_in(broker: SecureBroker, realm: Realm) -> None:
+    kcat, kinit = kcat_path(), shutil.which("kinit")
+    if kcat is None or kinit is None:
+        pytest.skip(KCAT_MISSING if kcat is None else "kinit is not installed: apt-get install krb5-user")
+    keytab = realm.add("carol")
+    allow_only(broker, "kerberos-carol", "User:carol")
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI", "sasl.kerberos.service.name": "kafka",
+        "sasl.kerberos.principal": f"carol@{REALM}", "sasl.kerberos.keytab": keytab,
+        "sasl.kerberos.kinit.cmd": f"{kinit} -t '%{{sasl.kerberos.keytab}}' -k %{{sasl.kerberos.principal}}",
+    }  # fmt: skip
+    options = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
+    address = broker.addresses["SASL_PLAINTEXT"].replace("127.0.0.1", "localhost")
+    done = subprocess.run(
+        [kcat, "-b", address, *options, "-X", "broker.address.family=v4", "-L", "-t", "kerberos-carol", "-m", "30"],
+        capture_output=True, text=True, timeout=DEADLINE_S,
+        env={**realm.environment, "KRB5CCNAME": f"FILE:{os.path.dirname(keytab)}/carol"},
+    )  # fmt: skip
+    if "libsasl2" in done.stderr or "No worthy mechs found" in done.stderr:
+        pytest.skip("kcat has no GSSAPI: apt-get install libsasl2-modules-gssapi-mit")
+    assert done.returncode == 0, done.stderr
+    assert 'topic "kerberos-carol" with 1 partitions' in done.stdout, done.stdout
