@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
 import warnings
 from typing import Any
 
@@ -75,6 +76,19 @@ def test_request_before_the_login_closes_the_connection(broker: SecureBroker) ->
         assert client.receive_until_closed() == b""
 
 
+@pytest.mark.parametrize("size_bytes", [65_537, 100 << 20, 0x7FFFFFFF, -1])
+@pytest.mark.parametrize("version", [None, 0, 1])
+def test_cve_2022_34917_size_of_a_frame_before_the_login_is_limited(
+    broker: SecureBroker, version: int | None, size_bytes: int
+) -> None:
+    """Clients without a login made the broker reserve memory. A handshake does not raise the limit."""
+    with RawClient(broker.addresses["SASL_PLAINTEXT"]) as client:
+        if version is not None:
+            assert client.ask(SaslHandshakeRequest(mechanism="PLAIN"), version).error_code == 0
+        client.send_bytes(struct.pack(">i", size_bytes))
+        assert client.receive_until_closed() == b""
+
+
 def test_mechanism_that_is_not_enabled_is_refused(broker: SecureBroker) -> None:
     with RawClient(broker.addresses["SASL_PLAINTEXT"]) as client:
         answer = client.ask(SaslHandshakeRequest(mechanism="GSSAPI"), 1)
@@ -130,7 +144,8 @@ def test_versions_of_tls_before_1_2_are_refused(broker: SecureBroker, version: s
 
 
 @pytest.mark.parametrize("listener", ["SSL", "SASL_SSL"])
-def test_request_without_tls_gets_no_answer_from_kafka(broker: SecureBroker, listener: str) -> None:
+def test_cve_2023_40217_request_without_tls_gets_no_answer(broker: SecureBroker, listener: str) -> None:
+    """Bytes before the handshake were taken for bytes that had been decrypted."""
     with RawClient(broker.addresses[listener]) as client:
         client.send(ApiVersionsRequest(), 0)
         # OpenSSL may send an alert of TLS: two bytes after a header of five.

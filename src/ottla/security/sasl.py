@@ -77,7 +77,7 @@ class ScramExchange:
 class PlainExchange:
     """A login with PLAIN (RFC 4616): the users of ``sasl.jaas.config``, and those that have SCRAM credentials.
 
-    A wrong password and an unknown user take the same time: both compute a salted password.
+    A wrong password and an unknown user take the same time: all logins compute a salted password.
     """
 
     def __init__(self, passwords: Mapping[str, str], find: Mapping[Mechanism, FindCredential]) -> None:
@@ -85,7 +85,7 @@ class PlainExchange:
         self._find = find
         self.identity: Identity | None = None
 
-    def respond(self, token: bytes) -> bytes | Callable[[], bytes]:
+    def respond(self, token: bytes) -> Callable[[], bytes]:
         if len(token) > _TOKEN_BYTES_MAX or self.identity is not None:
             raise AuthenticationFailed("the PLAIN token is too long or comes after the login")
         try:
@@ -97,29 +97,25 @@ class PlainExchange:
         authorization_id, name, password = parts
         if authorization_id not in ("", name):
             raise AuthenticationFailed("the PLAIN client asks for the rights of another user")
+        return partial(self._check, name, password)
+
+    def _check(self, name: str, password: str) -> bytes:
+        mechanism, credential = self._credential(name)
+        # Also for a user of the settings, so that the time does not tell which users there are.
+        is_right = credential.is_password(mechanism, password) and credential is not _NOBODY
         stored = self._passwords.get(name)
         if stored is not None:
-            if not is_same_text(stored, password):
-                raise AuthenticationFailed("the user name or the password is wrong")
-            return self._accept(name)
-        mechanism, credential = self._credential(name)
-
-        def check() -> bytes:
-            if not credential.is_password(mechanism, password) or credential is _NOBODY:
-                raise AuthenticationFailed("the user name or the password is wrong")
-            return self._accept(name)
-
-        return check
+            is_right = is_same_text(stored, password)
+        if not is_right:
+            raise AuthenticationFailed("the user name or the password is wrong")
+        self.identity = Identity(user_principal(name))
+        return b""
 
     def _credential(self, name: str) -> tuple[Mechanism, ScramCredential]:
         for mechanism, find in self._find.items():
             if (found := find(name)) is not None:
                 return mechanism, found
         return Mechanism.SCRAM_SHA_256, _NOBODY
-
-    def _accept(self, name: str) -> bytes:
-        self.identity = Identity(user_principal(name))
-        return b""
 
 
 #: nobody has its password; it is there so that an unknown user takes as long as a known one
