@@ -82,7 +82,7 @@ OS_ACCESS: dict[str, set[str]] = {
     "net/client.py": {"ssl"},
     "net/tls.py": {"ssl"},
     # A generator with a fixed seed.
-    "broker/apis/fetch.py": {"random"},
+    "broker/sessions.py": {"random"},
     # Locks that the event loop and a thread share; a simulation has one thread.
     "log/segment.py": {"threading"},
     "log/store.py": {"threading"},

@@ -29,7 +29,7 @@ from ottla.broker.membership import Membership
 from ottla.broker.metrics import BrokerMetrics
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
-from ottla.cluster.access_nodes import ACCESS_SKELETON
+from ottla.cluster.access_nodes import ACCESS_SKELETON, quotas_in
 from ottla.cluster.controller import ops_bump_leader_epochs, put_state
 from ottla.cluster.decide import decide_and_write, read_and_write
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
@@ -330,6 +330,8 @@ class Broker:
             access=self._access,
             ensemble=self._ensemble_reader(self._store),
         )  # fmt: skip
+        self._metrics.throttling = services.throttling
+        self.server.on_admitted = services.throttling.admit
         self._coordination = Coordination(
             services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes,
             accepted=lambda: self.server.accepted, check_lease=self._check_lease,
@@ -471,8 +473,12 @@ class Broker:
         self._coordination.topics_changed(topics)
 
     def _apply_access(self, changes: Sequence[Pattern | Entity]) -> None:
-        """Take over changed ACLs. What connections have cached of earlier decisions is no longer valid."""
+        """Take over changed ACLs and quotas. What connections have cached of earlier decisions is no longer valid."""
         authorizer = self._access.authorizer
+        assert self._services is not None
+        for about in changes:
+            if isinstance(about, Entity):
+                self._services.throttling.put(about, quotas_in(self._view.access.configs.get(about, {})))
         if authorizer is None:
             return
         patterns = [about for about in changes if isinstance(about, Pattern)]
@@ -546,6 +552,7 @@ class Broker:
         services.settings = services.started_settings.with_dynamic(defaults, own)
         self.server.connections_max = services.settings.max_connections
         self.server.connections_max_per_ip = services.settings.max_connections_per_ip
+        services.throttling.limit_connections(*_connection_rates(services.settings))
         if self._coordination is not None:
             self._coordination.settings_changed()
 
@@ -701,6 +708,21 @@ async def _read_no_ensemble() -> Ensemble | None:
 def _data_dir_of(path: str | None, data_dirs: Sequence[str]) -> str:
     """Return the data directory that holds `path`; the first one if none does."""
     return next((one for one in data_dirs if path is not None and path.startswith(one)), data_dirs[0])
+
+
+def _connection_rates(settings: BrokerSettings) -> tuple[dict[str, int], str]:
+    """Return the limits of new connections per second, and the listener that the common limit does not apply to.
+
+    The common limit has an empty name. As in Kafka it leaves out the listener of other brokers, unless it is the only
+    one.
+    """
+    name = "max.connection.creation.rate"
+    rates = {"": settings.max_connection_creation_rate} if settings.is_set(name) else {}
+    listeners = [endpoint.name for endpoint in settings.endpoints]
+    for listener in listeners:
+        if settings.listener_overrides.is_set(listener, name):
+            rates[listener] = settings.of_listener(listener).max_connection_creation_rate
+    return rates, settings.inter_broker_listener if len(listeners) > 1 else ""
 
 
 def _authorizer(settings: BrokerSettings) -> Authorizer | None:

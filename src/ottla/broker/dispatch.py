@@ -34,9 +34,11 @@ from ottla.broker.apis import (
     transactions,
     users,
 )
-from ottla.broker.apis.fetch import FetchApi
+from ottla.broker.apis.fetch import Fetch, FetchApi
+from ottla.broker.apis.fetch_counted import CountedFetch, handle_counted
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.services import RequestContext, Services
+from ottla.broker.throttling import UNCOUNTED, Usage, with_throttle_time
 from ottla.cluster.store import StoreError
 from ottla.coordinator.runtime import PendingReply
 from ottla.env.deferred import UNITS_MAX
@@ -44,6 +46,7 @@ from ottla.env.tasks import Tasks
 from ottla.model.errors import ErrorCode, OttlaError
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Handler, Slot
+from ottla.security.quotas import Quota
 from ottla.wire import (
     APIS,
     REQUEST_ELEMENTS_MAX,
@@ -73,7 +76,12 @@ _BYTES_PER_UNIT = 32
 #: what a request is counted for whose reply may be large: two of them run in one iteration of the loop
 _LARGE_REPLY_UNITS = UNITS_MAX // 2
 
+#: first version of Metadata with a throttle time, which is its first field
+_METADATA_THROTTLE_FROM = 3
+
 ApiHandler = Callable[[Services, Any, RequestContext], Message | Awaitable[Message]]
+#: handles the frame ``buffer[start:end]``, whose version and correlation id are known
+_HandWritten = Callable[[Connection, FrameBuffer, memoryview, int, int, int, int], None]
 _unpack_start = REQUEST_START.unpack_from
 
 
@@ -165,8 +173,13 @@ class Dispatcher:
         self._services = services
         self._listener = listener
         self._apis = apis
-        self._produce = produce.handle
-        self._fetch = fetch.handle
+        self._throttling = services.throttling
+        self._produce_api, self._fetch_api = produce, fetch
+        self._produce: _HandWritten = produce.handle
+        self._fetch: _HandWritten = fetch.handle
+        #: whether there are quotas that other APIs are counted for
+        self._is_counted = False
+        self._throttling.on_change(self._quotas_changed)
         self._waiting_fetches = fetch.waiting
         self._deferred = services.deferred
         #: handles a login of a client that is authenticated already; None if the listener has no logins
@@ -174,6 +187,16 @@ class Dispatcher:
         self._tasks = Tasks()
         self._cache = _ReplyCache(services)
         self.refused = 0
+
+    def _quotas_changed(self) -> None:
+        """Count requests only while there are quotas for them."""
+        produce, fetch, is_active = self._produce_api, self._fetch_api, self._throttling.is_active
+        self._produce = produce.handle_counted if is_active(Quota.PRODUCE, Quota.REQUEST) else produce.handle
+        if is_active(Quota.FETCH, Quota.REQUEST):
+            self._fetch, fetch.new_fetch = partial(handle_counted, fetch), CountedFetch
+        else:
+            self._fetch, fetch.new_fetch = fetch.handle, Fetch
+        self._is_counted = is_active(Quota.REQUEST, Quota.CONTROLLER_MUTATION)
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -245,11 +268,15 @@ class Dispatcher:
             self.handle_login(connection, buffer, view, start, end)
             return
         position = skip_client_id(buffer, start + 8, end)
-        client_id = read_client_id(buffer, start + 8, end)
+        connection.client_id = client_id = read_client_id(buffer, start + 8, end)
+        usage = self._throttling.usage(connection, api_key, version) if self._is_counted else UNCOUNTED
         if request_header_version(api_key, version) == 2:
             position = skip_tags(buffer, position, end, HEADER_TAGS_MAX)
         body = bytes(view[position:end])
         if api.cached and (reply := self._cache.get(version, body, connection)) is not None:
+            usage.pause()
+            if (throttle_ms := usage.throttle_ms()) and version >= _METADATA_THROTTLE_FROM:
+                reply = with_throttle_time(reply, 0, throttle_ms)
             connection.reserve(api_key).fill(
                 frame_reply(correlation_id, reply, response_header_version(api_key, version))
             )
@@ -261,7 +288,7 @@ class Dispatcher:
         request, _ = decode(request_class(api_key), version, body, 0, REQUEST_ELEMENTS_MAX)
         context = RequestContext(
             api_key=api_key, version=version, client_id=client_id, listener=self._listener, connection=connection,
-            correlation_id=correlation_id, access=self._services.access,
+            correlation_id=correlation_id, access=self._services.access, usage=usage,
         )  # fmt: skip
         answer: Message | Awaitable[Message]
         try:
@@ -275,6 +302,7 @@ class Dispatcher:
             self._refuse(connection, api_key, version, error)
             return
         slot = connection.reserve(api_key)
+        usage.pause()
         if isinstance(answer, PendingReply):
             connection.mute()
             if answer.abandon is not None:
@@ -286,8 +314,9 @@ class Dispatcher:
             work = self._await(answer, slot, context, correlation_id, body if api.cached else None)
             self._tasks.start(work, APIS[api_key].name)
         else:
+            is_throttled = _tell_throttle_time(answer, usage)
             reply = encode(answer, version)
-            if api.cached:
+            if api.cached and not is_throttled:
                 self._cache.put(version, body, connection, reply, stamp)
             slot.fill(frame_reply(correlation_id, reply, response_header_version(api_key, version)))
 
@@ -306,6 +335,7 @@ class Dispatcher:
         if abandon is not None:
             connection.on_close.pop(abandon, None)
         try:
+            _tell_throttle_time(answer, context.usage)
             reply = encode(answer, version)
         except Exception:
             log.exception("request failed api=%d version=%d", api_key, version)
@@ -320,8 +350,10 @@ class Dispatcher:
         api_key, version, connection = context.api_key, context.version, context.connection
         stamp = self._cache.stamp()
         try:
-            reply = encode(await answer, version)
-            if body is not None:
+            message = await context.usage.timed(answer)
+            is_throttled = _tell_throttle_time(message, context.usage)
+            reply = encode(message, version)
+            if body is not None and not is_throttled:
                 self._cache.put(version, body, connection, reply, stamp)
             slot.fill(frame_reply(correlation_id, reply, response_header_version(api_key, version)))
         except OttlaError as error:
@@ -360,6 +392,14 @@ class Dispatcher:
 #: versions of the metadata and of the replicas, and the leaders that were just lost
 Stamp = tuple[int, int, frozenset[int]]
 _NO_STAMP: Stamp = (-1, -1, frozenset())
+
+
+def _tell_throttle_time(answer: Message, usage: Usage) -> bool:
+    """Mute the connection if a quota is exceeded, and let the answer name the time. Return whether it is muted."""
+    throttle_ms = usage.throttle_ms()
+    if throttle_ms and hasattr(answer, "throttle_time"):
+        answer.throttle_time = throttle_ms
+    return throttle_ms > 0
 
 
 def _refuse_login(api_key: int) -> Message:

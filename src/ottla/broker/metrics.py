@@ -12,11 +12,13 @@ from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.group_metrics import GroupMetrics
+from ottla.broker.throttling import Throttling
 from ottla.env.metrics import Histogram, Page, in_slices, label_text
 from ottla.env.metrics_server import MetricsServer
 from ottla.model.settings import BrokerSettings
 from ottla.net.server import Server
 from ottla.replica.manager import ReplicaManager
+from ottla.security.quotas import Quota
 from ottla.wire import APIS
 
 Rows = tuple[tuple[str, str, float], ...]
@@ -42,6 +44,7 @@ class BrokerMetrics:
         self.fetch: FetchApi | None = None
         self.cluster: ClusterMetrics | None = None
         self.groups: GroupMetrics | None = None
+        self.throttling: Throttling | None = None
 
     async def fill(self) -> list[bytes]:
         """Return the page, in pieces."""
@@ -64,6 +67,13 @@ class BrokerMetrics:
                 yield
         for name, text, value in self._counters():
             page.counter(name, text, value)
+        if self.throttling is not None:
+            for quota in Quota:
+                labels, throttling = label_text(quota=quota.value), self.throttling
+                page.counter("ottla_throttled", "Times a quota was exceeded.", throttling.throttled[quota], labels)
+                page.counter(
+                    "ottla_throttle_seconds", "Throttle time of clients.", throttling.throttle_s[quota], labels
+                )
         for name, text, value in self._gauges():
             page.gauge(name, text, value)
         if self.cluster is not None:
@@ -108,6 +118,11 @@ class BrokerMetrics:
         fetch = self.fetch
         return (
             ("ottla_connections", "Open connections.", len(self._server.connections)),
+            (
+                "ottla_connections_muted",
+                "Connections that are muted because of quotas.",
+                self.throttling.muted if self.throttling else 0,
+            ),
             ("ottla_fetches_parked", "Long polls that wait.", fetch.parked if fetch else 0),
             ("ottla_fetch_sessions", "Fetch sessions.", len(fetch.sessions) if fetch else 0),
             ("ottla_partitions", "Partitions on this broker.", len(self._replicas.all())),

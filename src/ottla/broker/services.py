@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ottla.broker.access import ALL_ALLOWED, Access
 from ottla.broker.awaited_commits import AwaitedCommits
 from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.throttling import UNCOUNTED, Throttling, Usage
 from ottla.broker.transaction_checks import TransactionChecks
 from ottla.cluster.ensemble import Ensemble
 from ottla.cluster.store import MetadataStore
@@ -95,6 +96,10 @@ class Services:
     resolved: ResolvedSettings = field(default_factory=ResolvedSettings)
     #: what clients may do
     access: Access = field(default_factory=Access)
+    throttling: Throttling = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.throttling = Throttling(self.wheel, self.clock.monotonic, self.loop.call_later)
 
     def endpoint_for(self, context: RequestContext) -> tuple[str, int]:
         """Return the address of this broker for this client: the advertised one, or the one that it dialled."""
@@ -119,6 +124,7 @@ class RequestContext:
     connection: Connection
     correlation_id: int = 0
     access: Access = ALL_ALLOWED
+    usage: Usage = UNCOUNTED
 
     def may(self, resource: ResourceType, name: str, purpose: str = "") -> bool:
         """Return whether the client may use this API with a resource."""

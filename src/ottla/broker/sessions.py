@@ -24,7 +24,8 @@ two minutes is evicted when a new one needs its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from ottla.model.errors import ErrorCode, Refused
@@ -298,6 +299,11 @@ class FetchSessions:
             if session is not current:
                 self._remove(session)
 
+    def end(self, session: FetchSession) -> None:
+        """End a session that its client does not know yet."""
+        if self._sessions.get(session.session_id) is session:
+            self._remove(session)
+
     def _find(self, request: FetchRequest, topic_ids: bool) -> FetchSession:
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -338,3 +344,11 @@ def partitions_of(request: FetchRequest) -> list[FetchedPartition]:
     if len(topics) == 1 and len(topics[0][1]) == 1:
         return [FetchedPartition(topics[0][0], topics[0][1][0])]
     return list({(topic, p.partition): FetchedPartition(topic, p) for topic, rows in topics for p in rows}.values())
+
+
+def random_ids(seed: int) -> Iterator[int]:
+    """Yield ids for sessions."""
+    # Session ids must be unlikely to repeat, but need not be secret: every connection is authorized on its own.
+    source = random.Random(seed)
+    while True:
+        yield source.randrange(1, 1 << 31)

@@ -36,7 +36,6 @@ _IGNORED_NAMES = frozenset(
         "log.message.downconversion.enable",
         "log.message.format.version",
         "log.message.timestamp.difference.max.ms",
-        "max.connection.creation.rate",
         "max.connections.per.ip.overrides",
         "max.request.partition.size.limit",
         "metric.reporters",
@@ -110,7 +109,6 @@ _SECRET_WORDS = ("password", "secret", "jaas", "token", "credential")
 _REFUSED_DYNAMIC = {
     "config.providers": "it names Java classes",
     "cordoned.log.dirs": "log directories cannot be cordoned",
-    "max.connection.creation.rate": "the rate of connections is not limited",
     "max.connections.per.ip.overrides": "the limit of connections is the same for all addresses",
     "metric.reporters": "it names Java classes; set metrics.listener for Prometheus metrics",
     "principal.builder.class": "it names a Java class",

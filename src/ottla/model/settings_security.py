@@ -16,6 +16,7 @@ from ottla.model.setting_types import (
     ANY,
     BOOL,
     INT,
+    INT_MAX,
     LIST,
     LONG,
     PASSWORD,
@@ -152,6 +153,10 @@ class ListenerSettings(SettingsSnapshot):
     connections_max_reauth_ms = Setting(
         "connections.max.reauth.ms", LONG, 0, at_least(0),
         "Clients must authenticate again after this time; 0: only when their credentials expire.",
+    )  # fmt: skip
+    max_connection_creation_rate = Setting(
+        "max.connection.creation.rate", INT, INT_MAX, at_least(1),
+        "Maximum number of new connections per second; further ones are served later.", dynamic=True,
     )  # fmt: skip
 
 

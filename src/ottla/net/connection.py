@@ -113,9 +113,9 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing", "_ending", "_filled", "_frame", "_frame_bytes", "_frame_view", "_handle", "_held",
         "_in_flight_max", "_leftover", "_muted", "_peer_closed", "_reading", "_replies", "_sending", "_server",
-        "_socket", "_socket_fd", "_watched", "_write_paused", "cache", "frame_bytes_max", "frame_bytes_min",
-        "last_active", "listener", "local_address", "login", "number", "on_close", "owed_bytes", "peer_host",
-        "principal", "software", "touched", "transport",
+        "_socket", "_socket_fd", "_watched", "_write_paused", "cache", "client_id", "frame_bytes_max",
+        "frame_bytes_min", "is_peer", "last_active", "listener", "local_address", "login", "number", "on_close",
+        "owed_bytes", "peer_host", "principal", "software", "touched", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server, handle: Handler, listener: str = "") -> None:
@@ -145,6 +145,10 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = 0.0
         #: who the client is
         self.principal = ANONYMOUS
+        #: the client id of the last request that was counted for a quota
+        self.client_id = ""
+        #: whether the client is another broker
+        self.is_peer = False
         #: belongs to the listener: the client's login, while it is not complete
         self.login: object = None
         #: belongs to the handler: what it remembers of this client's requests
@@ -409,6 +413,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self.touched:
             self.touched = True
             self._server.touched.append(self)
+
+    @property
+    def newest_slot(self) -> Slot | None:
+        """Return the slot of the last request; None if no request waits for its reply to be sent."""
+        return self._replies[-1] if self._replies else None
 
     @property
     def turn_started(self) -> float:

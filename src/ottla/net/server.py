@@ -62,6 +62,8 @@ class Server:
         #: connections that are not set up yet (TLS, authentication), in the order in which they were accepted, and when
         #: their time is over
         self.unready: dict[Connection, float] = {}
+        #: called for each connection that is admitted
+        self.on_admitted: Callable[[Connection], None] | None = None
         self.refused_connections = 0
         self.accepted = 0
         self.refused_frames = 0
@@ -133,6 +135,8 @@ class Server:
         connection.last_active = self.monotonic()
         if (begin := self._begin.get(connection.listener)) is not None:
             begin(connection)
+        if self.on_admitted is not None:
+            self.on_admitted(connection)
         return True
 
     def forget(self, connection: Connection) -> None:

@@ -1,32 +1,44 @@
 """Quotas: how much a user, a client id or an address may use, and how long it must wait when it has used more. Pure.
 
-    quota            unit                   counted for
-    producer_byte_rate      bytes/s         bytes of Produce requests
-    consumer_byte_rate      bytes/s         bytes of Fetch replies
-    request_percentage      % of one CPU    time in which the broker handles requests
-    controller_mutation_rate  changes/s     partitions that are created or deleted
-    connection_creation_rate  connections/s connections of an address
+    quota                     unit            counted for
+    producer_byte_rate        bytes/s         bytes of Produce requests
+    consumer_byte_rate        bytes/s         bytes of records in Fetch replies
+    request_percentage        % of one CPU    time in which the broker handles requests
+    controller_mutation_rate  partitions/s    partitions that are created or deleted
+    connection_creation_rate  connections/s   connections of an address
 
 The most specific quota wins, in Kafka's order: user and client id, user and default client id, user, default user and
 client id, default user and default client id, default user, client id, default client id. A quota of a default entity
-holds for each user or client id on its own.
+applies to each user or client id separately.
 
-Each quota has a bucket that fills with its rate, up to the amount of BURST_S seconds. What is used is taken out,
-and the bucket may go below zero: then the client waits until it is back at zero. So over a longer time the rate is that
+Each quota has a token bucket that fills at the rate of the quota. A request takes its tokens after the fact, so the
+bucket may go below zero: then the client waits until it is back at zero. Over a longer time the rate is therefore that
 of the quota, whatever the sizes of the requests are.
+
+Kafka measures rates over 11 windows of one second, which lets a client use ten seconds' worth at once, again and
+again. Here it is one second's worth for bytes and request time, because with Kafka's windows a producer exceeds its
+quota by 10 to 25 % in its first minute. The two counts have Kafka's allowance: 11 seconds for controller mutations
+(a token bucket in Kafka, too), ten for connections.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 #: the name of the default entity in the metadata store
 DEFAULT: Final = "<default>"
+#: tokens that a full bucket has, as the time in which it is filled
 BURST_S: Final = 1.0
-#: a client is never told to wait longer at a time; it still owes the rest, and waits again after its next request
-THROTTLE_S_MAX: Final = 30.0
+#: throttle_time_ms is an int32
+THROTTLE_S_MAX: Final = (2**31 - 1) / 1000
+#: as in Kafka, a client is throttled by at most one window at a time for the time of its requests
+REQUEST_THROTTLE_S_MAX: Final = 1.0
+#: what a client can owe of request time; Kafka forgets after as long
+_REQUEST_DEBT_S_MAX: Final = 11.0
 #: buckets that are kept; when there are more, those of clients that owe nothing are forgotten
 _BUCKETS_MAX: Final = 50_000
 
@@ -37,6 +49,16 @@ class Quota(Enum):
     REQUEST = "request_percentage"
     CONTROLLER_MUTATION = "controller_mutation_rate"
     CONNECTION = "connection_creation_rate"
+
+    #: members are looked up for each request; Enum computes a hash in Python
+    __hash__ = object.__hash__
+
+    @property
+    def burst_s(self) -> float:
+        return _BURSTS_S.get(self, BURST_S)
+
+
+_BURSTS_S: Final = {Quota.CONTROLLER_MUTATION: 11.0, Quota.CONNECTION: 10.0}
 
 
 class Entity(NamedTuple):
@@ -50,42 +72,80 @@ class Entity(NamedTuple):
 class Bucket:
     """What is left of a quota."""
 
-    __slots__ = ("_changed_at", "_left", "rate")
+    __slots__ = ("_burst_s", "_changed_at", "_debt_s_max", "_left", "_wait_s_max", "rate")
 
-    def __init__(self, rate: float, now: float) -> None:
+    def __init__(
+        self, rate: float, now: float, *, burst_s: float = BURST_S, wait_s_max: float = THROTTLE_S_MAX,
+        debt_s_max: float = math.inf,
+    ) -> None:  # fmt: skip
         self.rate = rate
-        self._left = rate * BURST_S
+        self._burst_s = burst_s
+        self._wait_s_max = wait_s_max
+        self._debt_s_max = debt_s_max
+        self._left = rate * burst_s
         self._changed_at = now
+
+    @property
+    def size(self) -> float:
+        """Return what a full bucket has."""
+        return self.rate * self._burst_s
 
     def take(self, amount: float, now: float) -> float:
         """Use an amount. Return for how many seconds the client must wait."""
         self._fill(now)
-        self._left -= amount
+        self._left = max(self._left - amount, -self.rate * self._debt_s_max)
         return self.wait_s(now)
 
     def wait_s(self, now: float) -> float:
+        """Return the seconds until nothing is owed; 0 if nothing is."""
         self._fill(now)
-        if self._left >= 0:
-            return 0.0
-        return min(-self._left / self.rate, THROTTLE_S_MAX) if self.rate > 0 else THROTTLE_S_MAX
+        return 0.0 if self._left >= 0 else min(-self._left / self.rate, self._wait_s_max)
 
-    def may_take(self, now: float) -> bool:
-        """Return whether nothing is owed: a strict quota then refuses the request instead of delaying the next one."""
-        return self.wait_s(now) == 0.0
+    def wait_for_one_s(self, now: float) -> float:
+        """Take one token if there is one and return 0; otherwise return the seconds until there is one."""
+        self._fill(now)
+        if self._left >= 1:
+            self._left -= 1
+            return 0.0
+        return (1 - self._left) / self.rate
 
     def is_full(self, now: float) -> bool:
         self._fill(now)
-        return self._left >= self.rate * BURST_S
+        return self._left >= self.size
 
     def change_rate(self, rate: float, now: float) -> None:
+        """Fill at another rate from now on. What is owed takes less time at a higher rate, never more at a lower."""
         self._fill(now)
+        self._left = max(self._left, self._left / self.rate * rate) if self._left < 0 else self._left
         self.rate = rate
-        self._left = min(self._left, rate * BURST_S)
+        self._left = min(self._left, self.size)
 
     def _fill(self, now: float) -> None:
         if now > self._changed_at:
-            self._left = min(self._left + (now - self._changed_at) * self.rate, self.rate * BURST_S)
+            self._left = min(self._left + (now - self._changed_at) * self.rate, self.size)
             self._changed_at = now
+
+
+def new_bucket(quota: Quota, rate: float, now: float) -> Bucket:
+    """Return a full bucket for a quota. ``rate`` is in units per second (``rate_of``)."""
+    if quota is Quota.REQUEST:
+        return Bucket(rate, now, wait_s_max=REQUEST_THROTTLE_S_MAX, debt_s_max=_REQUEST_DEBT_S_MAX)
+    # A bucket that never has a whole token would refuse every connection.
+    burst_s = max(quota.burst_s, 1 / rate) if quota is Quota.CONNECTION else quota.burst_s
+    return Bucket(rate, now, burst_s=burst_s)
+
+
+def is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def rate_of(quota: Quota, value: float) -> float:
+    """Return the rate that the value of a quota stands for: 50 % is half a second per second."""
+    return value / 100 if quota is Quota.REQUEST else value
 
 
 #: for each quota: the rate, and the part of (user, client id) that shares a bucket
@@ -107,9 +167,12 @@ class Quotas:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def put(self, entity: Entity, rates: Mapping[str, float]) -> None:
-        """Replace the quotas of an entity; none remove it."""
-        if rates:
-            self._rates[entity] = dict(rates)
+        """Replace the quotas of an entity; none remove it. Values that are not positive numbers are ignored."""
+        if entity.ip is not None and entity.ip != DEFAULT and is_address(entity.ip):
+            entity = Entity(ip=str(ip_address(entity.ip)))  # as the system writes addresses of connections
+        valid = {name: rate for name, rate in rates.items() if math.isfinite(rate) and rate > 0}
+        if valid:
+            self._rates[entity] = valid
         else:
             self._rates.pop(entity, None)
         names = {name for each in self._rates.values() for name in each}
@@ -135,7 +198,7 @@ class Quotas:
             made = self._buckets.get(place)
             if made is None:
                 self._make_room(now)
-                made = self._buckets[place] = Bucket(rate, now)
+                made = self._buckets[place] = new_bucket(quota, rate, now)
             elif made.rate != rate:
                 made.change_rate(rate, now)
         if len(self._resolved) >= _BUCKETS_MAX:
@@ -160,9 +223,9 @@ class Quotas:
             (Entity(None, client_id), client_only),
             (Entity(None, DEFAULT), client_only),
         ):
-            rate = self._rates.get(entity, {}).get(quota.value)
-            if rate is not None:
-                return rate, shared
+            value = self._rates.get(entity, {}).get(quota.value)
+            if value is not None:
+                return rate_of(quota, value), shared
         return None
 
     def ip_bucket(self, ip: str, now: float) -> Bucket | None:
@@ -176,7 +239,7 @@ class Quotas:
         if made is None:
             if len(self._ip_buckets) >= _BUCKETS_MAX:
                 self._ip_buckets = {each: kept for each, kept in self._ip_buckets.items() if not kept.is_full(now)}
-            made = self._ip_buckets[ip] = Bucket(rate, now)
+            made = self._ip_buckets[ip] = new_bucket(Quota.CONNECTION, rate, now)
         elif made.rate != rate:
             made.change_rate(rate, now)
         return made

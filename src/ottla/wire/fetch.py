@@ -323,6 +323,11 @@ class ReplyShape:
         self.partition = Struct(f">ihqq{middle}{aborted}{preferred}")
         self.partition_tail = b"\0" if self.flexible else b""
 
+    @property
+    def throttle_position(self) -> int:
+        """Return where the throttle time begins in a reply frame."""
+        return 9 if self.flexible else 8
+
     def reply_start(self, throttle_ms: int, error_code: int, session_id: int) -> bytes:
         head = b"\0" if self.flexible else b""
         if self.version >= SESSIONS_FROM:

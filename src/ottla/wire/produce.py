@@ -36,7 +36,6 @@ _ACKS_TIMEOUT = Struct(">hi")
 _RESULT_V3 = Struct(">ihqq")
 _RESULT_V5 = Struct(">ihqqq")
 _SIZE_CORRELATION = Struct(">ii")
-_NO_THROTTLE = b"\0\0\0\0"
 
 
 class PartitionData(NamedTuple):
@@ -166,7 +165,7 @@ def _check_count(count: int, position: int, end: int) -> None:
 
 def build_produce_reply(
     correlation_id: int, version: int, topics: list[tuple[bytes, list[PartitionResult]]],
-    nodes: Sequence[NodeAddress] = (),
+    nodes: Sequence[NodeAddress] = (), throttle_ms: int = 0,
 ) -> bytes:  # fmt: skip
     """Return the whole reply frame. ``nodes`` are the addresses of the leaders in the results."""
     flexible = version >= FLEXIBLE_FROM
@@ -178,9 +177,15 @@ def build_produce_reply(
             out.append(_result(result, version))
         if flexible:
             out.append(b"\0")
-    out.append(_NO_THROTTLE + reply_tags(nodes) if flexible else _NO_THROTTLE)
+    throttle = _INT32.pack(throttle_ms)
+    out.append(throttle + reply_tags(nodes) if flexible else throttle)
     body = b"".join(out)
     return _SIZE_CORRELATION.pack(len(body) + 4, correlation_id) + body
+
+
+def throttle_position(reply: bytes, version: int) -> int:
+    """Return where the throttle time begins in a reply that names no leaders."""
+    return len(reply) - (5 if version >= FLEXIBLE_FROM else 4)
 
 
 def _result(result: PartitionResult, version: int) -> bytes:

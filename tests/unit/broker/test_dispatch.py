@@ -13,6 +13,7 @@ import pytest
 
 from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.dispatch import MESSAGE_BYTES_MAX, Dispatcher, ServedApi
+from ottla.broker.throttling import Throttling
 from ottla.model.errors import InvalidRequest
 from ottla.testing.raw import read_answer, request_bytes
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -88,8 +89,8 @@ class Desk:
         self.deferred = Jobs()
         self.services: Any = SimpleNamespace(
             view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0), deferred=self.deferred,
-            is_cut_off=False, access=ALL_ALLOWED,
-            just_lost=frozenset,
+            is_cut_off=False, access=ALL_ALLOWED, just_lost=frozenset,
+            throttling=Throttling(Any, lambda: 0.0, lambda *_: None),  # type: ignore[arg-type]
         )  # fmt: skip
         self.waiting_fetches: dict[Any, Any] = {}
         data_api: Any = SimpleNamespace(handle=self._data, waiting=self.waiting_fetches)

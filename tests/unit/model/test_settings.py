@@ -635,7 +635,7 @@ def test_dynamic_setting_of_kafka_without_effect_is_accepted_and_shown(name: str
 
 @pytest.mark.parametrize(
     "name",
-    ["max.connection.creation.rate", "ssl.engine.factory.class", "listener.name.plaintext.ssl.key.password",
+    ["ssl.engine.factory.class", "listener.name.plaintext.ssl.key.password",
      "sasl.jaas.config", "metric.reporters", "process.roles", "controller.quorum.voters", "zookeeper.connect"],
 )  # fmt: skip
 def test_setting_of_kafka_that_cannot_be_changed_is_refused_by_name(name: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
 
-from ottla.security.quotas import BURST_S, DEFAULT, THROTTLE_S_MAX, Bucket, Entity, Quota, Quotas
+from ottla.security.quotas import DEFAULT, Bucket, Entity, Quota, Quotas, new_bucket
 
 RATE = Quota.PRODUCE.value
 #: from the most specific to the least specific one
@@ -85,10 +86,58 @@ def test_rate_over_a_minute_is_the_quota(size: int) -> None:
     assert used / now == pytest.approx(min(100_000, size / 0.0005), rel=0.1)
 
 
-def test_debt_that_is_longer_than_the_longest_wait_is_kept() -> None:
+def test_debt_of_bytes_is_kept_however_long_it_takes() -> None:
     bucket = Bucket(1, 0.0)
-    assert bucket.take(100 + BURST_S, 0.0) == THROTTLE_S_MAX
-    assert bucket.wait_s(70.0) == 30.0 and bucket.wait_s(90.0) == 10.0 and bucket.may_take(100.0)
+    assert bucket.take(101, 0.0) == 100.0
+    assert bucket.wait_s(70.0) == 30.0 and bucket.wait_s(100.0) == 0.0
+
+
+def test_throttle_time_fits_into_its_field() -> None:
+    assert int(Bucket(0.001, 0.0).take(1e9, 0.0) * 1000) == 2**31 - 1
+
+
+def test_request_time_is_throttled_by_a_second_at_most_and_forgotten_after_eleven() -> None:
+    bucket = new_bucket(Quota.REQUEST, 0.5, 0.0)
+    assert bucket.take(100, 0.0) == 1.0
+    assert bucket.wait_s(10.5) == 0.5 and bucket.wait_s(11.0) == 0.0
+
+
+def test_percentage_is_a_part_of_a_second_per_second() -> None:
+    quotas = Quotas()
+    quotas.put(Entity("alice"), {Quota.REQUEST.value: 50})
+    assert rate(quotas, quota=Quota.REQUEST) == 0.5
+
+
+def test_values_that_are_not_positive_numbers_are_ignored() -> None:
+    quotas = Quotas()
+    quotas.put(Entity("alice"), {RATE: 0, Quota.FETCH.value: math.nan, Quota.REQUEST.value: -1})
+    assert quotas.active == frozenset() and rate(quotas) is None
+
+
+def test_lower_rate_does_not_lengthen_what_is_owed() -> None:
+    bucket = Bucket(100, 0.0)
+    assert bucket.take(300, 0.0) == 2.0
+    bucket.change_rate(1, 0.0)
+    assert bucket.wait_s(0.0) == 2.0
+
+
+def test_tokens_of_connections_are_taken_one_by_one() -> None:
+    bucket = new_bucket(Quota.CONNECTION, 2, 0.0)
+    assert [bucket.wait_for_one_s(0.0) for _ in range(21)] == [0.0] * 20 + [0.5]
+    assert bucket.wait_for_one_s(0.5) == 0.0 and bucket.wait_for_one_s(0.5) == 0.5
+
+
+def test_low_rate_of_connections_still_allows_one() -> None:
+    bucket = new_bucket(Quota.CONNECTION, 0.01, 0.0)
+    assert bucket.wait_for_one_s(0.0) == 0.0
+    assert bucket.wait_for_one_s(50.0) == pytest.approx(50) and bucket.wait_for_one_s(100.0) == 0.0
+
+
+def test_address_is_found_however_it_is_written() -> None:
+    quotas = Quotas()
+    quotas.put(Entity(ip="0:0:0:0:0:0:0:1"), {Quota.CONNECTION.value: 3})
+    found = quotas.ip_bucket("::1", 0.0)
+    assert found is not None and found.rate == 3
 
 
 def test_time_that_goes_back_changes_nothing() -> None:

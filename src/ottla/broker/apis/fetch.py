@@ -36,13 +36,20 @@ it is in sync. Consumers without a rack are sent to the leader, except kafka-rep
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterator, Sequence
 
 from ottla.broker.leader_hints import LeaderHints
 from ottla.broker.replica_selection import NO_REPLICA, closest_replica
 from ottla.broker.services import Services
-from ottla.broker.sessions import FetchedPartition, FetchSession, FetchSessions, SessionPartition, partitions_of
+from ottla.broker.sessions import (
+    FetchedPartition,
+    FetchSession,
+    FetchSessions,
+    SessionPartition,
+    partitions_of,
+    random_ids,
+)
+from ottla.broker.throttling import Throttling
 from ottla.env.timers import Expiring
 from ottla.log.segment import FileRegion
 from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, OffsetOutOfRange, Refused
@@ -100,24 +107,30 @@ class FetchApi:
         self.wheel = services.wheel
         self.deferred = services.deferred
         self.sessions = FetchSessions(
-            services.settings.max_incremental_fetch_session_cache_slots, _random_ids(services.broker_id)
+            services.settings.max_incremental_fetch_session_cache_slots, random_ids(services.broker_id)
         )
         self.replica_sessions = FetchSessions(
-            _REPLICA_SESSIONS_MAX, _random_ids(services.broker_id),
+            _REPLICA_SESSIONS_MAX, random_ids(services.broker_id),
             partitions_max=_REPLICA_PARTITIONS_MAX, partitions_total_max=_REPLICA_PARTITIONS_MAX,
         )  # fmt: skip
         #: the fetch that waits on each connection; the next one of that connection is handled after it
-        self.waiting: dict[Connection, _Fetch] = {}
+        self.waiting: dict[Connection, Fetch] = {}
         self.parked_partitions = 0
         self.bytes_out = 0
         #: what throttled replicas are sent, and the fetches that wait until more may be sent
         self.quota = ReplicationQuota()
-        self._throttled: dict[_Fetch, None] = {}
+        self._throttled: dict[Fetch, None] = {}
         self._throttle_timer: asyncio.TimerHandle | None = None
+        #: another class while there are quotas
+        self.new_fetch: type[Fetch] = Fetch
 
     @property
     def parked(self) -> int:
         return len(self.waiting)
+
+    @property
+    def throttling(self) -> Throttling:
+        return self._services.throttling
 
     def handle(
         self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
@@ -137,11 +150,12 @@ class FetchApi:
                 if not self.access.may_cluster(connection, _FETCH, "as a replica"):
                     self._refuse_replica(slot, correlation_id, shape, request)
                     return
+                connection.is_peer = True
                 session, wanted, news_only = self._begin_replica(request, version >= TOPIC_IDS_FROM)
         except Refused as error:
-            _fill(slot, correlation_id, shape.reply_start(0, error.code, 0), [], shape, self.hints)
+            fill_reply(slot, correlation_id, shape.reply_start(0, error.code, 0), [], shape, self.hints)
             return
-        fetch = _Fetch(self, slot, shape, correlation_id, request, session, wanted, news_only)
+        fetch = self.new_fetch(self, slot, shape, correlation_id, request, session, wanted, news_only)
         if news_only and len(wanted) > _FEW_PARTITIONS and not self.deferred.may_run(len(wanted)):
             fetch.start_later(connection)
             return
@@ -155,10 +169,10 @@ class FetchApi:
 
     def _refuse_replica(self, slot: Slot, correlation_id: int, shape: ReplyShape, request: FetchRequest) -> None:
         """Answer a client that claims to be a broker and is none: each partition has an error, as in Kafka."""
-        reads = [_Read(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in partitions_of(request)]
+        reads = [FetchRow(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in partitions_of(request)]
         # A fetch that names no partition continues a session, from before the right was taken away.
         code = 0 if reads else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        _fill(slot, correlation_id, shape.reply_start(0, code, 0), reads, shape, self.hints)
+        fill_reply(slot, correlation_id, shape.reply_start(0, code, 0), reads, shape, self.hints)
 
     def _begin_replica(
         self, request: FetchRequest, by_id: bool
@@ -188,7 +202,7 @@ class FetchApi:
                 )  # fmt: skip
         return session, wanted, news_only
 
-    def must_wait(self, fetch: _Fetch) -> bool:
+    def must_wait(self, fetch: Fetch) -> bool:
         """Return whether throttled replicas may be sent nothing now. The fetch will then look again."""
         replicas, settings = self._services.replicas, self._services.settings
         wait_s = self.quota.wait_s(settings.leader_replication_throttled_rate, replicas.monotonic())
@@ -250,17 +264,17 @@ class FetchApi:
         """Return the replica that a consumer in ``rack`` should read from; NO_REPLICA if that is the leader."""
         return closest_replica(partition, self._services.view.brokers, rack, listener, fetch_offset)
 
-    def unreadable(self, partition: Partition, wanted: FetchedPartition, error: OSError) -> _Read:
+    def unreadable(self, partition: Partition, wanted: FetchedPartition, error: OSError) -> FetchRow:
         """Return the answer for a partition of which a file could not be read."""
         self._services.replicas.note_read_error(partition.name, error)
-        return _Read(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+        return FetchRow(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
     @property
     def size_bytes_max(self) -> int:
         return self._services.settings.fetch_max_bytes
 
 
-class _Fetch:
+class Fetch:
     """One fetch, from its arrival to its reply."""
 
     __slots__ = (
@@ -299,7 +313,7 @@ class _Fetch:
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
-    def read_or_wait(self) -> list[_Read] | None:
+    def read_or_wait(self) -> list[FetchRow] | None:
         """Return the rows of the answer, or None to wait: no error, fewer bytes than ``min_bytes``, and time left."""
         wait_ms = self._request.max_wait_ms
         reads, self._bytes, is_urgent = self._read(is_last=wait_ms <= 0)
@@ -450,13 +464,13 @@ class _Fetch:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def _read(self, *, is_last: bool) -> tuple[list[_Read], int, bool]:
+    def _read(self, *, is_last: bool) -> tuple[list[FetchRow], int, bool]:
         """Read every partition once; return a row for each, the bytes of records, and whether one must be sent now.
 
         An incremental fetch of very many partitions stops early if it can be answered: after an error, with at least
         ``min_bytes``, or with any bytes if ``is_last`` forbids it to wait. The next fetch continues from there.
         """
-        reads: list[_Read] = []
+        reads: list[FetchRow] = []
         total, is_urgent = 0, False
         left = min(self._request.size_bytes_max, self._api.size_bytes_max)
         by_id, read_committed = self._shape.topic_ids, self._request.read_committed
@@ -490,9 +504,9 @@ class _Fetch:
             reads.append(read)
         return reads, total, is_urgent
 
-    def _read_failed(self, wanted: FetchedPartition, code: ErrorCode) -> _Read:
+    def _read_failed(self, wanted: FetchedPartition, code: ErrorCode) -> FetchRow:
         """Return the row of a partition with an error, and with its leader if a client looks for that (KIP-951)."""
-        read = _Read(wanted, int(code))
+        read = FetchRow(wanted, int(code))
         if code in _LEADER_ERRORS and self._shape.version >= LEADERS_FROM and not self.is_replica:
             read.leader = self._api.hints.leader_of(wanted.topic, wanted.number, by_id=self._shape.topic_ids)
             read.has_tags = True
@@ -500,14 +514,14 @@ class _Fetch:
 
     def _read_or_redirect(
         self, partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
-    ) -> _Read:
+    ) -> FetchRow:
         """Read for a consumer with a rack, or name the replica that it should read from."""
         offset, closest = wanted.request.fetch_offset, NO_REPLICA
         if partition.has_committed_in_epoch:
             closest = self._api.closest_replica(partition, self._request.rack, self._slot.connection.listener, offset)
         if closest == NO_REPLICA:
             return _read_partition(partition, wanted, left, at_least_one=at_least_one, read_committed=read_committed)
-        read = _Read(wanted)
+        read = FetchRow(wanted)
         read.high_watermark, read.last_stable_offset = partition.high_watermark, partition.last_stable_offset
         read.log_start_offset = partition.log.log_start_offset
         read.preferred_replica = closest
@@ -516,13 +530,13 @@ class _Fetch:
 
     def _read_for_replica(
         self, partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
-    ) -> _Read:
+    ) -> FetchRow:
         """Read up to the written end of the log, for a follower."""
         follower = partition.followers.get(self._request.replica_id)
         if follower is None:
             raise NotLeaderOrFollower(f"broker {self._request.replica_id} has no replica of the partition")
         request, log = wanted.request, partition.log
-        read = _Read(wanted)
+        read = FetchRow(wanted)
         read.high_watermark, read.log_start_offset = partition.high_watermark, log.log_start_offset
         read.note_diverging(_diverging(partition, request))
         read.is_urgent = read.is_urgent or (
@@ -557,23 +571,23 @@ class _Fetch:
             return partitions_of(parse_fetch(self._frame, 0, len(self._frame), self._shape.version))
         return self._wanted
 
-    def answer(self, reads: list[_Read]) -> None:
+    def answer(self, reads: list[FetchRow]) -> None:
         if self._session is not None:
             reads = self._within_session(self._session, reads)
         shape = self._shape
         session_id = self._session.session_id if self._session is not None else 0
         start = shape.reply_start(0, 0, session_id)
         try:
-            self._api.bytes_out += _fill(self._slot, self._correlation_id, start, reads, shape, self._api.hints)
+            self._api.bytes_out += fill_reply(self._slot, self._correlation_id, start, reads, shape, self._api.hints)
         except OSError as error:
             reads = [self._without_records(read, error) if read.region is not None else read for read in reads]
-            _fill(self._slot, self._correlation_id, start, reads, shape, self._api.hints)
+            fill_reply(self._slot, self._correlation_id, start, reads, shape, self._api.hints)
 
-    def _without_records(self, read: _Read, error: OSError) -> _Read:
+    def _without_records(self, read: FetchRow, error: OSError) -> FetchRow:
         partition = self._find(read.wanted)
         return self._api.unreadable(partition, read.wanted, error)
 
-    def _within_session(self, session: FetchSession, reads: list[_Read]) -> list[_Read]:
+    def _within_session(self, session: FetchSession, reads: list[FetchRow]) -> list[FetchRow]:
         """Return the rows that differ from what the client was last sent, and note them as sent."""
         kept = []
         for read in reads:
@@ -596,7 +610,7 @@ class _Fetch:
         return kept
 
 
-class _Read:
+class FetchRow:
     """The row of one partition in a reply."""
 
     __slots__ = (
@@ -640,10 +654,10 @@ class _Read:
 
 def _read_partition(
     partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
-) -> _Read:
+) -> FetchRow:
     request = wanted.request
     log = partition.log
-    read = _Read(wanted)
+    read = FetchRow(wanted)
     if partition.high_watermark < partition.epoch_start_offset:
         return _read_from_new_leader(partition, request, read, left, at_least_one, read_committed)
     read.high_watermark = partition.high_watermark
@@ -669,8 +683,8 @@ def _read_partition(
 
 
 def _read_from_new_leader(
-    partition: Partition, request: FetchPartition, read: _Read, left: int, at_least_one: bool, read_committed: bool
-) -> _Read:
+    partition: Partition, request: FetchPartition, read: FetchRow, left: int, at_least_one: bool, read_committed: bool
+) -> FetchRow:
     """Read for a consumer while this leader has not yet committed in its own epoch.
 
     Consumers of the earlier leader may know a higher high watermark. So they are sent none, which clients ignore: some
@@ -721,8 +735,8 @@ def _continues_log(partition: Partition, row: FetchPartition) -> bool:
         return False
 
 
-def _fill(
-    slot: Slot, correlation_id: int, start: bytes, reads: list[_Read], shape: ReplyShape, hints: LeaderHints
+def fill_reply(
+    slot: Slot, correlation_id: int, start: bytes, reads: list[FetchRow], shape: ReplyShape, hints: LeaderHints
 ) -> int:
     """Build the reply and fill the slot with it. Return the bytes of records in it."""
     parts: list[Part] = []
@@ -773,9 +787,9 @@ def _fill(
     return records_bytes
 
 
-def _by_topic(reads: list[_Read]) -> Iterator[tuple[bytes, list[_Read]]]:
+def _by_topic(reads: list[FetchRow]) -> Iterator[tuple[bytes, list[FetchRow]]]:
     """Group adjacent rows of the same topic into one entry."""
-    group: list[_Read] = []
+    group: list[FetchRow] = []
     for read in reads:
         if group and group[0].wanted.topic != read.wanted.topic:
             yield group[0].wanted.topic, group
@@ -783,10 +797,3 @@ def _by_topic(reads: list[_Read]) -> Iterator[tuple[bytes, list[_Read]]]:
         group.append(read)
     if group:
         yield group[0].wanted.topic, group
-
-
-def _random_ids(seed: int) -> Iterator[int]:
-    # Session ids must be unlikely to repeat, but need not be secret: every connection is authorized on its own.
-    source = random.Random(seed)
-    while True:
-        yield source.randrange(1, 1 << 31)

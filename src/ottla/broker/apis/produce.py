@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from ottla.broker.leader_hints import LeaderHints
 from ottla.broker.services import Services
+from ottla.broker.throttling import with_throttle_time
 from ottla.cluster.view import INTERNAL_TOPICS
 from ottla.coordinator.outcome import Moment, Producer, Ticket
 from ottla.coordinator.runtime import PendingReply
@@ -45,6 +46,8 @@ from ottla.model.types import FrameBuffer, TopicPartition
 from ottla.net.connection import Connection, Slot
 from ottla.replica.partition import Partition
 from ottla.security.acls import ResourceType
+from ottla.security.quotas import Quota
+from ottla.wire.frame import read_client_id
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from ottla.wire.produce import (
     FLEXIBLE_FROM,
@@ -56,6 +59,7 @@ from ottla.wire.produce import (
     ReplyTemplate,
     build_produce_reply,
     parse_produce,
+    throttle_position,
 )
 
 _PRODUCE = 0
@@ -131,20 +135,32 @@ class _OneWriter(Slot):
             partition, version = self._shortcut.partition, self._shortcut.version
             key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
             topics = [(key, [PartitionResult(partition.name.partition, error_code)])]
-            self.fill(_error_reply(self.connection, self._correlation_id, version, topics, self._shortcut.hints))
+            (throttle_ms,) = _unpack_int32(self._reply, throttle_position(self._reply, version))
+            self.fill(
+                _error_reply(self.connection, self._correlation_id, version, topics, self._shortcut.hints, throttle_ms)
+            )
         else:
             self.fill(self._reply)
 
+    def tell_throttle_time(self, throttle_ms: int) -> None:
+        """Let the reply name the time for which the connection is muted."""
+        position = throttle_position(self._reply, self._shortcut.version)
+        self._reply = with_throttle_time(self._reply, position, throttle_ms)
 
-class _ManyWriter:
-    """A request for several partitions; it is completed when the last of them is."""
 
-    __slots__ = ("_correlation_id", "_hints", "_incomplete", "_slot", "_topics", "_version", "deadline", "has_errors")
+class _ManyWriter(Slot):
+    """A request for several partitions, or one that fails at once; it is completed when the last of them is."""
+
+    __slots__ = (
+        "_correlation_id", "_hints", "_incomplete", "_throttle_ms", "_topics", "_version", "deadline", "has_errors",
+    )  # fmt: skip
 
     def __init__(
-        self, slot: Slot, correlation_id: int, version: int, topics: Topics, deadline: float, hints: LeaderHints
-    ) -> None:
-        self._slot = slot
+        self, connection: Connection, correlation_id: int, version: int, topics: Topics, deadline: float,
+        hints: LeaderHints,
+    ) -> None:  # fmt: skip
+        super().__init__(connection, _PRODUCE, connection.turn_started)
+        self._throttle_ms = 0
         self._correlation_id = correlation_id
         self._version = version
         self._topics = topics
@@ -167,13 +183,22 @@ class _ManyWriter:
 
     def complete_one(self) -> None:
         self._incomplete -= 1
-        if self._incomplete:
-            return
-        slot, correlation_id, version = self._slot, self._correlation_id, self._version
+        if not self._incomplete:
+            self.fill(self._build())
+
+    def tell_throttle_time(self, throttle_ms: int) -> None:
+        """Let the reply name the time for which the connection is muted. Called before the reply is sent."""
+        self._throttle_ms = throttle_ms
+        if self.data is not None:
+            self.data = self._build()
+
+    def _build(self) -> bytes:
+        correlation_id, version, topics, throttle_ms = (
+            self._correlation_id, self._version, self._topics, self._throttle_ms,
+        )  # fmt: skip
         if self.has_errors:
-            slot.fill(_error_reply(slot.connection, correlation_id, version, self._topics, self._hints))
-        else:
-            slot.fill(build_produce_reply(correlation_id, version, self._topics))
+            return _error_reply(self.connection, correlation_id, version, topics, self._hints, throttle_ms)
+        return build_produce_reply(correlation_id, version, topics, throttle_ms=throttle_ms)
 
 
 class _PartWriter:
@@ -257,6 +282,24 @@ class ProduceApi:
             return
         self._append_one(connection, shortcut, buffer, view, position, batch_end, correlation_id)
 
+    def handle_counted(
+        self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
+        correlation_id: int,
+    ) -> None:  # fmt: skip
+        """Handle a frame and count it: there are quotas of produced bytes or of request time."""
+        throttling = self._services.throttling
+        started = throttling.monotonic()
+        connection.client_id = read_client_id(buffer, start + 8, end)
+        throttle_ms = throttling.take(Quota.PRODUCE, connection, end - start)
+        before = connection.newest_slot
+        self.handle(connection, buffer, view, start, end, version, correlation_id)
+        slot = connection.newest_slot
+        if slot is before:
+            return  # acks=0, or the reply is begun later: the time is not counted, as in Kafka for acks=0
+        throttle_ms = max(throttle_ms, throttling.take_time(connection, started))
+        if throttle_ms and isinstance(slot, _OneWriter | _ManyWriter):
+            slot.tell_throttle_time(throttle_ms)
+
     def _append_one(
         self, connection: Connection, shortcut: _Shortcut, buffer: FrameBuffer, view: memoryview, start: int, end: int,
         correlation_id: int,
@@ -293,8 +336,9 @@ class ProduceApi:
                 return
             key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
             results = [(key, [_refusal(partition.name.partition, error)])]
-            slot = connection.reserve(_PRODUCE)
-            slot.fill(_error_reply(connection, correlation_id, version, results, self._hints))
+            whole = _ManyWriter(connection, correlation_id, version, results, 0.0, self._hints)
+            connection.enqueue(whole)
+            _end_reply(connection, whole, failed=True)
             return
         if acks == 0:
             replicas.acks_zero += 1
@@ -380,7 +424,9 @@ class ProduceApi:
         if not request.acks:
             return None
         deadline = self._monotonic() + request.timeout_ms / 1000
-        return _ManyWriter(connection.reserve(_PRODUCE), correlation_id, version, topics, deadline, self._hints)
+        whole = _ManyWriter(connection, correlation_id, version, topics, deadline, self._hints)
+        connection.enqueue(whole)
+        return whole
 
     def _expect(
         self, whole: _ManyWriter | None, topic: int, place: int, partition: Partition, request: ProduceRequest,
@@ -689,11 +735,11 @@ def _end_reply(connection: Connection, whole: _ManyWriter | None, *, failed: boo
 
 
 def _error_reply(
-    connection: Connection, correlation_id: int, version: int, topics: Topics, hints: LeaderHints
+    connection: Connection, correlation_id: int, version: int, topics: Topics, hints: LeaderHints, throttle_ms: int
 ) -> bytes:
     """Return a reply with errors. It names the leaders of partitions that other brokers lead (KIP-951)."""
     if version < LEADERS_FROM:
-        return build_produce_reply(correlation_id, version, topics)
+        return build_produce_reply(correlation_id, version, topics, throttle_ms=throttle_ms)
     leaders = []
     by_id = version >= TOPIC_IDS_FROM
     for key, results in topics:
@@ -703,7 +749,7 @@ def _error_reply(
                 leaders.append(leader)
                 results[place] = result._replace(leader=leader)
     nodes = hints.addresses(leaders, connection) if leaders else []
-    return build_produce_reply(correlation_id, version, topics, nodes)
+    return build_produce_reply(correlation_id, version, topics, nodes, throttle_ms)
 
 
 def _refusal(index: int, error: KafkaError) -> PartitionResult:

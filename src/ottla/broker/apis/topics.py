@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ottla.broker.services import RequestContext, Services
+from ottla.broker.throttling import UNCOUNTED, Usage
 from ottla.cluster.controller import (
     PARTITIONS_PER_CALL_MAX,
     NewTopic,
@@ -84,7 +85,10 @@ async def create_topics(
                 raise PolicyViolation(f"one call may create {PARTITIONS_PER_CALL_MAX} partitions at most")
             if not context.may_cluster():
                 context.check_topic(topic.name)
-            created = await _create(services, _new_topic(topic), validate_only=request.validate_only)
+            created = await _create(
+                services, _new_topic(topic), validate_only=request.validate_only, usage=context.usage
+            )
+            context.usage.record_mutations(len(created.partitions))
             results.append(_created(services, created, request.validate_only, context))
         except KafkaError as error:
             results.append(
@@ -115,12 +119,15 @@ def _new_topic(wanted: CreatableTopic) -> NewTopic:
     )
 
 
-async def _create(services: Services, topic: NewTopic, *, validate_only: bool = False) -> TopicView:
+async def _create(
+    services: Services, topic: NewTopic, *, validate_only: bool = False, usage: Usage = UNCOUNTED
+) -> TopicView:
     """Create the topic and return it. Raise a KafkaError if that is not possible."""
     topic_id = services.new_id()
 
     def decide(view: ClusterView) -> tuple[list[Op], TopicView]:
         planned = _plan(services, view, topic, topic_id, live_brokers(services, view))
+        usage.check_mutations()
         return [] if validate_only else ops_create_topic(view, planned), planned
 
     return await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
@@ -242,7 +249,8 @@ async def delete_topics(
                     raise InvalidRequest("topic deletion is disabled; set delete.topic.enable=true")
                 raise TopicDeletionDisabled("topic deletion is disabled; set delete.topic.enable=true")
             _check_deletion(services.view, each, context)
-            topic = await _delete(services, each)
+            topic = await _delete(services, each, context.usage)
+            context.usage.record_mutations(len(topic.partitions))
             result.name, result.topic_id = topic.name, topic.topic_id
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error) or None
@@ -258,12 +266,13 @@ def _check_deletion(view: ClusterView, wanted: DeleteTopicState, context: Reques
         context.check_topic(topic.name, by_id=True)
 
 
-async def _delete(services: Services, wanted: DeleteTopicState) -> TopicView:
+async def _delete(services: Services, wanted: DeleteTopicState, usage: Usage) -> TopicView:
     """Delete the topic, record its deletion and return it. Raise a KafkaError if it does not exist."""
     change_id = services.new_id()
 
     def decide(view: ClusterView) -> tuple[list[Op], TopicView]:
         topic = _topic_to_delete(view, wanted)
+        usage.check_mutations()
         return ops_delete_topic(view, topic, services.clock.wall_ms(), change_id), topic
 
     return await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
@@ -297,28 +306,32 @@ async def create_partitions(
             if wanted.name in repeated:
                 raise InvalidRequest("the request names this topic more than once")
             context.check_topic(wanted.name)
-            await _grow(services, wanted, request.validate_only)
+            added = await _grow(services, wanted, request.validate_only, context.usage)
+            context.usage.record_mutations(added)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
     return CreatePartitionsResponse(results=list(results.values()))
 
 
-async def _grow(services: Services, wanted: CreatePartitionsTopic, validate_only: bool) -> None:
+async def _grow(services: Services, wanted: CreatePartitionsTopic, validate_only: bool, usage: Usage) -> int:
+    """Add partitions to a topic. Return how many. Raise a KafkaError if that is not possible."""
     assignments: Sequence[Sequence[int]] | None = None
     if wanted.assignments is not None:
         assignments = [assignment.broker_ids for assignment in wanted.assignments]
     change_id = services.new_id()
 
-    def decide(view: ClusterView) -> tuple[list[Op], None]:
+    def decide(view: ClusterView) -> tuple[list[Op], int]:
         topic = view.topics.get(wanted.name)
         if topic is None:
             raise UnknownTopicOrPartition("this broker does not host this topic")
         if topic.internal:
             raise InvalidTopic("partitions of an internal topic cannot be changed")
         larger = plan_create_partitions(view, topic, live_brokers(services, view), wanted.count, assignments)
-        return [] if validate_only else ops_update_topic(view, larger, change_id), None
+        usage.check_mutations()
+        added = len(larger.partitions) - len(topic.partitions)
+        return [] if validate_only else ops_update_topic(view, larger, change_id), added
 
-    await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+    return await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
 
 
 def describe_log_dirs(
