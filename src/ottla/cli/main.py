@@ -31,6 +31,7 @@ _NOUNS = (
     "perf",
     "pipeline",
     "produce",
+    "quota",
     "security",
     "spark",
     "topic",

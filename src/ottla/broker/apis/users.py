@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ottla.broker.services import RequestContext, Services
@@ -14,15 +14,14 @@ from ottla.cluster.schema import config_json
 from ottla.cluster.store import Check, Create, Op, Put
 from ottla.cluster.view import ClusterView
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
-from ottla.security.quotas import DEFAULT, Entity, Quota
+from ottla.security.quotas import DEFAULT, Entity, Quota, is_address
 from ottla.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, Mechanism, ScramCredential
 from ottla.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
-    AlterClientQuotasRequestEntityData,
-    AlterClientQuotasRequestEntryData,
     AlterClientQuotasResponse,
     AlterClientQuotasResponseEntityData,
     AlterClientQuotasResponseEntryData,
+    OpData,
 )
 from ottla.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -55,6 +54,10 @@ _USER, _CLIENT, _IP = "user", "client-id", "ip"
 #: quotas of addresses, and of users and client ids
 _IP_QUOTAS = frozenset({Quota.CONNECTION.value})
 _CLIENT_QUOTAS = frozenset(each.value for each in Quota) - _IP_QUOTAS
+#: quotas that are whole numbers, and their maximum
+_WHOLE_QUOTAS = {Quota.PRODUCE.value: 2**63 - 1, Quota.FETCH.value: 2**63 - 1, Quota.CONNECTION.value: 2**31 - 1}
+#: as in Kafka, a number that is as close to a whole number is one
+_FRACTION_MAX = 1e-6
 
 
 # -- SCRAM ------------------------------------------------------------------------------------------------------------
@@ -163,12 +166,15 @@ def describe_client_quotas(
                 entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in _parts(entity).items()],
                 values=[ValueData(key=key, value=value) for key, value in sorted(values.items())],
             ))  # fmt: skip
-    return DescribeClientQuotasResponse(error_message=None, entries=entries)
+    return DescribeClientQuotasResponse(error_message="", entries=entries)
 
 
 def _filters(components: Sequence[ComponentData]) -> dict[str, ComponentData]:
+    """Return the filters by type of entity. Raise a KafkaError if they are not valid."""
     found: dict[str, ComponentData] = {}
     for each in components:
+        if not each.entity_type:
+            raise InvalidRequest("a filter has no entity type")
         if each.entity_type not in (_USER, _CLIENT, _IP):
             raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"there are no quotas of {each.entity_type!r}")
         if each.entity_type in found:
@@ -203,61 +209,77 @@ def _matches(entity: Entity, filters: Mapping[str, ComponentData], *, strict: bo
 async def alter_client_quotas(
     services: Services, request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
-    """AlterClientQuotas (49) v0-v1. v1 flexible."""
-    entries = []
-    for entry in request.entries:
-        result = AlterClientQuotasResponseEntryData(
+    """AlterClientQuotas (49) v0-v1. v1 flexible. The changes of one entity are all made, or none."""
+    # As in Kafka the last name of a type counts.
+    names = [{each.entity_type: each.entity_name for each in entry.entity} for entry in request.entries]
+    counts = Counter(tuple(sorted(each.items(), key=repr)) for each in names)
+    results: dict[object, AlterClientQuotasResponseEntryData] = {}
+    for entry, named in zip(request.entries, names, strict=True):
+        key = tuple(sorted(named.items(), key=repr))
+        result = results[key] = AlterClientQuotasResponseEntryData(
             error_message=None,
             entity=[
-                AlterClientQuotasResponseEntityData(entity_type=each.entity_type, entity_name=each.entity_name)
-                for each in entry.entity
+                AlterClientQuotasResponseEntityData(entity_type=kind, entity_name=name) for kind, name in named.items()
             ],
         )
         try:
             if not context.may_cluster():
                 raise Refused(_REFUSED)
-            await _alter_quotas(services, entry, validate_only=request.validate_only)
+            if counts[key] > 1:
+                raise InvalidRequest("the request changes the quotas of an entity more than once")
+            await _alter_quotas(services, _entity(named), entry.ops, validate_only=request.validate_only)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error) or None
-        entries.append(result)
-    return AlterClientQuotasResponse(entries=entries)
+    return AlterClientQuotasResponse(entries=list(results.values()))
 
 
-async def _alter_quotas(services: Services, entry: AlterClientQuotasRequestEntryData, *, validate_only: bool) -> None:
-    entity = _entity(entry.entity)
+async def _alter_quotas(services: Services, entity: Entity, ops: Sequence[OpData], *, validate_only: bool) -> None:
     allowed = _IP_QUOTAS if entity.ip is not None else _CLIENT_QUOTAS
-    for op in entry.ops:
-        if op.key not in allowed:
-            raise InvalidRequest(f"{op.key!r} is no quota of this entity; use one of {', '.join(sorted(allowed))}")
-        if not op.remove and not (math.isfinite(op.value) and op.value > 0):
-            raise InvalidRequest(f"{op.key} must be a number above 0")
-    if len({op.key for op in entry.ops}) != len(entry.ops):
+    for op in ops:
+        if not op.remove:
+            _check_quota(op.key, op.value, allowed)
+    if len({op.key for op in ops}) != len(ops):
         raise InvalidRequest("the request changes a quota more than once")
 
     def change(config: Mapping[str, str]) -> dict[str, str]:
         changed = dict(config)
-        for op in entry.ops:
-            changed.pop(op.key, None)
-            if not op.remove:
-                changed[op.key] = repr(op.value)
+        for op in ops:
+            if op.key in allowed:
+                changed.pop(op.key, None)
+                if not op.remove:
+                    changed[op.key] = repr(op.value)
         return changed
 
     if not validate_only:
         await _change(services, entity, change)
 
 
-def _entity(parts: Iterable[AlterClientQuotasRequestEntityData]) -> Entity:
-    names: dict[str, str] = {}
-    for each in parts:
-        if each.entity_type not in (_USER, _CLIENT, _IP) or each.entity_type in names:
-            raise InvalidRequest("a quota is for a user, a client-id, both of them, or an ip")
-        name = DEFAULT if each.entity_name is None else each.entity_name
-        if not name or len(name) > _NAME_CHARS_MAX:
-            raise InvalidRequest(f"names have 1 to {_NAME_CHARS_MAX} characters")
-        names[each.entity_type] = name
-    if not names or (_IP in names and len(names) > 1):
+def _check_quota(name: str, value: float, allowed: frozenset[str]) -> None:
+    """Raise InvalidRequest if there is no such quota for the entity, or if the value is not valid."""
+    if name not in allowed:
+        raise InvalidRequest(f"{name!r} is no quota of this entity; use one of {', '.join(sorted(allowed))}")
+    if not math.isfinite(value) or value <= 0:
+        raise InvalidRequest(f"{name} must be a number above 0")
+    if name in _WHOLE_QUOTAS:
+        if value > _WHOLE_QUOTAS[name]:
+            raise InvalidRequest(f"{name} must not be above {_WHOLE_QUOTAS[name]}")
+        if abs(value - round(value)) > _FRACTION_MAX:
+            raise InvalidRequest(f"{name} must be a whole number")
+
+
+def _entity(names: Mapping[str, str | None]) -> Entity:
+    """Return the entity with these names. Raise InvalidRequest if it cannot have quotas."""
+    if not names or not names.keys() <= {_USER, _CLIENT, _IP} or (_IP in names and len(names) > 1):
         raise InvalidRequest("a quota is for a user, a client-id, both of them, or an ip")
-    return Entity(names.get(_USER), names.get(_CLIENT), names.get(_IP))
+    for name in names.values():
+        if name is not None and not 0 < len(name) <= _NAME_CHARS_MAX:
+            raise InvalidRequest(f"names have 1 to {_NAME_CHARS_MAX} characters")
+        if name == DEFAULT:
+            raise InvalidRequest(f"{DEFAULT} is no name; leave the name out to set the default")
+    if (address := names.get(_IP)) is not None and not is_address(address):
+        raise InvalidRequest(f"{address!r} is no IP address")
+    known = {kind: DEFAULT if name is None else name for kind, name in names.items()}
+    return Entity(known.get(_USER), known.get(_CLIENT), known.get(_IP))
 
 
 # -- the store --------------------------------------------------------------------------------------------------------
