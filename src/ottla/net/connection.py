@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         self._socket_fd = sock.fileno()
         self.local_address = transport.get_extra_info("sockname")[:2]
-        self.peer_host = str((transport.get_extra_info("peername") or ("?",))[0])
+        self.peer_host = _plain_address(str((transport.get_extra_info("peername") or ("?",))[0]))
         if not self._server.admit(self):
             self.abort()
 
@@ -551,6 +551,12 @@ class Connection(asyncio.BufferedProtocol):
         # The file was truncated, and the reply's header has announced more bytes: no valid byte can follow.
         self._sending.clear()
         self.abort()
+
+
+def _plain_address(address: str) -> str:
+    """Return an address as ACLs and quotas name it: one of IPv4 also on a listener for IPv6, without an interface."""
+    mapped = address.removeprefix("::ffff:")
+    return mapped if "." in mapped else address.partition("%")[0]
 
 
 def _lazy_buffer(size: int) -> FrameBuffer:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
+from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 #: the name that stands for all resources of a type, all users or all hosts
@@ -163,7 +164,7 @@ class _OfType:
         of_pattern = self.prefixed if is_prefix else self.literal
         was_there = pattern.name in of_pattern
         if entries:
-            of_pattern[pattern.name] = entries
+            of_pattern[pattern.name] = frozenset(each._replace(host=_plain_host(each.host)) for each in entries)
         else:
             of_pattern.pop(pattern.name, None)
         if is_prefix and was_there != bool(entries):
@@ -183,6 +184,16 @@ class _OfType:
         for length in self.prefix_lengths:
             if length <= len(name) and (found := self.prefixed.get(name[:length])) is not None:
                 yield found
+
+
+def _plain_host(host: str) -> str:
+    """Return an address as the operating system writes it: Java writes those of IPv6 with all zeros."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host  # all hosts, or a name, which no client has
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
 
 
 class Authorizer:

@@ -295,6 +295,25 @@ def test_cve_2026_82266_client_without_login_has_no_rights(tmp_path: Path) -> No
     play(tmp_path, script)
 
 
+@pytest.mark.parametrize("host", ["10.0.0.9", "::ffff:10.0.0.9"])
+def test_denial_of_an_address_holds_on_a_listener_for_ipv6(tmp_path: Path, host: str) -> None:
+    """The operating system writes an address of IPv4 as one of IPv6 there."""
+
+    async def script(cluster: Cluster) -> None:
+        await cluster.allow(MALLORY, TOPIC, "orders", Operation.ALL)
+        acl = creation(TOPIC, "orders", PatternType.LITERAL, MALLORY, Operation.ALL, Permission.DENY)
+        acl.host = "10.0.0.9"
+        await cluster.root(create_acls.CreateAclsRequest(creations=[acl]), 3)
+        request = produce_request(("orders", 0, batch_of(b"value")), acks=1)
+        codes = [
+            (await cluster.connect(MALLORY, each).decoded(request, 11)).responses[0].partition_responses[0].error_code
+            for each in (host, "10.0.0.8")
+        ]
+        assert codes == [TOPIC_REFUSED, 0]
+
+    play(tmp_path, script)
+
+
 def test_user_cannot_change_any_password_without_alter_on_the_cluster(tmp_path: Path) -> None:
     """Neither its own nor the one of an administrator."""
 

@@ -64,6 +64,24 @@ def test_deny_wins_over_allow_whatever_the_pattern() -> None:
     assert both.may(ALICE, HOST, DESCRIBE, TOPIC, "orders"), "deny implies no other operation"
 
 
+@pytest.mark.parametrize(
+    ("written", "host"),
+    [
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("2001:DB8:0:0:0:0:0:7", "2001:db8::7"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.1"),
+    ],
+)
+def test_address_is_the_same_however_an_acl_writes_it(written: str, host: str) -> None:
+    allowed = authorizer((Pattern(TOPIC, "t"), entry(READ, host=written)))
+    assert allowed.may(ALICE, host, READ, TOPIC, "t") and not allowed.may(ALICE, "10.0.0.2", READ, TOPIC, "t")
+    denied = authorizer((Pattern(TOPIC, "t"), entry(ALL)), (Pattern(TOPIC, "t"), entry(READ, DENY, ANY_USER, written)))
+    assert not denied.may(ALICE, host, READ, TOPIC, "t")
+    everything = AclFilter(TOPIC, None, PatternType.ANY, None, written, Operation.ANY, Permission.ANY)
+    assert [each.host for _, entries in denied.find(everything) for each in entries] == [written]
+
+
 @pytest.mark.parametrize("operation", [READ, WRITE, Operation.DELETE, Operation.ALTER, ALL])
 def test_operations_that_allow_describe(operation: Operation) -> None:
     assert authorizer((Pattern(TOPIC, "t"), entry(operation))).may(ALICE, HOST, DESCRIBE, TOPIC, "t")
