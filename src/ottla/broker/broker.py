@@ -202,6 +202,7 @@ class Broker:
         return ListenerSecurity(
             listener, self._settings, loop=self._loop, server=self.server, clock=self._clock,
             credentials=lambda mechanism: lambda name: self._view.access.credentials.get(name, {}).get(mechanism),
+            shapes=lambda mechanism: self._view.access.shapes[mechanism],
             secret=lambda: self._secret, tokens=lambda: self._view.access.tokens,
         )  # fmt: skip
 

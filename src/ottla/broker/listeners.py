@@ -36,6 +36,7 @@ from ottla.security.jaas import LOGIN_MODULES, Login, parse_jaas
 from ottla.security.kerberos import GssapiExchange
 from ottla.security.oauth import OauthExchange, OauthRules
 from ottla.security.principals import KerberosPrincipalMapper, SslPrincipalMapper, user
+from ottla.security.salts import SaltShape
 from ottla.security.sasl import Exchange, Mechanisms, PlainExchange, ScramExchange
 from ottla.security.sasl_client import MECHANISMS, Sasl
 from ottla.security.scram import FindCredential, Mechanism, ScramServer
@@ -52,18 +53,20 @@ class ListenerSecurity:
 
     def __init__(
         self, name: str, settings: BrokerSettings, *, loop: asyncio.AbstractEventLoop, server: Server, clock: Clock,
-        credentials: Credentials, secret: Callable[[], bytes], tokens: Callable[[], Mapping[str, DelegationToken]],
+        credentials: Credentials, shapes: Callable[[Mechanism], Mapping[SaltShape, int]],
+        secret: Callable[[], bytes], tokens: Callable[[], Mapping[str, DelegationToken]],
     ) -> None:  # fmt: skip
         """Raise StartError, which says what to change, if a certificate or a login module is missing or wrong.
 
-        ``secret`` makes the salts of users that do not exist. ``tokens`` returns the delegation tokens by id.
+        ``secret`` makes the salts of users that do not exist, and ``shapes`` returns what those of known users look
+        like. ``tokens`` returns the delegation tokens by id.
         """
         self.name = name
         self.protocol = settings.protocol_of(name)
         self._settings = settings
         self._own = settings.of_listener(name)
         self._server, self._loop, self._clock = server, loop, clock
-        self._credentials, self._secret = credentials, secret
+        self._credentials, self._shapes, self._secret = credentials, shapes, secret
         key = settings.delegation_token_secret_key.encode()
         self._token_logins = TokenLogins(TokenSecret(key=key), tokens, clock.wall_ms) if key else None
         self.tls: TlsServer | None = None
@@ -173,6 +176,7 @@ class ListenerSecurity:
     def _scram(self, mechanism: Mechanism) -> ScramExchange:
         nonce, logins = secrets.token_urlsafe(24), self._token_logins
         server = ScramServer(mechanism, self._credentials(mechanism), nonce=nonce, secret=self._secret())
+        server.shapes = self._shapes(mechanism)
         if logins is not None:
             server.find_token = partial(logins.credential, mechanism)
         return ScramExchange(server, logins)

@@ -33,7 +33,8 @@ from ottla.security.authority import issue, new_authority
 from ottla.security.certificates import KeyPair, read_key_file
 from ottla.security.errors import SecurityConfigError
 from ottla.security.quotas import Entity
-from ottla.security.scram import SALT_BYTES, Mechanism, ScramCredential
+from ottla.security.salts import SALT_BYTES
+from ottla.security.scram import Mechanism, ScramCredential
 
 SERVER, CLIENT, TLS = "server.properties", "client.properties", "tls"
 #: what `ottla security init` creates and never overwrites

@@ -13,7 +13,8 @@ import click
 from ottla.cli.connection import Connection, connection_options
 from ottla.cli.failure import Failure
 from ottla.cli.output import JSON, NAME, TABLE, YAML, Column, output_option, print_rows
-from ottla.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, Mechanism
+from ottla.security.salts import ITERATIONS_MIN
+from ottla.security.scram import ITERATIONS_MAX, Mechanism
 
 _COLUMNS = (Column("USER", "user"), Column("MECHANISM", "mechanism"), Column("ITERATIONS", "iterations"))
 _MECHANISMS = {each.title: each for each in Mechanism}

@@ -16,6 +16,7 @@ longer than a node's name may be gets its percent-encoded name, too.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -23,6 +24,7 @@ from urllib.parse import quote, unquote
 from ottla.cluster.schema import config_of, to_json
 from ottla.security.acls import Entry, Operation, Pattern, PatternType, Permission, ResourceType
 from ottla.security.quotas import DEFAULT, Entity, Quota
+from ottla.security.salts import SaltShape
 from ottla.security.scram import Mechanism, ScramCredential
 from ottla.security.tokens import DelegationToken
 
@@ -198,6 +200,8 @@ class AccessView:
         self.configs: dict[Entity, dict[str, str]] = {}
         #: by user name
         self.credentials: dict[str, dict[Mechanism, ScramCredential]] = {}
+        #: the number of credentials of each mechanism by what clients see of them
+        self.shapes: dict[Mechanism, Counter[SaltShape]] = {each: Counter() for each in Mechanism}
         #: by id
         self.tokens: dict[str, DelegationToken] = {}
 
@@ -229,7 +233,10 @@ class AccessView:
         if config:
             self.configs[entity] = config
         if entity.user is not None and entity.client_id is None:
-            self.credentials.pop(entity.user, None)
+            for mechanism, credential in self.credentials.pop(entity.user, {}).items():
+                self.shapes[mechanism] -= Counter([credential.shape])
             if credentials:
                 self.credentials[entity.user] = credentials
+            for mechanism, credential in credentials.items():
+                self.shapes[mechanism][credential.shape] += 1
         return entity

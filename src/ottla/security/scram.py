@@ -22,8 +22,8 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from ottla.security.errors import AuthenticationFailed
+from ottla.security.salts import OWN_SHAPE, SaltShape, choose_shape, make_salt, shape_of
 
-ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 #: the channel binding of a client that supports none: base64 of "n,,"
 _NO_BINDING: Final = "biws"
@@ -66,6 +66,10 @@ class ScramCredential(NamedTuple):
 
     def __repr__(self) -> str:
         return f"ScramCredential(iterations={self.iterations})"
+
+    @property
+    def shape(self) -> SaltShape:
+        return shape_of(self.salt, self.iterations)
 
     def text(self) -> str:
         """Return the value of Kafka's node for this user."""
@@ -116,6 +120,8 @@ class ScramServer:
         """``secret`` makes the salts of unknown users; it must be the same on all brokers and after a restart."""
         self._mechanism = mechanism
         self._find = find
+        #: the known users by the shape of their credentials, so that those of unknown users look the same
+        self.shapes: Mapping[SaltShape, int] = {}
         #: finds the credentials of delegation tokens, for clients that say ``tokenauth=true``
         self.find_token: FindCredential = _no_token
         self._nonce = nonce
@@ -156,7 +162,9 @@ class ScramServer:
         self.is_token = self.extensions.get(TOKEN_EXTENSION, "").lower() == "true"
         credential = (self.find_token if self.is_token else self._find)(user)
         self._user, self._is_known = user, credential is not None
-        self._credential = credential = credential or self._fake(user)
+        # Computed for known users, too, so that the time does not tell which users there are.
+        fake = self._fake(user)
+        self._credential = credential = credential or fake
         self._both_nonces = nonce + self._nonce
         salt = base64.b64encode(credential.salt).decode()
         challenge = f"r={self._both_nonces},s={salt},i={credential.iterations}"
@@ -167,9 +175,12 @@ class ScramServer:
         """Return the credential of an unknown user: nobody has its password, and its salt is always the same."""
 
         def derive(purpose: str) -> bytes:
-            return _hmac(self._mechanism, self._secret, f"{purpose}\0{self._mechanism.title}\0{user}".encode())
+            return _hmac(self._mechanism, self._secret, f"{purpose}\0{name}".encode())
 
-        return ScramCredential(derive("salt")[:SALT_BYTES], derive("stored key"), derive("server key"), ITERATIONS_MIN)
+        name = f"{self._mechanism.title}\0{user}"
+        shape = OWN_SHAPE if self.is_token else choose_shape(self._secret, name, self.shapes)
+        salt = make_salt(self._secret, name, shape)
+        return ScramCredential(salt, derive("stored key"), derive("server key"), shape.iterations)
 
     def _final(self, text: str) -> bytes:
         credential = self._credential
@@ -193,10 +204,6 @@ class ScramServer:
             raise AuthenticationFailed("the user name or the password is wrong")
         self.user = self._user
         return b"v=" + base64.b64encode(_hmac(self._mechanism, credential.server_key, signed))
-
-
-#: bytes of the salts that Ottla makes
-SALT_BYTES: Final = 24
 
 
 def _hmac(mechanism: Mechanism, key: bytes, data: bytes) -> bytes:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from ottla.security.scram import ITERATIONS_MIN, SALT_BYTES, Mechanism, ScramCredential
+from ottla.security.salts import ITERATIONS_MIN, SALT_BYTES
+from ottla.security.scram import Mechanism, ScramCredential
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

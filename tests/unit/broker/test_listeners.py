@@ -56,7 +56,8 @@ def secured(protocol: str, **texts: str) -> ListenerSecurity:
     nothing: Any = None
     return ListenerSecurity(
         protocol, settings(protocol, **texts), loop=nothing, server=nothing, clock=SystemClock(),
-        credentials=lambda mechanism: lambda name: None, secret=lambda: b"secret", tokens=dict,
+        credentials=lambda mechanism: lambda name: None, shapes=lambda mechanism: {},
+        secret=lambda: b"secret", tokens=dict,
     )  # fmt: skip
 
 

@@ -111,9 +111,11 @@ def test_view_follows_the_nodes() -> None:
     )
     assert view.credentials == {"alice": {Mechanism.SCRAM_SHA_256: credential}}
     assert view.configs[user]["producer_byte_rate"] == "5"
+    assert view.shapes[Mechanism.SCRAM_SHA_256] == {credential.shape: 1}
     view.apply(acl_path(pattern), None)
     view.apply(entity_path(user), None)
     assert (view.acls, view.configs, view.credentials) == ({}, {}, {})
+    assert not any(view.shapes.values())
 
 
 def test_value_of_a_token_is_that_of_kafka() -> None:

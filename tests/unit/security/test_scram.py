@@ -7,8 +7,9 @@ import base64
 import pytest
 
 from ottla.security.errors import AuthenticationFailed
+from ottla.security.salts import ITERATIONS_MIN
 from ottla.security.sasl_client import Sasl, ScramExchange
-from ottla.security.scram import ITERATIONS_MIN, Mechanism, ScramCredential, ScramServer
+from ottla.security.scram import Mechanism, ScramCredential, ScramServer
 
 SHA256, SHA512 = Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512
 PASSWORD = "pencil"

@@ -15,7 +15,8 @@ from ottla.cluster.store import Check, Create, Op, Put
 from ottla.cluster.view import ClusterView
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
 from ottla.security.quotas import DEFAULT, Entity, Quota, is_address
-from ottla.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, Mechanism, ScramCredential
+from ottla.security.salts import ITERATIONS_MIN
+from ottla.security.scram import ITERATIONS_MAX, Mechanism, ScramCredential
 from ottla.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,

@@ -1,0 +1,74 @@
+"""Salts of users that do not exist, which look like those of users that do. Pure.
+
+A client that begins a login with SCRAM gets the salt and the iterations of the user, before it has proved anything. An
+unknown user must get some, too, and always the same ones. They must also look alike: tools make salts of different
+lengths, those of Java are texts, and each has its own number of iterations. So an unknown user gets a salt of the same
+shape as some known user, and each shape is as frequent among unknown users as among known ones.
+
+The shape of an unknown user may change when users are created or deleted, and not otherwise.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+#: bytes of the salts that Ottla makes
+SALT_BYTES: Final = 24
+ITERATIONS_MIN: Final = 4096
+#: Kafka's tools write a random number of so many bits in base 36
+_JAVA_BITS: Final = 130
+_JAVA_SALT: Final = re.compile(rb"[1-9a-z][0-9a-z]{15,25}\Z")
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+#: shapes that are looked at; there are as many as there are tools
+_SHAPES_MAX: Final = 8
+
+
+class SaltShape(NamedTuple):
+    """What a client sees of credentials besides their random part."""
+
+    iterations: int
+    #: 0 for a salt of Kafka's tools, which have texts of different lengths
+    salt_bytes: int
+
+
+#: of users that Ottla creates, and of delegation tokens
+OWN_SHAPE: Final = SaltShape(ITERATIONS_MIN, SALT_BYTES)
+
+
+def shape_of(salt: bytes, iterations: int) -> SaltShape:
+    is_java = _JAVA_SALT.match(salt) is not None and int(salt, 36) < 1 << _JAVA_BITS
+    return SaltShape(iterations, 0 if is_java else len(salt))
+
+
+def choose_shape(secret: bytes, name: str, counts: Mapping[SaltShape, int]) -> SaltShape:
+    """Return the shape for a name. ``counts`` has the known users by shape.
+
+    The choice is a weighted rendezvous: each shape draws a number for the name, and the highest one wins. A change of
+    the counts changes as few choices as possible.
+    """
+    most = sorted(counts.items(), key=lambda item: -item[1])[:_SHAPES_MAX]
+    return max((shape for shape, _ in most), key=lambda shape: _score(secret, name, shape, counts), default=OWN_SHAPE)
+
+
+def _score(secret: bytes, name: str, shape: SaltShape, counts: Mapping[SaltShape, int]) -> float:
+    drawn = int.from_bytes(hmac.digest(secret, f"shape\0{shape}\0{name}".encode(), "sha256")[:6], "big")
+    return -counts[shape] / math.log((drawn + 1) / ((1 << 48) + 1))
+
+
+def make_salt(secret: bytes, name: str, shape: SaltShape) -> bytes:
+    """Return the salt of this shape for a name, always the same one."""
+    blocks = range(shape.salt_bytes // 64 + 1)
+    data = b"".join(hmac.digest(secret, f"salt\0{number}\0{name}".encode(), "sha512") for number in blocks)
+    return data[: shape.salt_bytes] if shape.salt_bytes else _base_36(int.from_bytes(data, "big") % (1 << _JAVA_BITS))
+
+
+def _base_36(number: int) -> bytes:
+    digits: list[str] = []
+    while number:
+        number, digit = divmod(number, 36)
+        digits.append(_DIGITS[digit])
+    return "".join(reversed(digits)).encode()
