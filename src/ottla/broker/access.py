@@ -11,11 +11,19 @@ is such a resource or not, and an id that it may not describe is answered as an 
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, Refused, UnknownTopicId
 from ottla.net.connection import Connection
 from ottla.security.acls import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from ottla.wire import APIS
+
+log = logging.getLogger(__name__)
+
+#: denials that are logged; further ones of the same minute are counted
+_DENIALS_PER_MINUTE_MAX: Final = 100
 
 _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 _TRANSACTION, _TOKEN, _USER = ResourceType.TRANSACTIONAL_ID, ResourceType.DELEGATION_TOKEN, ResourceType.USER
@@ -113,32 +121,89 @@ _OF_TYPE: Final = {
 }  # fmt: skip
 
 
+class Denial(NamedTuple):
+    """A request that was refused."""
+
+    principal: str
+    host: str
+    api_key: int
+    operation: Operation
+    resource: ResourceType
+    name: str
+
+
+class _DenialLog:
+    """Logs each denial once a minute at most, and a bounded number of denials per minute."""
+
+    __slots__ = ("_minute", "_monotonic", "_noted", "_unlogged")
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._minute = -1
+        #: denials of this minute that were logged
+        self._noted: set[Denial] = set()
+        #: how many denials of this minute were not, because there were too many
+        self._unlogged = 0
+
+    def note(self, denial: Denial) -> None:
+        minute = int(self._monotonic() // 60)
+        if minute != self._minute:
+            if self._unlogged:
+                log.warning("further requests were denied and not logged count=%d", self._unlogged)
+            self._minute, self._unlogged = minute, 0
+            self._noted.clear()
+        if denial in self._noted:
+            return
+        if len(self._noted) >= _DENIALS_PER_MINUTE_MAX:
+            self._unlogged += 1
+            return
+        self._noted.add(denial)
+        log.warning(
+            "request denied principal=%s host=%s api=%s operation=%s resource=%s name=%s", denial.principal,
+            denial.host, APIS[denial.api_key].name, denial.operation.name, denial.resource.name, denial.name,
+        )  # fmt: skip
+
+
 class Access:
-    """The checks of requests. Without an authorizer everything is allowed."""
+    """The checks of requests. Without an authorizer everything is allowed.
 
-    __slots__ = ("authorizer",)
+    A refusal is logged, so that an administrator finds out which right a client lacks. A client that is refused again
+    and again, and one that tries many names, must not fill the log: see ``_DenialLog``.
+    """
 
-    def __init__(self, authorizer: Authorizer | None = None) -> None:
+    __slots__ = ("_denials", "authorizer")
+
+    def __init__(self, authorizer: Authorizer | None = None, *, monotonic: Callable[[], float] = lambda: 0.0) -> None:
         self.authorizer = authorizer
+        self._denials = _DenialLog(monotonic)
 
-    def may(self, connection: Connection, api_key: int, resource: ResourceType, name: str, purpose: str = "") -> bool:
-        """Return whether this API may be used with a resource."""
+    def may(
+        self, connection: Connection, api_key: int, resource: ResourceType, name: str, purpose: str = "", *,
+        quiet: bool = False,
+    ) -> bool:  # fmt: skip
+        """Return whether this API may be used with a resource.
+
+        ``quiet`` does not log a denial, because nothing is refused: the name is left out, or another right is enough.
+        """
         if self.authorizer is None:
             return True
         operation = _OPERATIONS[api_key, resource, purpose]
-        return self.authorizer.may(connection.principal, connection.peer_host, operation, resource, name)
+        is_allowed = self.authorizer.may(connection.principal, connection.peer_host, operation, resource, name)
+        if not is_allowed and not quiet:
+            self._denials.note(Denial(connection.principal, connection.peer_host, api_key, operation, resource, name))
+        return is_allowed
 
-    def check_topic(self, connection: Connection, api_key: int, name: str, *, by_id: bool) -> None:
+    def check_topic(self, connection: Connection, api_key: int, name: str, *, by_id: bool, quiet: bool = False) -> None:
         """Raise the KafkaError for a topic that this API may not be used with."""
-        if self.authorizer is None or self.may(connection, api_key, _TOPIC, name):
+        if self.authorizer is None or self.may(connection, api_key, _TOPIC, name, quiet=quiet):
             return
         if by_id and not self.may_describe(connection, _TOPIC, name):
             raise UnknownTopicId
         raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
-    def may_cluster(self, connection: Connection, api_key: int, purpose: str = "") -> bool:
+    def may_cluster(self, connection: Connection, api_key: int, purpose: str = "", *, quiet: bool = False) -> bool:
         """Return whether this API may be used at all, if that depends on the cluster."""
-        return self.may(connection, api_key, _CLUSTER, CLUSTER_NAME, purpose)
+        return self.may(connection, api_key, _CLUSTER, CLUSTER_NAME, purpose, quiet=quiet)
 
     def may_describe(self, connection: Connection, resource: ResourceType, name: str) -> bool:
         """Return whether the client may know that a resource exists."""

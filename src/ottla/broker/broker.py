@@ -135,7 +135,7 @@ class Broker:
         self._fetch: FetchApi | None = None
         self._dispatchers: list[Dispatcher] = []
         self._listeners: dict[str, ListenerSecurity] = {}
-        self._access = Access(_authorizer(settings))
+        self._access = Access(_authorizer(settings), monotonic=self._clock.monotonic)
         self._peer_security: PeerSecurity = PLAIN
         self._peer_certificates: Certificates | None = None
         #: of the cluster; known when the metadata store is open

@@ -126,17 +126,17 @@ class RequestContext:
     access: Access = ALL_ALLOWED
     usage: Usage = UNCOUNTED
 
-    def may(self, resource: ResourceType, name: str, purpose: str = "") -> bool:
-        """Return whether the client may use this API with a resource."""
-        return self.access.may(self.connection, self.api_key, resource, name, purpose)
+    def may(self, resource: ResourceType, name: str, purpose: str = "", *, quiet: bool = False) -> bool:
+        """Return whether the client may use this API with a resource; ``quiet`` if that refuses nothing."""
+        return self.access.may(self.connection, self.api_key, resource, name, purpose, quiet=quiet)
 
     def check_topic(self, name: str, *, by_id: bool = False) -> None:
         """Raise the KafkaError for a topic that the client may not use this API with."""
         self.access.check_topic(self.connection, self.api_key, name, by_id=by_id)
 
-    def may_cluster(self, purpose: str = "") -> bool:
-        """Return whether the client may use this API, if that depends on the cluster."""
-        return self.access.may_cluster(self.connection, self.api_key, purpose)
+    def may_cluster(self, purpose: str = "", *, quiet: bool = False) -> bool:
+        """Return whether the client may use this API, if that depends on the cluster; ``quiet`` as in ``may``."""
+        return self.access.may_cluster(self.connection, self.api_key, purpose, quiet=quiet)
 
     def operations(self, resource: ResourceType, name: str) -> int:
         """Return what the client may do with a resource, as bits."""

@@ -263,7 +263,7 @@ def offset_commit(services: Services, request: OffsetCommitRequest, context: Req
     return _with_topics(answer, refused) if refused else answer
 
 
-def _topic_code(services: Services, context: RequestContext, topic: Any) -> int:
+def _topic_code(services: Services, context: RequestContext, topic: Any, *, quiet: bool = False) -> int:
     """Return the error for a topic that the client may not use; 0 if it may. ``topic`` has a name or an id."""
     if context.access.authorizer is None:
         return 0
@@ -272,7 +272,7 @@ def _topic_code(services: Services, context: RequestContext, topic: Any) -> int:
     if not name:
         return 0  # the coordinator answers that the id is unknown
     try:
-        context.access.check_topic(context.connection, context.api_key, name, by_id=not topic.name)
+        context.access.check_topic(context.connection, context.api_key, name, by_id=not topic.name, quiet=quiet)
     except KafkaError as error:
         return error.code
     return 0
@@ -321,7 +321,7 @@ def _fetch_group(
         shard = runtime.shard(group.group_id)
         answer = shard.fetch_offsets(group, context.client, runtime.now(), require_stable=require_stable)
         if context.access.authorizer is not None and group.topics is None:
-            answer.topics = [topic for topic in answer.topics if not _topic_code(services, context, topic)]
+            answer.topics = [topic for topic in answer.topics if not _topic_code(services, context, topic, quiet=True)]
         answer.topics = [*answer.topics, *refused]
         return answer, runtime.durable(group.group_id)
     except KafkaError as error:
@@ -427,8 +427,8 @@ def list_groups(services: Services, request: ListGroupsRequest, context: Request
     groups: list[ListedGroup] = []
     for shard in services.groups.shards():
         groups.extend(shard.list_groups(states, types))
-    if not context.may_cluster("all"):
-        groups = [group for group in groups if context.may(ResourceType.GROUP, group.group_id)]
+    if not context.may_cluster("all", quiet=True):
+        groups = [group for group in groups if context.may(ResourceType.GROUP, group.group_id, quiet=True)]
     return ListGroupsResponse(groups=groups)
 
 

@@ -83,7 +83,8 @@ def metadata(
     """Metadata (3) v0-v13. v1 null asks for all. v4 auto-creation flag. v7 leader epoch. v10 topic ids. v12 by id."""
     if request.topics is None or (context.version == 0 and not request.topics):
         describe = _Describer(services, request, context)
-        topics = (topic for topic in services.view.topics.values() if context.may(ResourceType.TOPIC, topic.name))
+        known = services.view.topics.values()
+        topics = (topic for topic in known if context.may(ResourceType.TOPIC, topic.name, quiet=True))
         return describe.answer([describe.topic(topic) for topic in topics])
     # Answer each topic once, so that a request cannot multiply the size of its reply.
     asked = list({(wanted.name, wanted.topic_id): wanted for wanted in request.topics or ()}.values())
@@ -116,9 +117,9 @@ def _missing_names(
             name is not None
             and wanted.topic_id == ZERO_UUID
             and name not in services.view.topics
-            and context.may(ResourceType.TOPIC, name)
+            and context.may(ResourceType.TOPIC, name, quiet=True)
         ):
-            if not context.may_cluster("create") and not context.may(ResourceType.TOPIC, name, "create"):
+            if not context.may_cluster("create", quiet=True) and not context.may(ResourceType.TOPIC, name, "create"):
                 refused.append(name)
             elif services.view.recently_deleted(name, services.clock.wall_ms()):
                 # As in Kafka, where creation always takes place in the background: a client that looks whether its
@@ -268,7 +269,7 @@ def describe_topic_partitions(
             for name in sorted(asked)
         ]
         return DescribeTopicPartitionsResponse(topics=refused, next_cursor=None)
-    names = sorted(asked or filter(partial(context.may, ResourceType.TOPIC), services.view.topics))
+    names = sorted(asked or filter(partial(context.may, ResourceType.TOPIC, quiet=True), services.view.topics))
     first = cursor.topic_name if cursor is not None else ""
     limit = max(min(request.response_partition_limit, _DESCRIBE_PARTITIONS_MAX), 1)
     answer = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)

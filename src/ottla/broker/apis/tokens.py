@@ -214,8 +214,8 @@ def describe_delegation_token(
 def _may_describe(context: RequestContext, token: DelegationToken) -> bool:
     return (
         token.belongs_to(context.connection.principal)
-        or context.may(ResourceType.DELEGATION_TOKEN, token.token_id)
-        or context.may(ResourceType.USER, token.owner)
+        or context.may(ResourceType.DELEGATION_TOKEN, token.token_id, quiet=True)
+        or context.may(ResourceType.USER, token.owner, quiet=True)
     )
 
 

@@ -83,7 +83,7 @@ async def create_topics(
                 raise InvalidRequest("the request names this topic more than once")
             if partitions > PARTITIONS_PER_CALL_MAX:
                 raise PolicyViolation(f"one call may create {PARTITIONS_PER_CALL_MAX} partitions at most")
-            if not context.may_cluster():
+            if not context.may_cluster(quiet=True):
                 context.check_topic(topic.name)
             created = await _create(
                 services, _new_topic(topic), validate_only=request.validate_only, usage=context.usage
@@ -211,7 +211,7 @@ async def create_internal_topic(
 def _created(
     services: Services, topic: TopicView, validate_only: bool, context: RequestContext
 ) -> CreatableTopicResult:
-    if not context.may(ResourceType.TOPIC, topic.name, "show its settings"):
+    if not context.may(ResourceType.TOPIC, topic.name, "show its settings", quiet=True):
         return CreatableTopicResult(
             name=topic.name, topic_id=ZERO_UUID if validate_only else topic.topic_id, error_message=None,
             topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, num_partitions=-1, replication_factor=-1,

@@ -81,7 +81,7 @@ async def init_producer_id(
     if transactional_id is None:
         if (request.producer_id == -1) != (request.producer_epoch == -1):
             return refuse(ErrorCode.INVALID_REQUEST)
-        if not context.may_cluster() and not context.access.may_any_topic(context.connection, context.api_key):
+        if not context.access.may_any_topic(context.connection, context.api_key) and not context.may_cluster():
             return refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         try:
             return InitProducerIdResponse(producer_id=await services.producer_ids.next(), producer_epoch=0)
@@ -341,7 +341,7 @@ def write_txn_markers(services: Services, request: WriteTxnMarkersRequest, conte
 
     v2 transaction version.
     """
-    if not context.may_cluster() and not context.may_cluster("as an administrator"):
+    if not context.may_cluster(quiet=True) and not context.may_cluster("as an administrator"):
         return WriteTxnMarkersResponse(markers=[_refused_marker(marker) for marker in request.markers])
     return _write_markers(services, request)
 
@@ -404,7 +404,9 @@ def describe_transactions(
             if not context.may(ResourceType.TRANSACTIONAL_ID, transactional_id):
                 raise Refused(_REFUSED)
             described = services.transactions.shard(transactional_id).describe(transactional_id)
-            described.topics = [each for each in described.topics if context.may(ResourceType.TOPIC, each.topic)]
+            described.topics = [
+                each for each in described.topics if context.may(ResourceType.TOPIC, each.topic, quiet=True)
+            ]
             states.append(described)
         except KafkaError as error:
             states.append(DescribedTransaction(transactional_id=transactional_id, error_code=error.code))
@@ -426,7 +428,7 @@ def list_transactions(
             listed.extend(shard.list_transactions(request, now))
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code, unknown_state_filters=unknown)
-    listed = [each for each in listed if context.may(ResourceType.TRANSACTIONAL_ID, each.transactional_id)]
+    listed = [each for each in listed if context.may(ResourceType.TRANSACTIONAL_ID, each.transactional_id, quiet=True)]
     return ListTransactionsResponse(transaction_states=listed, unknown_state_filters=unknown)
 
 
