@@ -523,3 +523,42 @@ def test_connections_over_the_rate_of_the_broker_are_served_later() -> None:
         assert world.now - started == pytest.approx(10, abs=1)  # 20 at once, then 2 per second
 
     play(script, max_connection_creation_rate="2")
+
+
+@pytest.mark.parametrize(("name", "is_limited"), [("PLAINTEXT", True), ("OTHER", False)])
+def test_connections_over_the_rate_of_their_listener_are_served_later(name: str, is_limited: bool) -> None:
+    async def script(world: World, admin: Client) -> None:
+        world.throttling.limit_connections({name: 2}, "")
+        started, clients = world.now, [await world.connect() for _ in range(30)]
+        await asyncio.gather(*(client.ask(MetadataRequest(topics=[]), 9) for client in clients))
+        assert world.now - started == pytest.approx(5 if is_limited else 0, abs=1)
+
+    play(script)
+
+
+def test_common_rate_does_not_apply_to_the_listener_of_other_brokers() -> None:
+    async def script(world: World, admin: Client) -> None:
+        world.throttling.limit_connections({"": 1}, "PLAINTEXT")
+        started, clients = world.now, [await world.connect() for _ in range(30)]
+        await asyncio.gather(*(client.ask(MetadataRequest(topics=[]), 9) for client in clients))
+        assert world.now - started < 1
+
+    play(script)
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_page_has_the_throttle_time_of_each_quota() -> None:
+    async def script(world: World, admin: Client) -> None:
+        await admin.set_quota(producer_byte_rate=10_000)
+        await (await world.connect()).ask(produce(30_000), 9)
+        broker: Any = world.hosts[1].broker
+        page = b"".join(await broker._metrics.fill()).decode().splitlines()
+        assert 'ottla_throttled_total{quota="producer_byte_rate"} 1' in page
+        assert 'ottla_throttled_total{quota="connection_creation_rate"} 0' in page
+        assert "ottla_connections_muted 1" in page
+        (line,) = (line for line in page if line.startswith('ottla_throttle_seconds_total{quota="producer_byte_rate"}'))
+        assert float(line.split()[1]) == pytest.approx(2, rel=0.05)
+
+    play(script)

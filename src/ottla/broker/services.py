@@ -99,7 +99,7 @@ class Services:
     throttling: Throttling = field(init=False)
 
     def __post_init__(self) -> None:
-        self.throttling = Throttling(self.wheel, self.clock.monotonic, self.loop.call_later)
+        self.throttling = Throttling(self.wheel, self.clock.monotonic, self.loop)
 
     def endpoint_for(self, context: RequestContext) -> tuple[str, int]:
         """Return the address of this broker for this client: the advertised one, or the one that it dialled."""

@@ -9,6 +9,7 @@ directly (``Dispatcher._quotas_changed``).
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from struct import Struct
@@ -16,6 +17,7 @@ from typing import Any, Final, cast
 
 from ottla.env.timers import Expiring, TimerWheel
 from ottla.model.errors import ErrorCode, Refused
+from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection
 from ottla.security.quotas import Bucket, Entity, Quota, Quotas, new_bucket
 from ottla.wire import Message
@@ -27,17 +29,15 @@ _WRITE_TXN_MARKERS, _ADD_PARTITIONS_TO_TXN = 27, 24
 _ADD_BY_BROKERS_FROM = 4
 _ALL_LISTENERS = ""
 _INT32: Final = Struct(">i")
-#: calls a function after a number of seconds
-CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class Throttling:
     """The quotas of the cluster, and the connections of this broker that are muted."""
 
-    def __init__(self, wheel: TimerWheel, monotonic: Callable[[], float], call_later: CallLater) -> None:
+    def __init__(self, wheel: TimerWheel, monotonic: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
         self._wheel = wheel
         self.monotonic = monotonic
-        self._call_later = call_later
+        self._loop = loop
         self.quotas = Quotas()
         self._muted: dict[Connection, _Mute] = {}
         #: called after each change of quotas
@@ -176,8 +176,8 @@ class Throttling:
         if bucket is not None and (wait_s := bucket.wait_for_one_s(now)) > 0:
             self.throttled[Quota.CONNECTION] += 1
             self.throttle_s[Quota.CONNECTION] += wait_s
-            self._pause(connection)
-            self._call_later(wait_s, connection.abort)
+            self._hold(connection)
+            self._loop.call_later(wait_s, connection.abort)
             return
         names = [connection.listener]
         if connection.listener != self._exempt_listener:
@@ -186,12 +186,40 @@ class Throttling:
         if waits and (wait_s := max(waits)) > 0:
             self.throttled[Quota.CONNECTION] += 1
             self.throttle_s[Quota.CONNECTION] += wait_s
-            self._pause(connection)
-            self._call_later(wait_s, connection.unmute)
+            self._loop.call_later(wait_s, self._hold(connection).release)
 
-    def _pause(self, connection: Connection) -> None:
+    def _hold(self, connection: Connection) -> _Held:
+        held = _Held(connection)
         # Not now: the transport begins to read after it has reported the connection.
-        self._call_later(0, lambda: None if connection.closing else connection.stop_intake())
+        self._loop.call_soon(connection.stop_reading)
+        return held
+
+
+class _Held:
+    """A new connection that is not served yet. Its first request may be received before reading stops; it waits."""
+
+    __slots__ = ("_connection", "_frame", "_handle")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._frame: bytearray | None = None
+        self._handle = connection.exchange_handler(self._keep)
+        connection.mute()
+
+    def _keep(self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int) -> None:
+        self._frame = bytearray(view[start:end])
+
+    def release(self) -> None:
+        """Serve the connection from now on."""
+        connection, frame = self._connection, self._frame
+        if connection.closing:
+            return
+        connection.exchange_handler(self._handle)
+        if frame is not None:
+            connection.touch()  # begins a turn, at whose end the reply is sent
+            with memoryview(frame) as view:
+                self._handle(connection, frame, view, 0, len(frame))
+        connection.unmute()
 
 
 class _Mute:

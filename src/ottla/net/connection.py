@@ -363,6 +363,11 @@ class Connection(asyncio.BufferedProtocol):
         self._handle = handle
         self.frame_bytes_min, self.frame_bytes_max = frame_bytes_min, frame_bytes_max
 
+    def exchange_handler(self, handle: Handler) -> Handler:
+        """Give the following frames to another handler, and return the current one."""
+        before, self._handle = self._handle, handle
+        return before
+
     # -- pause and resume -----------------------------------------------------------------------------------------
 
     def mute(self) -> None:
@@ -377,6 +382,11 @@ class Connection(asyncio.BufferedProtocol):
         """Handle no further request; outstanding replies are still sent."""
         self.mute()
         self._pause()
+
+    def stop_reading(self) -> None:
+        """Read nothing more while the connection is muted. Otherwise it is read until the next frame is complete."""
+        if self._muted and not self._closing:
+            self._pause()
 
     def _owes_too_much(self) -> bool:
         return len(self._replies) >= self._in_flight_max or self.owed_bytes > _OWED_BYTES_MAX

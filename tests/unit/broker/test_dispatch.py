@@ -90,7 +90,7 @@ class Desk:
         self.services: Any = SimpleNamespace(
             view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0), deferred=self.deferred,
             is_cut_off=False, access=ALL_ALLOWED, just_lost=frozenset,
-            throttling=Throttling(Any, lambda: 0.0, lambda *_: None),  # type: ignore[arg-type]
+            throttling=Throttling(Any, lambda: 0.0, Any),  # type: ignore[arg-type]
         )  # fmt: skip
         self.waiting_fetches: dict[Any, Any] = {}
         data_api: Any = SimpleNamespace(handle=self._data, waiting=self.waiting_fetches)
