@@ -51,12 +51,11 @@ _SIZE = Struct(">i")
 class _Login:
     """A login that is not complete, or the session of an authenticated client."""
 
-    __slots__ = ("exchange", "expiry", "is_raw", "is_session", "is_token", "mechanism", "session_mechanism")
+    __slots__ = ("exchange", "expiry", "is_session", "is_token", "mechanism", "session_mechanism")
 
     def __init__(self) -> None:
         self.mechanism = ""
         self.exchange: Exchange | None = None
-        self.is_raw = False
         #: whether the client is authenticated, and with which mechanism
         self.is_session = False
         #: whether it authenticated with a delegation token
@@ -64,6 +63,12 @@ class _Login:
         self.session_mechanism = ""
         #: the timer of the end of the session; None if it does not end
         self.expiry: asyncio.TimerHandle | None = None
+
+    def stop_timer(self) -> None:
+        """Forget the end of the session: the timer would keep a closed connection in memory until then."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None
 
 
 class LoginRules(NamedTuple):
@@ -256,10 +261,9 @@ class Authentication:
         connection.principal = identity.principal
         login.exchange, login.is_token = None, identity.is_token
         login.is_session, login.session_mechanism = True, login.mechanism
-        if login.expiry is not None:
-            login.expiry.cancel()
-            login.expiry = None
+        login.stop_timer()
         if lifetime_ms is not None:
+            connection.on_close[login.stop_timer] = None
             login.expiry = self._loop.call_later(lifetime_ms / 1000, self._expire, connection)
         connection.handle_with(self._handle_authenticated, frame_bytes_max=self._rules.request_bytes_max)
         self._server.set_up(connection)

@@ -8,7 +8,7 @@ unsigned token proves nothing (CVE-2026-33557).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -145,7 +145,3 @@ def _is_scope(value: Any) -> bool:
     return (
         value is None or isinstance(value, str) or (isinstance(value, list) and all(isinstance(v, str) for v in value))
     )
-
-
-def parse_audiences(setting: Sequence[str]) -> tuple[str, ...]:
-    return tuple(each.strip() for each in setting if each.strip())

@@ -295,6 +295,15 @@ def test_client_that_authenticates_again_in_time_goes_on(fixture: LoginFixture, 
     assert fixture.handled == [("User:alice", 3)]
 
 
+def test_timer_of_a_session_ends_with_its_connection(fixture: LoginFixture, client: LoginClient) -> None:
+    """Otherwise the timer would keep the closed connection in memory, for as long as the session would have lasted."""
+    fixture.session_ms_max = 3_600_000
+    log_in(client)
+    assert 3600.0 in [delay for delay, _ in fixture.timers.timers]
+    client.connection.connection_lost(None)
+    assert 3600.0 not in [delay for delay, _ in fixture.timers.timers]
+
+
 def test_request_after_the_end_of_the_session_closes_the_connection(fixture: LoginFixture, client: LoginClient) -> None:
     fixture.session_ms_max = 60_000
     log_in(client)
