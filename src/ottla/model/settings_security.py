@@ -198,7 +198,7 @@ class SecuritySettings(ListenerSettings):
         "Ottla only. Time that a client has for the TLS handshake, its first request and its authentication.",
     )  # fmt: skip
     ssl_handshakes_max = Setting(
-        "ssl.handshakes.max", INT, 1000, at_least(1),
+        "ssl.handshakes.max", INT, 400, at_least(1),
         "Ottla only. TLS handshakes at the same time; with another one, the oldest is ended.",
     )  # fmt: skip
     allow_insecure_listeners = Setting(
