@@ -77,12 +77,18 @@ class Throttling:
 
     def take(self, quota: Quota, connection: Connection, amount: float) -> int:
         """Count what a request used. Mute the connection if that is too much; return the throttle time in ms."""
-        bucket = self._bucket(quota, connection)
-        return 0 if bucket is None else self.mute(quota, connection, bucket.take(amount, self.monotonic()))
+        if quota not in self.quotas.active:
+            return 0
+        now = self.monotonic()
+        bucket = self.quotas.bucket(quota, _user(connection), connection.client_id, now)
+        if bucket is None:
+            return 0
+        wait_s = bucket.take(amount, now)
+        return self.mute(quota, connection, wait_s) if wait_s else 0
 
     def take_time(self, connection: Connection, started: float) -> int:
         """Count the time since ``started`` in which a request was handled. Return the throttle time in ms."""
-        if connection.is_peer:
+        if connection.is_peer or Quota.REQUEST not in self.quotas.active:
             return 0
         return self.take(Quota.REQUEST, connection, max(self.monotonic() - started, 0.0))
 

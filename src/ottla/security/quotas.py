@@ -93,8 +93,12 @@ class Bucket:
     def take(self, amount: float, now: float) -> float:
         """Use an amount. Return for how many seconds the client must wait."""
         self._fill(now)
-        self._left = max(self._left - amount, -self.rate * self._debt_s_max)
-        return self.wait_s(now)
+        left = self._left - amount
+        if left >= 0:
+            self._left = left
+            return 0.0
+        self._left = max(left, -self.rate * self._debt_s_max)
+        return min(-self._left / self.rate, self._wait_s_max)
 
     def wait_s(self, now: float) -> float:
         """Return the seconds until nothing is owed; 0 if nothing is."""
