@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions hostile security spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -128,6 +128,11 @@ groups: $(VENV)/.dev
 transactions: $(VENV)/.dev
 	$(BIN)/pytest tests/transactions --txn-kills $(or $(KILLS),100) --txn-records $(or $(RECORDS),1000000) \
 	  --txn-runs $(or $(RUNS),200) $(if $(SEED),--txn-seed $(SEED)) -s
+
+# Producers and consumers of librdkafka and Java with quotas, for SECONDS=60 at RATE=2000000 bytes per second each: the measured rates
+# must be within 10 % of the quotas. CLIENT=java selects.
+quotas: $(VENV)/.dev
+	PYTHONPATH=tests/compat:. $(BIN)/python tests/compat/quota_rates.py --seconds $(or $(SECONDS),60) --rate $(or $(RATE),2000000) $(if $(CLIENT),--client $(CLIENT))
 
 # Hostile clients at full size, with limits on latency and memory: needs a quiet machine. ATTACKS="fetch" selects some.
 hostile: $(VENV)/.dev
