@@ -59,7 +59,7 @@ NEEDS: Final[dict[int, tuple[Need, ...]]] = {
     17: (),
     18: (),
     19: (Need(_CLUSTER, _CREATE), Need(_TOPIC, _CREATE), Need(_TOPIC, _DESCRIBE_CONFIGS, "show its settings")),
-    20: (Need(_TOPIC, _DELETE),),
+    20: (Need(_TOPIC, _DELETE), Need(_TOPIC, _DESCRIBE, "know")),
     21: (Need(_TOPIC, _DELETE),),
     22: (Need(_TRANSACTION, _WRITE), Need(_CLUSTER, Operation.IDEMPOTENT_WRITE), Need(_TOPIC, _WRITE, "any")),
     23: (Need(_TOPIC, _DESCRIBE), Need(_CLUSTER, _ACTION, "as a replica")),

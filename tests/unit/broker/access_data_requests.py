@@ -224,10 +224,21 @@ TOPIC_SHAPES = [
         ),
         names=(TOPIC,),
     ),
-    Shape(20, _delete_topics, (needs(TOPIC, DELETE, "responses.error_code"),), names=(TOPIC,), changes_state=True),
     Shape(
-        20, _delete_topics_by_id, (needs(TOPIC, DELETE, "responses.error_code", ids_from=0),), names=(TOPIC,),
-        versions=lambda version: version >= 6, changes_state=True,
+        20, _delete_topics,
+        (
+            needs(TOPIC, DESCRIBE, "responses.error_code"),
+            replace(needs(TOPIC, DELETE, "responses.error_code"), applies=is_there),
+        ),
+        names=(TOPIC,), changes_state=True,
+    ),
+    Shape(
+        20, _delete_topics_by_id,
+        (
+            needs(TOPIC, DESCRIBE, "responses.error_code", ids_from=0),
+            replace(needs(TOPIC, DELETE, "responses.error_code", ids_from=0), applies=is_there),
+        ),
+        names=(TOPIC,), versions=lambda version: version >= 6, changes_state=True,
     ),
     Shape(21, _delete_records, (needs(TOPIC, DELETE, "topics.partitions.error_code"),), names=(TOPIC,)),
     Shape(
@@ -329,6 +340,10 @@ def _consumer_heartbeat(version: int, names: Names) -> Message:
     )
 
 
+def _group_is_there(version: int, names: Names) -> bool:
+    return names.group != ABSENT.group
+
+
 _GROUP_READ = (needs(GROUP, READ, "error_code"),)
 _FETCHED_GROUP = Rule(
     (Grant(GROUP, DESCRIBE),), 30,
@@ -387,7 +402,8 @@ GROUP_SHAPES = [
         (needs(GROUP, DELETE, "results.error_code"),), names=(GROUP,), changes_state=True,
     ),
     Shape(
-        47, _offset_delete, (needs(GROUP, DELETE, "error_code"), needs(TOPIC, READ, COMMITTED)),
+        47, _offset_delete,
+        (needs(GROUP, DELETE, "error_code"), replace(needs(TOPIC, READ, COMMITTED), applies=_group_is_there)),
         names=(GROUP, TOPIC), changes_state=True,
     ),
     Shape(

@@ -392,10 +392,8 @@ def offset_delete(services: Services, request: OffsetDeleteRequest, context: Req
     if not context.may(ResourceType.GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=_REFUSED)
     refused = [topic for topic in request.topics if not context.may(ResourceType.TOPIC, topic.name)]
-    if refused:
-        request.topics = [topic for topic in request.topics if topic not in refused]
-        if not request.topics:
-            return OffsetDeleteResponse(topics=[_undeleted(topic) for topic in refused])
+    # As in Kafka, the coordinator is asked also if no topic is left: it knows whether the group exists.
+    request.topics = [topic for topic in request.topics if topic not in refused]
     answer = services.groups.run(
         request.group_id,
         lambda shard, ticket, now: shard.delete_offsets(request, context.client, ticket, now),

@@ -259,10 +259,18 @@ async def delete_topics(
 
 
 def _check_deletion(view: ClusterView, wanted: DeleteTopicState, context: RequestContext) -> None:
-    """Raise the KafkaError for a topic that the client may not delete, or not know of."""
+    """Raise the KafkaError for a topic that the client may not know, or not delete.
+
+    As in Kafka, both rights are needed, and a client that may know the topic hears that it does not exist.
+    """
     if wanted.name is not None:
-        context.check_topic(wanted.name)
+        if not context.may(ResourceType.TOPIC, wanted.name, "know"):
+            raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if wanted.name in view.topics:
+            context.check_topic(wanted.name)
     elif (topic := view.topics_by_id.get(wanted.topic_id)) is not None:
+        if not context.may(ResourceType.TOPIC, topic.name, "know"):
+            raise UnknownTopicId
         context.check_topic(topic.name, by_id=True)
 
 
