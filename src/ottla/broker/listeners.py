@@ -15,6 +15,7 @@ import logging
 import os
 import secrets
 import ssl
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -36,8 +37,8 @@ from ottla.security.jaas import LOGIN_MODULES, Login, parse_jaas
 from ottla.security.kerberos import GssapiExchange
 from ottla.security.oauth import OauthExchange, OauthRules
 from ottla.security.principals import KerberosPrincipalMapper, SslPrincipalMapper, user
-from ottla.security.salts import SaltShape
-from ottla.security.sasl import Exchange, Mechanisms, PlainExchange, ScramExchange
+from ottla.security.salts import SaltShape, choose
+from ottla.security.sasl import OWN_WORK, Exchange, Mechanisms, PlainExchange, ScramExchange, Work
 from ottla.security.sasl_client import MECHANISMS, Sasl
 from ottla.security.scram import FindCredential, Mechanism, ScramServer
 from ottla.security.tokens import DelegationToken, TokenLogins, TokenSecret
@@ -167,11 +168,19 @@ class ListenerSecurity:
         if name == "PLAIN":
             passwords = self._passwords()
             finders = {each: self._credentials(each) for each in Mechanism}
-            return lambda: PlainExchange(passwords, finders)
+            return lambda: PlainExchange(passwords, finders, self._work_of_unknown)
         if name == "OAUTHBEARER":
             return self._oauth()
         assert name == "GSSAPI"
         return self._gssapi()
+
+    def _work_of_unknown(self, name: str) -> Work:
+        """Return what is computed for an unknown user of PLAIN: the same as for some known user."""
+        counts: Counter[Work] = Counter()
+        for mechanism in Mechanism:
+            for shape, count in self._shapes(mechanism).items():
+                counts[Work(mechanism, shape.iterations)] += count
+        return choose(self._secret(), name, counts, OWN_WORK)
 
     def _scram(self, mechanism: Mechanism) -> ScramExchange:
         nonce, logins = secrets.token_urlsafe(24), self._token_logins

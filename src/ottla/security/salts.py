@@ -14,7 +14,7 @@ import hmac
 import math
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 #: bytes of the salts that Ottla makes
 SALT_BYTES: Final = 24
@@ -25,6 +25,9 @@ _JAVA_SALT: Final = re.compile(rb"[1-9a-z][0-9a-z]{15,25}\Z")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 #: shapes that are looked at; there are as many as there are tools
 _SHAPES_MAX: Final = 8
+
+
+K = TypeVar("K")
 
 
 class SaltShape(NamedTuple):
@@ -44,17 +47,17 @@ def shape_of(salt: bytes, iterations: int) -> SaltShape:
     return SaltShape(iterations, 0 if is_java else len(salt))
 
 
-def choose_shape(secret: bytes, name: str, counts: Mapping[SaltShape, int]) -> SaltShape:
-    """Return the shape for a name. ``counts`` has the known users by shape.
+def choose(secret: bytes, name: str, counts: Mapping[K, int], default: K) -> K:
+    """Return the shape for a name. ``counts`` has the known users by shape, ``default`` is for no users.
 
     The choice is a weighted rendezvous: each shape draws a number for the name, and the highest one wins. A change of
     the counts changes as few choices as possible.
     """
     most = sorted(counts.items(), key=lambda item: -item[1])[:_SHAPES_MAX]
-    return max((shape for shape, _ in most), key=lambda shape: _score(secret, name, shape, counts), default=OWN_SHAPE)
+    return max((shape for shape, _ in most), key=lambda shape: _score(secret, name, shape, counts), default=default)
 
 
-def _score(secret: bytes, name: str, shape: SaltShape, counts: Mapping[SaltShape, int]) -> float:
+def _score(secret: bytes, name: str, shape: K, counts: Mapping[K, int]) -> float:
     drawn = int.from_bytes(hmac.digest(secret, f"shape\0{shape}\0{name}".encode(), "sha256")[:6], "big")
     return -counts[shape] / math.log((drawn + 1) / ((1 << 48) + 1))
 

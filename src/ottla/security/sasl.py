@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from ottla.security.errors import AuthenticationFailed
 from ottla.security.principals import user as user_principal
+from ottla.security.salts import ITERATIONS_MIN
 from ottla.security.scram import TOKEN_EXTENSION, FindCredential, Mechanism, ScramCredential, ScramServer
 from ottla.security.tokens import TokenLogins
 
@@ -74,15 +75,39 @@ class ScramExchange:
         return Identity(found.owner, found.expires_ms, is_token=True)
 
 
+#: a credential and the mechanism that it is for
+Stored = tuple[Mechanism, ScramCredential]
+
+
+class Work(NamedTuple):
+    """What is computed for a password."""
+
+    mechanism: Mechanism
+    iterations: int
+
+    def fake(self) -> Stored:
+        """Return a credential with this work. It has no password."""
+        key = bytes(self.mechanism.key_bytes)
+        return self.mechanism, ScramCredential(bytes(16), key, key, self.iterations)
+
+
+OWN_WORK: Final = Work(Mechanism.SCRAM_SHA_256, ITERATIONS_MIN)
+
+
 class PlainExchange:
     """A login with PLAIN (RFC 4616): the users of ``sasl.jaas.config``, and those that have SCRAM credentials.
 
     A wrong password and an unknown user take the same time: all logins compute a salted password.
     """
 
-    def __init__(self, passwords: Mapping[str, str], find: Mapping[Mechanism, FindCredential]) -> None:
+    def __init__(
+        self, passwords: Mapping[str, str], find: Mapping[Mechanism, FindCredential],
+        work_of_unknown: Callable[[str], Work] = lambda name: OWN_WORK,
+    ) -> None:  # fmt: skip
+        """``work_of_unknown`` returns what is computed for a user without SCRAM credentials."""
         self._passwords = passwords
         self._find = find
+        self._work_of_unknown = work_of_unknown
         self.identity: Identity | None = None
 
     def respond(self, token: bytes) -> Callable[[], bytes]:
@@ -97,12 +122,14 @@ class PlainExchange:
         authorization_id, name, password = parts
         if authorization_id not in ("", name):
             raise AuthenticationFailed("the PLAIN client asks for the rights of another user")
-        return partial(self._check, name, password)
+        # Here, because the function that is returned runs in a thread and must not read what the event loop changes.
+        known = self._credential(name)
+        return partial(self._check, name, password, known, self._work_of_unknown(name).fake())
 
-    def _check(self, name: str, password: str) -> bytes:
-        mechanism, credential = self._credential(name)
-        # Also for a user of the settings, so that the time does not tell which users there are.
-        is_right = credential.is_password(mechanism, password) and credential is not _NOBODY
+    def _check(self, name: str, password: str, known: Stored | None, fake: Stored) -> bytes:
+        # Also for users without such a credential, so that the time does not tell which users there are.
+        mechanism, credential = known or fake
+        is_right = credential.is_password(mechanism, password) and known is not None
         stored = self._passwords.get(name)
         if stored is not None:
             is_right = is_same_text(stored, password)
@@ -111,15 +138,11 @@ class PlainExchange:
         self.identity = Identity(user_principal(name))
         return b""
 
-    def _credential(self, name: str) -> tuple[Mechanism, ScramCredential]:
+    def _credential(self, name: str) -> Stored | None:
         for mechanism, find in self._find.items():
             if (found := find(name)) is not None:
                 return mechanism, found
-        return Mechanism.SCRAM_SHA_256, _NOBODY
-
-
-#: nobody has its password; it is there so that an unknown user takes as long as a known one
-_NOBODY: Final = ScramCredential(bytes(16), bytes(32), bytes(32), 4096)
+        return None
 
 
 def is_same_text(one: str, other: str) -> bool:

@@ -22,7 +22,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from ottla.security.errors import AuthenticationFailed
-from ottla.security.salts import OWN_SHAPE, SaltShape, choose_shape, make_salt, shape_of
+from ottla.security.salts import OWN_SHAPE, SaltShape, choose, make_salt, shape_of
 
 ITERATIONS_MAX: Final = 16384
 #: the channel binding of a client that supports none: base64 of "n,,"
@@ -178,7 +178,7 @@ class ScramServer:
             return _hmac(self._mechanism, self._secret, f"{purpose}\0{name}".encode())
 
         name = f"{self._mechanism.title}\0{user}"
-        shape = OWN_SHAPE if self.is_token else choose_shape(self._secret, name, self.shapes)
+        shape = OWN_SHAPE if self.is_token else choose(self._secret, name, self.shapes, OWN_SHAPE)
         salt = make_salt(self._secret, name, shape)
         return ScramCredential(salt, derive("stored key"), derive("server key"), shape.iterations)
 

@@ -17,7 +17,9 @@ from ottla.broker.listeners import Certificates, ListenerSecurity, peer_security
 from ottla.env.clock import SystemClock
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
-from ottla.security.sasl import PlainExchange, ScramExchange
+from ottla.security.salts import SaltShape
+from ottla.security.sasl import OWN_WORK, PlainExchange, ScramExchange, Work
+from ottla.security.scram import Mechanism
 
 _EC = trustme.KeyType.ECDSA
 CA = trustme.CA(key_type=_EC)
@@ -204,6 +206,14 @@ def test_tokens_are_checked_by_the_settings_of_the_listener(tmp_path: Path) -> N
     assert principal(aud=["x", "other"], roles=["a", "b"], exp=time.time() - 30) == "User:alice"
     for changes in ({"iss": "x"}, {"aud": "x"}, {"name": 1}, {"roles": 1}, {"exp": time.time() - 90}):
         assert principal(**changes) is None
+
+
+def test_work_for_unknown_users_is_that_for_known_ones() -> None:
+    made = secured("SASL_PLAINTEXT", **{"sasl.enabled.mechanisms": "PLAIN"})
+    assert made._work_of_unknown("nobody") == OWN_WORK
+    shapes = {Mechanism.SCRAM_SHA_256: {}, Mechanism.SCRAM_SHA_512: {SaltShape(8192, 0): 2, SaltShape(8192, 64): 1}}
+    made._shapes = shapes.__getitem__
+    assert made._work_of_unknown("nobody") == Work(Mechanism.SCRAM_SHA_512, 8192)
 
 
 def test_login_module_of_a_listener_replaces_the_shared_one() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ottla.security.salts import OWN_SHAPE, SaltShape, choose_shape, make_salt, shape_of
+from ottla.security.salts import OWN_SHAPE, SaltShape, choose, make_salt, shape_of
 from ottla.security.scram import Mechanism, ScramCredential, ScramServer
 
 SECRET = b"secret of the cluster"
@@ -105,7 +105,7 @@ def test_salt_is_always_the_same_and_another_one_for_each_name() -> None:
 
 def test_new_user_of_a_known_shape_changes_few_choices() -> None:
     java, other = SaltShape(4096, 0), SaltShape(8192, 32)
-    before = [choose_shape(SECRET, str(number), {java: 70, other: 30}) for number in range(1000)]
-    after = [choose_shape(SECRET, str(number), {java: 71, other: 30}) for number in range(1000)]
+    before = [choose(SECRET, str(number), {java: 70, other: 30}, OWN_SHAPE) for number in range(1000)]
+    after = [choose(SECRET, str(number), {java: 71, other: 30}, OWN_SHAPE) for number in range(1000)]
     assert sum(one != two for one, two in zip(before, after, strict=True)) < 20
-    assert choose_shape(SECRET, "name", {}) == OWN_SHAPE
+    assert choose(SECRET, "name", {}, OWN_SHAPE) == OWN_SHAPE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 import json
 import time
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
 from ottla.security.oauth import Jwks, OauthExchange, OauthRules
-from ottla.security.sasl import Exchange, Identity, PlainExchange, ScramExchange
+from ottla.security.sasl import Exchange, Identity, PlainExchange, ScramExchange, Work
 from ottla.security.sasl_client import Sasl
 from ottla.security.sasl_client import ScramExchange as ClientExchange
 from ottla.security.scram import Mechanism, ScramCredential, ScramServer
@@ -61,6 +62,26 @@ def test_plain_refuses_everything_else(token: bytes) -> None:
 def test_plain_computes_a_salted_password_for_unknown_users_too() -> None:
     exchange = plain()
     assert callable(exchange.respond(b"\0nobody\0x")) and callable(exchange.respond(b"\0bob\0x"))
+
+
+@pytest.mark.parametrize("user", ["bob", "admin", "nobody"])
+def test_plain_computes_as_much_for_an_unknown_user_as_for_a_known_one(
+    user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = ScramCredential.from_password(Mechanism.SCRAM_SHA_512, "bob-secret", b"salt", 8192)
+    finders = {Mechanism.SCRAM_SHA_512: {"bob": bob}.get}
+    exchange = PlainExchange({"admin": "x"}, finders, lambda name: Work(Mechanism.SCRAM_SHA_512, 8192))
+    computed: list[tuple[str, int]] = []
+    derive = hashlib.pbkdf2_hmac
+
+    def note(digest: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        computed.append((digest, iterations))
+        return derive(digest, password, salt, iterations)
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", note)
+    with pytest.raises(AuthenticationFailed):
+        complete(exchange, f"\0{user}\0wrong".encode())
+    assert computed == [("sha512", 8192)]
 
 
 # -- SCRAM ------------------------------------------------------------------------------------------------------------
