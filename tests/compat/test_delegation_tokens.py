@@ -1,14 +1,16 @@
-"""Delegation tokens: logins with them, by the raw client and by franz-go."""
+"""Delegation tokens with Java's tool and client, and with franz-go."""
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from drivers import secure
+from drivers import java_process, secure
+from drivers.java import LATENCY
 
 from ottla.model.errors import ErrorCode
 from ottla.security.sasl_client import Sasl, ScramExchange
@@ -18,6 +20,9 @@ from ottla.wire.messages.expire_delegation_token import ExpireDelegationTokenReq
 from secure_broker import PASSWORD, USER, SecureBroker, allow_only, log_in
 
 pytestmark = pytest.mark.foreign
+
+TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
+_SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +76,30 @@ def test_franz_go_has_the_rights_of_the_owner(broker: SecureBroker, alice: RawCl
     login = {"user": token.token_id, "password": base64.b64encode(token.hmac).decode(), "is_token": True}
     ways = [broker.way("SASL_SSL", "SCRAM-SHA-512") | login]
     assert secure.golang(franz_program, "of-token", ways) == ["record 0"]
+
+
+def test_java_creates_uses_renews_and_expires_a_token(broker: SecureBroker, tmp_path: Path) -> None:
+    problem = java_process.missing()
+    if problem is not None:
+        pytest.skip(problem)
+    password, by_token = tmp_path / "password", tmp_path / "token"
+    password.write_text(broker.java("SASL_SSL", "SCRAM-SHA-256"))
+    java = java_process.JavaProcess(broker.addresses["SASL_SSL"])
+    try:
+        with_password = ["--command-config", str(password)]
+        renewer = ["--renewer-principal", "User:bob"]
+        printed = java.run(TOKENS, "--create", "--max-life-time-period", "-1", *renewer, *with_password)
+        match = re.search(rf"^(\S+)\s+(\S+)\s+User:{USER}\s+User:{USER}\s+\[?User:bob\]?", printed, re.MULTILINE)
+        assert match is not None, printed
+        token_id, code = match.groups()
+        assert token_id in java.run(TOKENS, "--describe", "--owner-principal", f"User:{USER}", *with_password)
+        login = f'{_SCRAM_MODULE} required username="{token_id}" password="{code}" tokenauth="true";'
+        lines = broker.java("SASL_SSL", "SCRAM-SHA-256").splitlines()
+        by_token.write_text("\n".join(line for line in lines if "jaas" not in line) + f"\nsasl.jaas.config={login}\n")
+        arguments = ["--topic", "java-token", "--num-records", "2", "--producer-acks", "all", "--record-size", "10"]
+        assert "Percentiles" in java.run(LATENCY, *arguments, "--command-config", str(by_token))
+        assert "expiry" in java.run(TOKENS, "--renew", "--renew-time-period", "3600000", "--hmac", code, *with_password)
+        assert "expiry" in java.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", code, *with_password)
+        assert token_id not in java.run(TOKENS, "--describe", *with_password)
+    finally:
+        java.close()

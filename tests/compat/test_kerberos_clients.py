@@ -1,4 +1,4 @@
-"""Logins with GSSAPI against a KDC of MIT Kerberos, by the librdkafka of kcat."""
+"""Logins with GSSAPI against a KDC of MIT Kerberos: Java, librdkafka of kcat, and the library itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from drivers import DEADLINE_S
+from drivers import DEADLINE_S, java_process
+from drivers.java import LATENCY
 from drivers.kcat import MISSING as KCAT_MISSING
 from drivers.kcat import kcat_path
 
@@ -52,6 +54,35 @@ def broker(realm: Realm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         with SecureBroker(directory, settings) as broker:
             yield broker
             assert " ERROR " not in broker.process.errors()
+
+
+def properties(broker: SecureBroker, listener: str, principal: str, keytab: str) -> str:
+    login = f'{_MODULE} required useKeyTab=true storeKey=true keyTab="{keytab}" principal="{principal}@{REALM}";'
+    return broker.java(listener) + (
+        f"sasl.mechanism=GSSAPI\nsasl.kerberos.service.name=kafka\nsasl.jaas.config={login}\n"
+    )
+
+
+def test_java_logs_in_with_its_keytab(broker: SecureBroker, realm: Realm, tmp_path: Path) -> None:
+    problem = java_process.missing()
+    if problem is not None:
+        pytest.skip(problem)
+    keytab = realm.add("alice", "job/host")
+    # The second name has two parts, for which there is a rule.
+    users = {"alice": "User:alice", "job/host": "User:job-host"}
+    java = java_process.JavaProcess("", {"java.security.krb5.conf": str(realm.config)})
+    try:
+        for number, (principal, user) in enumerate(users.items()):
+            topic = f"kerberos-{number}"
+            allow_only(broker, topic, user)
+            for listener in ("SASL_PLAINTEXT", "SASL_SSL"):
+                file = tmp_path / "client.properties"
+                file.write_text(properties(broker, listener, principal, keytab))
+                arguments = ["--topic", topic, "--num-records", "2", "--producer-acks", "all", "--record-size", "10"]
+                at = java.at(broker.addresses[listener])
+                assert "Percentiles" in at.run(LATENCY, *arguments, "--command-config", str(file))
+    finally:
+        java.close()
 
 
 @pytest.mark.parametrize("token", [b"", b"garbage", b"\x60\x0b\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"])

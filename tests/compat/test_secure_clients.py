@@ -75,7 +75,7 @@ def test_java(broker: SecureBroker, tmp_path: Path) -> None:
     allowed = {f"{prefix}urls": f"file://{broker.token_file}", f"{prefix}files": str(broker.token_file)}
     java = java_process.JavaProcess("", allowed)
     try:
-        for listener, mechanism in PASSWORD_WAYS:
+        for listener, mechanism in WAYS:
             file = tmp_path / "client.properties"
             file.write_text(broker.java(listener, mechanism))
             # It produces each record and consumes it before the next one.
