@@ -96,7 +96,8 @@ class SecuredBroker:
             "ssl.key.password": canary("key"), "ssl.truststore.location": f"{directory}/trust.p12",
             "ssl.truststore.password": canary("truststore"),
             "authorizer.class.name": "acl", "super.users": "User:admin",
-            "zookeeper.ssl.keystore.password": canary("zookeeper"), "confluent.license": canary("license"),
+            "zookeeper.ssl.keystore.password": canary("zookeeper"), "zookeeper.auth.digest": canary("digest"),
+            "confluent.license": canary("license"),
         }  # fmt: skip
         if "delegation.token.secret.key" in BROKER_SETTINGS:
             settings["delegation.token.secret.key"] = canary("delegation")

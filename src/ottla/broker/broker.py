@@ -48,6 +48,7 @@ from ottla.cluster.schema import (
 from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Node, Op, StoreError, in_multis
 from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.cluster.zookeeper import ZooKeeperStore
+from ottla.cluster.zookeeper_acl import ZooKeeperSecurity
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
 from ottla.env.collector import freeze_objects
@@ -239,8 +240,9 @@ class Broker:
             return EmbeddedStore.open(path)
         settings = self._settings
         return await ZooKeeperStore.open(
-            settings.zookeeper_connect, session_timeout_s=settings.zookeeper_session_timeout_ms / 1000
-        )
+            settings.zookeeper_connect, session_timeout_s=settings.zookeeper_session_timeout_ms / 1000,
+            security=ZooKeeperSecurity(settings.zookeeper_auth_digest, settings.zookeeper_set_acl),
+        )  # fmt: skip
 
     def _store_advice(self) -> str:
         """Return what to do when the metadata store fails while the broker starts."""

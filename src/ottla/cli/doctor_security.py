@@ -208,6 +208,11 @@ def _check_other_addresses(settings: BrokerSettings) -> Iterator[Check]:
     metrics = settings.metrics_endpoint
     if metrics is not None and not is_loopback(metrics.host):
         yield Check("metrics", WARN, f"{metrics} shows the names of topics and groups to everyone", "use 127.0.0.1")
+    if settings.zookeeper_connect and not settings.zookeeper_set_acl:
+        yield Check(
+            "ZooKeeper", FAIL, "everyone who reaches ZooKeeper can change users, ACLs and all other metadata",
+            "set zookeeper.set.acl=true and zookeeper.auth.digest=USER:PASSWORD on all brokers",
+        )  # fmt: skip
     if settings.allow_insecure_listeners:
         detail = "allow.insecure.listeners lets the broker start with open listeners"
         yield Check("listeners", WARN, detail, "remove it when all listeners are secure")

@@ -61,6 +61,7 @@ from ottla.cluster.store import (
     is_below,
     parent_of,
 )
+from ottla.cluster.zookeeper_acl import NO_SECURITY, OPEN_ACL, ZooKeeperSecurity, encode_acl
 from ottla.cluster.zookeeper_messages import Answer, Call, Connected, Event, Expired, Message, parse_address
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ _NODES_PER_READ = 500
 _ENSEMBLE_CONFIG = "/zookeeper/config"
 #: ZooKeeper's own nodes, which exist if there is no chroot
 _SYSTEM_PREFIX = "/zookeeper"
+_AUTH_ADVICE = "set zookeeper.auth.digest to the user and the password of the cluster's brokers"
 _CONFLICTS = {
     wire.NODE_EXISTS: NodeExists,
     wire.NOT_EMPTY: NotEmpty,
@@ -84,7 +86,9 @@ class ZooKeeperStore:
 
     watches_are_immediate = False
 
-    def __init__(self, connect: str, session_timeout_s: float) -> None:
+    def __init__(
+        self, connect: str, session_timeout_s: float, security: ZooKeeperSecurity = NO_SECURITY
+    ) -> None:  # fmt: skip
         from ottla.cluster.zookeeper_connection import Connection
 
         address = parse_address(connect)
@@ -93,7 +97,8 @@ class ZooKeeperStore:
         self._session_timeout_s = session_timeout_s
         self._loop = asyncio.get_running_loop()
         self._servers = address.servers
-        self._connection = Connection(address.servers, session_timeout_s, self._receive)
+        self._security = security
+        self._connection = Connection(address.servers, session_timeout_s, self._receive, digest=security.digest)
 
         # Session
         self._session = Session(0, SessionState.SUSPENDED)
@@ -134,14 +139,21 @@ class ZooKeeperStore:
 
     @classmethod
     async def open(
-        cls, connect: str, *, session_timeout_s: float = 6.0, connect_timeout_s: float = 30.0
-    ) -> ZooKeeperStore:
-        """Return a store with an established session. Raise UnusableStore if no server answers within the timeout."""
-        store = cls(connect, session_timeout_s)
+        cls, connect: str, *, session_timeout_s: float = 6.0, connect_timeout_s: float = 30.0,
+        security: ZooKeeperSecurity = NO_SECURITY,
+    ) -> ZooKeeperStore:  # fmt: skip
+        """Return a store with an established session. Raise UnusableStore if no server answers within the timeout.
+
+        If ``security`` asks for ACLs, nodes that exist already have them, too, before this returns.
+        """
+        security.check()
+        store = cls(connect, session_timeout_s, security)
         store._connection.start()
         try:
             async with asyncio.timeout(connect_timeout_s):
                 await store._opened
+                if security.sets_acl:
+                    await store._protect_nodes()
         except TimeoutError:
             await store.close()
             raise UnusableStore(
@@ -211,7 +223,7 @@ class ZooKeeperStore:
         check_ops(ops)
         self._check_established()
         ops = tuple(ops)
-        request = wire.multi_request(ops, self._chroot)
+        request = wire.multi_request(ops, self._chroot, self._security.encoded)
         if len(request.payload) > _REQUEST_BYTES_MAX:  # a long chroot is part of every path
             raise MultiTooLarge(len(request.payload))
         future = self._new_future()
@@ -237,6 +249,44 @@ class ZooKeeperStore:
         if not self._opened.done():
             self._opened.cancel()
         await self._connection.close()
+
+    # -- ACLs -----------------------------------------------------------------------------------------------------
+
+    async def _protect_nodes(self) -> None:
+        """Give all nodes of the tree the ACLs that new ones get. Raise UnusableStore if ZooKeeper does not allow it."""
+        paths = iter([*([ROOT] if self._chroot else []), *self._nodes])
+        changed = 0
+        while chunk := list(islice(paths, _NODES_PER_READ)):
+            found = await asyncio.gather(*(self._ask(wire.acl_request(self._full(path))) for path in chunk))
+            wanted = {path: self._security.entries_of(path) for path in chunk}
+            # A node without an ACL was deleted meanwhile.
+            wrong = [
+                path
+                for path, acl in zip(chunk, found, strict=True)
+                if acl is not None and set(acl) != set(wanted[path])
+            ]
+            await asyncio.gather(
+                *(self._ask(wire.set_acl_request(self._full(path), encode_acl(wanted[path]))) for path in wrong)
+            )
+            changed += len(wrong)
+        if changed:
+            log.info("nodes in ZooKeeper have new ACLs count=%d", changed)
+
+    async def _ask(self, request: wire.Request) -> Any:
+        """Return the answer of a request, None if there is no such node. Raise UnusableStore if it is not allowed."""
+        self._check_established()
+        future = self._new_future()
+
+        def finish(answer: Answer) -> None:
+            if answer.error == wire.NO_AUTH:
+                _fail(future, lambda: UnusableStore(f"ZooKeeper at {self._connect} refuses an ACL: {_AUTH_ADVICE}"))
+            elif answer.error not in (wire.OK, wire.NO_NODE):
+                _fail(future, lambda: StoreError(f"ZooKeeper refused an ACL with error {answer.error}"))
+            elif not future.done():
+                future.set_result(answer.result)
+
+        self._send(request, _Pending(finish, partial(_fail, future)))
+        return await future
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -347,7 +397,10 @@ class ZooKeeperStore:
         if not self._chroot_exists:
             parts = self._chroot.split("/")
             for length in range(2, len(parts) + 1):
-                self._send(wire.create_request("/".join(parts[:length])), _Pending(self._finish_chroot, _do_nothing))
+                # The parents of the chroot belong to all programs that use this ZooKeeper.
+                acl = self._security.encoded(ROOT) if length == len(parts) else OPEN_ACL
+                request = wire.create_request("/".join(parts[:length]), acl)
+                self._send(request, _Pending(self._finish_chroot, _do_nothing))
         self._send(wire.watch_request(self._full(ROOT)), _Pending(self._finish_add_watch, _do_nothing))
         self._set_session(Session(connected.session_id, SessionState.ESTABLISHED))
 
@@ -420,7 +473,11 @@ class ZooKeeperStore:
             log.warning("ZooKeeper refused a read with error %d; connecting again", answer.error)
             self._connection.drop()
             return
-        for path, (node, children) in zip(paths, answer.result, strict=True):
+        for path, (node, children, is_forbidden) in zip(paths, answer.result, strict=True):
+            if is_forbidden:
+                # Without this node the tree would look as if it had never existed.
+                self._refuse_server(f"does not let this broker read {self._full(path)}: {_AUTH_ADVICE}")
+                return
             if path == ROOT:
                 self._stale.pop(ROOT, None)
             else:
@@ -550,5 +607,7 @@ def _refusal(op: Op, code: int) -> StoreError:
         return NoNode(parent_of(op.path) if isinstance(op, Create) else op.path)
     if code == wire.NO_CHILDREN_FOR_EPHEMERALS:
         return EphemeralParent(parent_of(op.path))
+    if code == wire.NO_AUTH:
+        return StoreError(f"ZooKeeper does not let this broker change {op.path}: {_AUTH_ADVICE}")
     conflict = _CONFLICTS.get(code)
     return StoreError(f"ZooKeeper refused to change {op.path}: error {code}") if conflict is None else conflict(op.path)

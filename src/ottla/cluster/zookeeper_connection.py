@@ -65,8 +65,9 @@ class Connection:
     """Sends requests to one of several servers and receives messages. All methods are called on the event loop."""
 
     def __init__(
-        self, servers: tuple[str, ...], session_timeout_s: float, receive: Callable[[list[Message]], None]
-    ) -> None:
+        self, servers: tuple[str, ...], session_timeout_s: float, receive: Callable[[list[Message]], None], *,
+        digest: str = "",
+    ) -> None:  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._receive = receive
         self._session_timeout_s = session_timeout_s
@@ -74,7 +75,7 @@ class Connection:
         self._inbox: deque[Message] = deque()
         #: whether the event loop will look into the inbox
         self._woken = False
-        self._client = _Client(",".join(servers), session_timeout_s, self._deliver)
+        self._client = _Client(",".join(servers), session_timeout_s, self._deliver, digest)
 
     def start(self) -> None:
         """Connect, and connect again whenever the connection is lost."""
@@ -143,12 +144,16 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 class _Client(KazooClient):  # type: ignore[misc]
     """A kazoo client whose requests, answers and events do not pass through kazoo's own queues."""
 
-    def __init__(self, servers: str, session_timeout_s: float, deliver: Callable[[Message], None]) -> None:
+    def __init__(
+        self, servers: str, session_timeout_s: float, deliver: Callable[[Message], None], digest: str
+    ) -> None:  # fmt: skip
         handler = _Handler(max(session_timeout_s * _CONNECT_PART, _CONNECT_S_MIN))
         retry = {"max_tries": -1, "delay": _RETRY_S, "max_jitter": 0.5, "max_delay": _RETRY_S_MAX}
         super().__init__(
             hosts=servers, timeout=session_timeout_s, handler=handler, logger=_kazoo_log,
             connection_retry=KazooRetry(sleep_func=handler.sleep_func, **retry),
+            # kazoo sends it on each new connection before any request of the queue.
+            auth_data=[("digest", digest)] if digest else None,
         )  # fmt: skip
         self.deliver = deliver
         #: number of the last connection

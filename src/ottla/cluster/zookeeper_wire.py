@@ -6,6 +6,8 @@ include the chroot.
 | request | opcode | answer |
 |---|---|---|
 | create_request | 1 | None |
+| acl_request (getACL) | 6 | tuple[Entry, ...] |
+| set_acl_request | 7 | None |
 | multi_request, barrier_request | 14 | MultiAnswer |
 | read_request (multiRead) | 22 | list[ReadAnswer] |
 | watch_request (addWatch, persistent and recursive) | 106 | None |
@@ -19,18 +21,20 @@ from struct import Struct, error
 from typing import Any, NamedTuple
 
 from ottla.cluster.store import Create, Delete, Node, Op, Put
+from ottla.cluster.zookeeper_acl import OPEN_ACL, Entry
 
 #: ZooKeeper's error codes, as far as the store tells them apart
 OK = 0
 RUNTIME_INCONSISTENCY = -2
 UNIMPLEMENTED = -6
 NO_NODE = -101
+NO_AUTH = -102
 BAD_VERSION = -103
 NO_CHILDREN_FOR_EPHEMERALS = -108
 NODE_EXISTS = -110
 NOT_EMPTY = -111
 
-_CREATE, _DELETE, _GET_DATA, _SET_DATA, _GET_CHILDREN = 1, 2, 4, 5, 8
+_CREATE, _DELETE, _GET_DATA, _SET_DATA, _GET_ACL, _SET_ACL, _GET_CHILDREN = 1, 2, 4, 5, 6, 7, 8
 _CHECK, _MULTI, _MULTI_READ, _ADD_WATCH = 13, 14, 22, 106
 _ERROR = -1
 _PERSISTENT_RECURSIVE = 1
@@ -42,9 +46,10 @@ _INT = Struct("!i")
 _OP_HEADER = Struct("!i?i")
 #: czxid, mzxid, ctime, mtime, version, cversion, aversion, ephemeralOwner, dataLength, numChildren, pzxid
 _STAT = Struct("!qqqqiiiqiiq")
-#: an ACL that lets every client do everything, and its number of entries
-_OPEN_ACL = _INT.pack(1) + _INT.pack(31) + _INT.pack(5) + b"world" + _INT.pack(6) + b"anyone"
 _LAST_OP = _OP_HEADER.pack(-1, True, -1)
+
+#: the result of a read that the ACL of the node does not allow
+_FORBIDDEN = object()
 
 #: raised by the decoding of a malformed answer
 MALFORMED_ANSWER = (error, UnicodeDecodeError, ValueError)
@@ -70,16 +75,28 @@ class MultiAnswer(NamedTuple):
 
 
 class ReadAnswer(NamedTuple):
-    """The node at a path, None if it does not exist or may not be read, and the names of its children."""
+    """The node at a path, None if it does not exist, and the names of its children."""
 
     node: Node | None
     #: empty unless the children were asked for
     children: tuple[str, ...]
+    #: whether the node exists and may not be read
+    is_forbidden: bool = False
 
 
-def create_request(path: str) -> Request:
+def create_request(path: str, acl: bytes = OPEN_ACL) -> Request:
     """Return a request that creates an empty node."""
-    return Request(_CREATE, _create(path, b"", ephemeral=False), _decode_nothing)
+    return Request(_CREATE, _create(path, b"", acl, ephemeral=False), _decode_nothing)
+
+
+def acl_request(path: str) -> Request:
+    """Return a request for the ACL of a node."""
+    return Request(_GET_ACL, _string(path), _decode_acl)
+
+
+def set_acl_request(path: str, acl: bytes) -> Request:
+    """Return a request that replaces the ACL of a node."""
+    return Request(_SET_ACL, _string(path) + acl + _version(None), _decode_nothing)
 
 
 def barrier_request(path: str) -> Request:
@@ -99,13 +116,15 @@ def watch_request(path: str) -> Request:
     return Request(_ADD_WATCH, _string(path) + _INT.pack(_PERSISTENT_RECURSIVE), _decode_nothing)
 
 
-def multi_request(ops: Sequence[Op], chroot: str) -> Request:
-    """Return a request that applies all operations or none."""
+def multi_request(ops: Sequence[Op], chroot: str, acl_of: Callable[[str], bytes] = lambda path: OPEN_ACL) -> Request:
+    """Return a request that applies all operations or none. ``acl_of`` returns the ACL of a new node."""
     payload = bytearray()
     for op in ops:
         path = chroot + op.path
         if isinstance(op, Create):
-            payload += _OP_HEADER.pack(_CREATE, False, -1) + _create(path, op.value, ephemeral=op.ephemeral)
+            payload += _OP_HEADER.pack(_CREATE, False, -1) + _create(
+                path, op.value, acl_of(op.path), ephemeral=op.ephemeral
+            )
         elif isinstance(op, Put):
             payload += _OP_HEADER.pack(_SET_DATA, False, -1) + _string(path) + _buffer(op.value) + _version(op.version)
         elif isinstance(op, Delete):
@@ -128,8 +147,8 @@ def read_request(paths: Iterable[str], *, with_children: bool) -> Request:
     )
 
 
-def _create(path: str, value: bytes, *, ephemeral: bool) -> bytes:
-    return _string(path) + _buffer(value) + _OPEN_ACL + _INT.pack(_EPHEMERAL if ephemeral else 0)
+def _create(path: str, value: bytes, acl: bytes, *, ephemeral: bool) -> bytes:
+    return _string(path) + _buffer(value) + acl + _INT.pack(_EPHEMERAL if ephemeral else 0)
 
 
 def _version(version: int | None) -> bytes:
@@ -177,16 +196,34 @@ def _decode_multi(answer: bytes, offset: int) -> MultiAnswer:
 
 
 def _decode_reads(answer: bytes, offset: int) -> list[ReadAnswer]:
-    return [ReadAnswer(node, ()) for node in _decode_results(answer, offset)]
+    return [_read_answer(node, ()) for node in _decode_results(answer, offset)]
 
 
 def _decode_reads_with_children(answer: bytes, offset: int) -> list[ReadAnswer]:
     results = _decode_results(answer, offset)
-    return [ReadAnswer(node, names or ()) for node, names in zip(results[::2], results[1::2], strict=True)]
+    return [_read_answer(node, names) for node, names in zip(results[::2], results[1::2], strict=True)]
+
+
+def _read_answer(node: Any, names: Any) -> ReadAnswer:
+    if node is _FORBIDDEN or names is _FORBIDDEN:
+        return ReadAnswer(None, (), is_forbidden=True)
+    return ReadAnswer(node, names or ())
+
+
+def _decode_acl(answer: bytes, offset: int) -> tuple[Entry, ...]:
+    (count,) = _INT.unpack_from(answer, offset)
+    offset += _INT.size
+    entries = []
+    for _ in range(count):
+        (permissions,) = _INT.unpack_from(answer, offset)
+        scheme, offset = _read_buffer(answer, offset + _INT.size)
+        identity, offset = _read_buffer(answer, offset)
+        entries.append(Entry(permissions, scheme.decode(), identity.decode()))
+    return tuple(entries)
 
 
 def _decode_results(answer: bytes, offset: int) -> list[Any]:
-    """Return a Node, the names of the children or None (an error) for each operation of a multiRead."""
+    """Return a Node, the names of the children, _FORBIDDEN or None (an error) for each operation of a multiRead."""
     results: list[Any] = []
     while True:
         opcode, done, _ = _OP_HEADER.unpack_from(answer, offset)
@@ -195,7 +232,9 @@ def _decode_results(answer: bytes, offset: int) -> list[Any]:
             return results
         result: Any = None
         if opcode == _ERROR:
+            (code,) = _INT.unpack_from(answer, offset)
             offset += _INT.size
+            result = _FORBIDDEN if code == NO_AUTH else None
         elif opcode == _GET_DATA:
             value, offset = _read_buffer(answer, offset)
             (version, created), offset = _read_stat(answer, offset)

@@ -97,7 +97,6 @@ _REFUSED_NAMES = {
     "create.topic.policy.class.name": "",
     "principal.builder.class": "",
     "remote.log.storage.system.enable": "false",
-    "zookeeper.set.acl": "false",
     "zookeeper.ssl.client.enable": "false",
 }
 _REFUSED_PREFIXES = ("password.encoder.", "sasl.", "security.", "ssl.")

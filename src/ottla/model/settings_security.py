@@ -219,6 +219,14 @@ class SecuritySettings(ListenerSettings):
         "delegation.token.expiry.time.ms", LONG, 86_400_000, at_least(1),
         "Time after which a delegation token expires if it is not renewed.",
     )  # fmt: skip
+    zookeeper_set_acl = Setting(
+        "zookeeper.set.acl", BOOL, False, ANY,
+        "Whether only the brokers of this cluster can change its nodes in ZooKeeper. Set `zookeeper.auth.digest`, too.",
+    )  # fmt: skip
+    zookeeper_auth_digest = Setting(
+        "zookeeper.auth.digest", PASSWORD, "", ANY,
+        "Ottla only. USER:PASSWORD with which brokers authenticate to ZooKeeper, the same for all brokers.",
+    )  # fmt: skip
     authorizer_class_name = Setting(
         "authorizer.class.name", STRING, "", one_of("", *AUTHORIZERS),
         "Whether ACLs decide what clients may do: `acl`, or one of Kafka's classes.",
