@@ -12,11 +12,13 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 from test_documented_examples import ROOT, snippets
 
 from ottla.cli.main import main
 from ottla.testing import BrokerProcess
+from ottla.testing.secure import SecureBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.client]
 
@@ -114,6 +116,30 @@ def test_commands_that_check_a_deployment_succeed(tmp_path: Path) -> None:
         host = Host(tmp_path, broker)
         for line in lines("deploy.md", "Check a deployment"):
             host.run(line)
+
+
+def test_commands_of_the_security_page_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    broker: SecureBroker | None = None
+    headings = ("A secure broker", "Users and ACLs", "Certificates", "Check")
+    try:
+        for line in (line for heading in headings for line in lines("security.md", heading)):
+            words = shlex.split(line)
+            if words[:2] == ["ottla", "broker"]:
+                broker = SecureBroker(tmp_path / "secure", has_files=True)
+                client = tmp_path / "secure" / "client.properties"
+                client.write_text(client.read_text().replace("localhost:0", f"localhost:{broker.ports[0]}"))
+            elif words[0] == "ottla":
+                # The page has the default ports.
+                words += ["--port", "0"] if words[1:3] == ["security", "init"] else []
+                result = CliRunner().invoke(main, words[1:], prog_name="ottla")
+                assert result.exit_code == 0, f"{line}\n{result.output}"
+            else:
+                subprocess.run(["bash", "-euo", "pipefail", "-c", line], check=True, timeout=60)
+        assert broker is not None and (tmp_path / "secure" / "tls" / "bob.pem").exists()
+    finally:
+        if broker is not None:
+            broker.close()
 
 
 def test_files_that_the_deployment_commands_install_exist() -> None:
