@@ -65,9 +65,17 @@ class IsrChanges:
             self._is_writing = True
             # What is known of the followers belongs to the processes that are registered now (KIP-903).
             registered = dict(self._services.view.registered)
-            self._services.tasks.start(self._propose(wanted, registered), "change in-sync replicas")
+            unsettled = {partition for partition in wanted if partition.proposed_isr is not None}
+            for partition, isr in wanted.items():
+                # From now on a record is committed only when the replicas that join have it: the decision is right for
+                # this high watermark. Until the outcome of all proposals is known, each of them may be the stored one.
+                partition.proposed_isr = tuple(sorted({*(partition.proposed_isr or ()), *isr}))
+                replicas.note_isr(partition)
+            self._services.tasks.start(self._propose(wanted, registered, unsettled), "change in-sync replicas")
 
-    async def _propose(self, wanted: dict[Partition, tuple[int, ...]], registered: Mapping[int, int]) -> None:
+    async def _propose(
+        self, wanted: dict[Partition, tuple[int, ...]], registered: Mapping[int, int], unsettled: set[Partition]
+    ) -> None:
         try:
             by_topic: dict[str, list[Partition]] = {}
             for partition in wanted:
@@ -75,20 +83,18 @@ class IsrChanges:
             names = list(by_topic)
             for start in range(0, len(names), _TOPICS_PER_MULTI):
                 batch = [each for name in names[start : start + _TOPICS_PER_MULTI] for each in by_topic[name]]
-                await self._write({partition: wanted[partition] for partition in batch}, registered)
+                await self._write({partition: wanted[partition] for partition in batch}, registered, unsettled)
         finally:
             self._is_writing = False
 
-    async def _write(self, wanted: dict[Partition, tuple[int, ...]], registered: Mapping[int, int]) -> None:
+    async def _write(
+        self, wanted: dict[Partition, tuple[int, ...]], registered: Mapping[int, int], unsettled: set[Partition]
+    ) -> None:
+        """Write the changes of some partitions. ``unsettled`` are those with an earlier proposal of unknown outcome."""
         services = self._services
         epochs = {partition: partition.leader_epoch for partition in wanted}
         # The watch brings the new ISR before the write returns.
         sizes = {partition: len(partition.isr) for partition in wanted}
-        unsettled = {partition for partition in wanted if partition.proposed_isr is not None}
-        for partition, isr in wanted.items():
-            # Until the outcome of all proposals is known, each of them may be the one that is stored.
-            partition.proposed_isr = tuple(sorted({*(partition.proposed_isr or ()), *isr}))
-            services.replicas.note_isr(partition)
         not_written: list[Partition] = []
 
         def decide(view: ClusterView) -> tuple[Sequence[Op], None]:
@@ -98,6 +104,10 @@ class IsrChanges:
                 name, number = partition.name
                 topic = topics.get(name) or view.topics.get(name)
                 if topic is None or topic.topic_id != partition.topic_id:
+                    continue
+                if partition.proposed_isr is None:
+                    # Another change was applied meanwhile. Records may have been committed without the new replicas.
+                    not_written.append(partition)
                     continue
                 stored = topic.partitions[number]
                 same_run = [n for n in isr if n in stored.isr or view.registered.get(n) == registered.get(n)]

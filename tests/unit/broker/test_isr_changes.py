@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ def isr_changes(replicas: Any) -> tuple[IsrChanges, list[str]]:
         task.close()
         proposed.append(name)
 
+    replicas.note_isr = lambda partition: None
     services: Any = SimpleNamespace(
         settings=SimpleNamespace(replica_lag_time_max_ms=3000), tasks=SimpleNamespace(start=start), replicas=replicas,
         view=SimpleNamespace(brokers={}, registered={}),
@@ -56,6 +58,47 @@ def test_partitions_whose_isr_is_complete_are_looked_at_in_full_checks_only() ->
         now += CHECK_S
         changes.check(now)
     assert 5 <= len(full_checks) <= 10
+
+
+def joining_replica(monkeypatch: pytest.MonkeyPatch) -> tuple[IsrChanges, Partition]:
+    """Return a partition whose third replica has everything that is committed, and is about to join the ISR."""
+    partition = new_partition(replicas=3, isr=2)
+    for number in (2, 3):
+        partition.note_follower(number, 5, 5, broker_epoch=number, now=0.0)
+    assert partition.high_watermark == 5
+    changes, proposed = isr_changes(SimpleNamespace(replicated=lambda: [partition], unsettled=lambda: [partition]))
+    brokers = {number: SimpleNamespace(broker_id=number, epoch=number) for number in (1, 2, 3)}
+    monkeypatch.setattr(changes._services, "view", SimpleNamespace(brokers=brokers, registered={}, topics={}))
+    changes.check(0.0)
+    assert proposed and partition.proposed_isr == (1, 2, 3)
+    return changes, partition
+
+
+def test_records_are_not_committed_without_a_replica_once_its_join_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write begins later. A record that is acknowledged in between would be missing on a replica in sync."""
+    _, partition = joining_replica(monkeypatch)
+    write(partition.log, batch(1))
+    partition.note_follower(2, 6, 6, broker_epoch=2, now=0.1)
+    assert partition.high_watermark == 5
+    partition.note_follower(3, 6, 6, broker_epoch=3, now=0.1)
+    assert partition.high_watermark == 6
+
+
+def test_join_is_not_written_if_another_change_was_applied_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes, partition = joining_replica(monkeypatch)
+    partition.proposed_isr = None  # as when the watch brings another state
+    topic = SimpleNamespace(topic_id=partition.topic_id)
+    view: Any = SimpleNamespace(topics={partition.name.topic: topic})
+    written: list[Any] = []
+
+    async def decide_and_write(store: Any, view_: Any, decide: Any, **_: Any) -> None:
+        written.append(decide(view)[0])
+
+    changes._services.store = changes._services.metadata_turn = None  # type: ignore[assignment]
+    monkeypatch.setattr(isr_changes_module, "decide_and_write", decide_and_write)
+    monkeypatch.setattr(isr_changes_module, "ops_change_isr", lambda view, topics, registered: list(topics))
+    asyncio.run(changes._write({partition: (1, 2, 3)}, {}, set()))
+    assert written == [[]]
 
 
 @pytest.mark.parametrize("registered", [False, True])
