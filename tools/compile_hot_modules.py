@@ -15,15 +15,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: every produce and fetch passes through these; the rest of the broker runs too rarely to gain anything
+#: every produce and fetch passes through these; classes that inherit from theirs must be compiled, too
 HOT_MODULES = (
     "ottla/broker/apis/fetch.py",
+    "ottla/broker/apis/fetch_counted.py",
     "ottla/broker/apis/produce.py",
     "ottla/broker/dispatch.py",
     "ottla/log/log.py",
     "ottla/log/segment.py",
     "ottla/net/connection.py",
     "ottla/net/server.py",
+    "ottla/net/tls.py",
     "ottla/replica/manager.py",
     "ottla/wire/fetch.py",
     "ottla/wire/produce.py",
