@@ -182,11 +182,12 @@ class TlsLayer(asyncio.BufferedProtocol):
         done(self, error)
 
     def _decrypt(self) -> None:
-        inner, read = self._inner, self.object.read
+        inner = self._inner
+        read: Any = self.object.read  # with a buffer it returns a number, which its annotation leaves out
         try:
             while not self._is_paused and not self._is_ended:
                 buffer = inner.get_buffer(-1)
-                count = cast(int, read(len(buffer), buffer))
+                count: int = read(len(buffer), buffer)
                 if not count:
                     raise ssl.SSLZeroReturnError
                 inner.buffer_updated(count)
