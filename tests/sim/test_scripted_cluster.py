@@ -62,6 +62,34 @@ def test_first_batch_that_a_follower_refused_comes_first_when_the_follower_leads
     play(script)
 
 
+def test_replica_whose_power_failed_before_its_first_sync_is_not_in_sync_without_its_log() -> None:
+    """The folder of a log that was never synced is lost with it, and the broker then has no logs at all."""
+
+    async def script(world: World) -> None:
+        place = world.places[0]
+        replication: Any = world.replication
+        leader = replication.store.leader_of(place)
+        assert await produce(Client(world, "producer"), place, leader, 0) == 0
+        await asyncio.sleep(1)
+        follower = next(number for number in world.hosts if number != leader)
+        host = world.hosts[follower]
+        host.kill("power")
+        for folder in host.disk.listdir("/data"):
+            if folder[-2:-1] == "-":
+                host.disk.remove_tree(f"/data/{folder}")
+        host.start()
+        is_refilled = False
+        while not is_refilled:
+            await asyncio.sleep(0.001)
+            replica = host.broker.replicas.find(*place) if host.is_ready and host.broker is not None else None
+            is_refilled = replica is not None and replica.log.log_end_offset > 0
+            if replica is not None and not is_refilled:
+                state = replication.store.view.topics[place.topic].partitions[place.partition]
+                assert follower not in state.isr, "it could be elected without the record"
+
+    play(script)
+
+
 class _Last:
     """In place of a generator of random numbers: chooses the last item."""
 

@@ -132,7 +132,9 @@ class Membership:
         last = await self.registration.begin_run()
         lost = [path for path in directories if not is_of_last_run(known[path], last)]
         is_damaged = any(its_log.lost_synced or its_log.failure for its_log in self._log_store.logs.values())
-        if lost or is_damaged or self._was_offline() or not self._log_store.was_clean:
+        # A directory of the last run may have no logs because a power failure took all of them.
+        is_clean = self._log_store.was_clean and (last is None or self._log_store.has_clean_stops)
+        if lost or is_damaged or self._was_offline() or not is_clean:
             await self._mark_unclean(frozenset(lost))
         write_incarnations(self._disk, directories, self._incarnation.hex())
 

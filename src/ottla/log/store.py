@@ -150,6 +150,8 @@ class LogStore:
         self._preferred: dict[TopicPartition, LogDir] = {}
         #: whether each directory is new or its last stop was clean
         self.was_clean = True
+        #: whether the last stop of each directory was clean; one without logs may have lost them in a power failure
+        self.has_clean_stops = True
         #: called when a sealed segment could not be synced
         self.on_dir_failed: Callable[[LogDir, OSError], None] = lambda *_: None
 
@@ -192,6 +194,7 @@ class LogStore:
                     self._disk.remove(os.path.join(path, file))
             clean = self._read_clean_stop(path)
             self.was_clean &= clean is not None or not self._has_logs(path)
+            self.has_clean_stops &= clean is not None
             recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)
             start_offsets = self._read_checkpoint(path, START_OFFSETS)
             directory.note_checkpointed(recovery_points)
