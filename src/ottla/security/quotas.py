@@ -17,8 +17,8 @@ of the quota, whatever the sizes of the requests are.
 
 Kafka measures rates over 11 windows of one second, which lets a client use ten seconds' worth at once, again and
 again. Here it is one second's worth for bytes and request time, because with Kafka's windows a producer exceeds its
-quota by 10 to 25 % in its first minute. The two counts have Kafka's allowance: 11 seconds for controller mutations
-(a token bucket in Kafka, too), ten for connections.
+quota in its first minute: by 3 to 47 % with one connection, and 2.8 times with five, in a simulation of them. The two
+counts have Kafka's allowance: 11 seconds for controller mutations (a token bucket in Kafka, too), ten for connections.
 """
 
 from __future__ import annotations
