@@ -111,7 +111,8 @@ class Membership:
         )  # fmt: skip
         services.just_lost = self._just_lost
         self.registration.on_change = self._registration_changed
-        self._probes: dict[int, asyncio.Task[None]] = {}
+        #: by broker id: the registration that is probed, and the task
+        self._probes: dict[int, tuple[int, asyncio.Task[None]]] = {}
         self._is_lease_over = False
         self._is_leaving = False
         self._is_reporting = False
@@ -346,13 +347,15 @@ class Membership:
         if not self.controller.is_active:
             leader = view.controller.broker_id if view.controller is not None else None
             wanted = {number: broker for number, broker in wanted.items() if number == leader}
-        for number in [each for each in self._probes if each not in wanted or self._probes[each].done()]:
-            self._probes.pop(number).cancel()
+        for number, (epoch, probe) in list(self._probes.items()):
+            # A broker that was started again has another epoch; the view may not have shown its absence.
+            if number not in wanted or wanted[number].epoch != epoch or probe.done():
+                del self._probes[number]
+                probe.cancel()
         for number, broker in wanted.items():
             if number != self._services.broker_id and number not in self._probes:
-                self._probes[number] = self._services.loop.create_task(
-                    self._probe(broker), name=f"probe broker {number}"
-                )
+                probe = self._services.loop.create_task(self._probe(broker), name=f"probe broker {number}")
+                self._probes[number] = broker.epoch, probe
 
     async def _probe(self, broker: BrokerView) -> None:
         """Delete the registration of a broker when its connection is lost and a new one is refused.
@@ -409,7 +412,7 @@ class Membership:
     async def stop(self) -> None:
         """Stop all work that concerns other brokers. The broker stays registered until its logs are closed."""
         await self._tasks.stop()
-        for probe in self._probes.values():
+        for _, probe in self._probes.values():
             probe.cancel()
         self._is_leaving = True
         self.fetchers.stop()

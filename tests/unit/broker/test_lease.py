@@ -222,3 +222,30 @@ def test_stop_waits_for_syncs_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, 
     replicas = asyncio.run(main())
     assert replicas.written
     assert replicas.looks == 4 or not completes
+
+
+def test_broker_that_was_started_again_is_probed_with_its_new_registration(membership: MembershipFixture) -> None:
+    """The view may show the new registration without the absence before it. An old one cannot be declared dead."""
+    probed: list[tuple[int, int]] = []
+
+    def view(**epochs: int) -> Any:
+        brokers = {int(name[1:]): SimpleNamespace(broker_id=int(name[1:]), epoch=e) for name, e in epochs.items()}
+        return SimpleNamespace(brokers=brokers, controller=SimpleNamespace(broker_id=1))
+
+    async def probe(broker: Any) -> None:
+        probed.append((broker.broker_id, broker.epoch))
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        membership._probes = {}
+        membership._probe = probe  # type: ignore[method-assign]
+        membership.controller = cast(Any, SimpleNamespace(is_active=True))
+        membership._services.loop, membership._services.broker_id = asyncio.get_running_loop(), 1
+        for seen in (view(b1=1, b2=2, b3=3), view(b1=1, b2=2, b3=9), view(b1=1, b3=9), view(b1=1, b2=12, b3=9)):
+            membership._probe_others(seen)
+            await asyncio.sleep(0)
+        for _, task in membership._probes.values():
+            task.cancel()
+
+    asyncio.run(run())
+    assert probed == [(2, 2), (3, 3), (3, 9), (2, 12)]
