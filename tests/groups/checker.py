@@ -22,7 +22,7 @@ committed offset, so a broker keeps its word when:
                       when the broker takes it.
     reading-back      the committed offset, as read from the broker all the time, never gets lower or vanishes
     commit-lost       a reading that began after a commit was acknowledged is not below it
-    commit-unasked    a reading shows only what somebody asked to commit and was not refused
+    commit-unasked    a reading shows only what somebody asked to commit and was not refused at once
     final-owner       in the end each partition has one owner: one in the broker's description, one by the members'
                       word, the same, and it lives
     final-offset      in the end each partition is committed up to its end
@@ -45,6 +45,9 @@ Anomalies = dict[str, list[str]]
 
 #: a client works off within this time what came while it stood still
 _CATCHES_UP_S = 1.0
+
+#: a commit is repeated after this time at the earliest: the broker must start again
+_REPEATED_S = 0.2
 
 
 class Place(NamedTuple):
@@ -217,8 +220,12 @@ def commits_of(member: Member) -> list[Commit]:
 
 
 def _possible_commits(members: Iterable[Member], commits: Iterable[Commit]) -> list[Commit]:
-    """Commits that were not refused, and those that a killed member may have been asking for when it died."""
-    possible = [commit for commit in commits if commit.outcome != "refused"]
+    """Commits that may have been applied, and those that a killed member may have been asking for when it died.
+
+    A client repeats a commit whose connection was lost. The refusal may be the answer to the repetition, in a later
+    generation, after a broker has applied the first request and ended.
+    """
+    possible = [each for each in commits if each.outcome != "refused" or each.end - each.begin > _REPEATED_S]
     for member in members:
         if member.killed_at is None:
             continue

@@ -82,6 +82,12 @@ def test_a_commit_without_an_answer_may_be_there_or_not() -> None:
         assert found(lost, member("b", assigned(6), processed(7, start, last)), produced=last + 1) == {}
 
 
+def test_commit_may_be_applied_and_its_repetition_refused_after_a_start_of_the_broker() -> None:
+    repeated = first(processed(3.1, 10, 14), committed(4, 15, "refused", begin=3.2), revoked(4.2))
+    second = member("b", assigned(5), processed(6, 15, 15))
+    assert found(repeated, second, produced=16, readings=[reading(4.5, 15)]) == {}
+
+
 def test_a_killed_member_may_have_committed_with_its_last_breath() -> None:
     killed = first(processed(3.5, 10, 14), killed_at=4)
     readings = [reading(4.5, 15)]
