@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import sim_world
 from sim_client import Client
+from sim_script import play
 from sim_world import World
 
 from ottla.security.acls import ANY_NAME, ANY_USER, CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
@@ -29,24 +29,6 @@ _AUTHORIZER = {
 @pytest.fixture(autouse=True)
 def _with_acls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sim_world, "CLUSTER_SETTINGS", {**sim_world.CLUSTER_SETTINGS, **_AUTHORIZER})
-
-
-def play(script: Callable[[World], Awaitable[None]]) -> None:
-    """Run a script in a world of three brokers that has its topic and no faults."""
-    world = World(1, brokers=3)
-
-    async def main() -> None:
-        for host in world.hosts.values():
-            host.start()
-        await world._create_topic()
-        await asyncio.sleep(1)
-        await script(world)
-
-    try:
-        world.loop.run_until_complete(main())
-    finally:
-        world.loop.close()
-    assert world.violations == {}
 
 
 async def put(admin: Client, *acls: tuple[ResourceType, str, str, Operation, Permission]) -> None:

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sim_client import Client, batch
 from sim_fault_sequences import FaultSequences
+from sim_script import play
 from sim_world import World
 
 from ottla.model.errors import ErrorCode
 from ottla.testing.history import Place
 from ottla.testing.raw import produce_request
-
-
-def play(script: Callable[[World], Awaitable[None]]) -> None:
-    """Run a script in a world of three brokers that has its topic and no faults."""
-    world = World(1, brokers=3)
-
-    async def main() -> None:
-        for host in world.hosts.values():
-            host.start()
-        await world._create_topic()
-        await asyncio.sleep(1)
-        await script(world)
-
-    try:
-        world.loop.run_until_complete(main())
-    finally:
-        world.loop.close()
-    assert world.violations == {}
 
 
 async def produce(client: Client, place: Place, broker: int, sequence: int) -> int:

@@ -536,20 +536,23 @@ class Connection(asyncio.BufferedProtocol):
                 region.size_bytes -= sent
                 return region.size_bytes == 0
         # The socket is full. Hand a chunk to the transport, which calls resume_writing when there is room again.
+        self._write_chunk(region, _REGION_CHUNK_BYTES)
+        return region.size_bytes == 0
+
+    def _write_chunk(self, region: Region, bytes_max: int) -> int:
+        """Read the next bytes of a region and hand them to the transport. Return how many; 0 ends the connection."""
         try:
-            chunk = self._server.network.pread(
-                region.file.fd, min(region.size_bytes, _REGION_CHUNK_BYTES), region.position
-            )
+            chunk = self._server.network.pread(region.file.fd, min(region.size_bytes, bytes_max), region.position)
         except OSError as error:
             self._end_after(error, region)
-            return False
+            return 0
         if not chunk:
             self._cut_short()
-            return False
+            return 0
         region.position += len(chunk)
         region.size_bytes -= len(chunk)
         self.transport.write(chunk)
-        return region.size_bytes == 0
+        return len(chunk)
 
     def _end_after(self, error: OSError, region: Region) -> None:
         """Close the connection: the peer closed it, or a part of a reply whose length was sent cannot be read."""

@@ -392,18 +392,7 @@ class TlsConnection(Connection):
         if self._encrypted_bytes >= _TURN_BYTES:
             self._let_others_in()
             return False
-        try:
-            chunk = self._server.network.pread(region.file.fd, min(region.size_bytes, _WRITE_BYTES), region.position)
-        except OSError as error:
-            self._end_after(error, region)
-            return False
-        if not chunk:
-            self._cut_short()
-            return False
-        region.position += len(chunk)
-        region.size_bytes -= len(chunk)
-        self._encrypted_bytes += len(chunk)
-        self.transport.write(chunk)
+        self._encrypted_bytes += self._write_chunk(region, _WRITE_BYTES)
         return region.size_bytes == 0
 
     def _let_others_in(self) -> None:
