@@ -1,0 +1,236 @@
+"""An ASGI app made of a table of operations: each row is a method, a path, a handler and its documentation.
+
+The same table answers requests and generates the OpenAPI document (`web/openapi.py`), so that the two cannot differ.
+
+Paths are matched before percent-decoding, segment by segment: the name `a/b` arrives as `a%2Fb` and is one segment. A
+slash at the end is ignored. `{name}` matches one segment; the decoded segment is in `request.path_params`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+import anyio
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+#: bytes of a request's body, unless the operation has its own limit
+BODY_BYTES_MAX: Final = 16 << 20
+#: a client that sends nothing for this long in the middle of a body is disconnected
+BODY_PAUSE_S_MAX: Final = 30.0
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class HttpError(Exception):
+    """An error with the status and the body `{"error_code": …, "message": …}` that the client gets."""
+
+    def __init__(self, status: int, error_code: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error_code = error_code
+        self.message = message
+        self.headers = dict(headers or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter in the path or in the query, for the OpenAPI document."""
+
+    name: str
+    description: str
+    #: a JSON Schema
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One row of the table."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    tag: str
+    query: Sequence[Parameter] = ()
+    #: JSON Schema of the body; None if the operation reads none
+    body: Mapping[str, Any] | None = None
+    body_required: bool = True
+    #: media types of the body
+    consumes: Sequence[str] = ("application/json",)
+    #: status -> JSON Schema of the answer; None if it has no body
+    answers: Mapping[int, Mapping[str, Any] | None] = field(default_factory=lambda: {200: {}})
+    produces: Sequence[str] = ("application/json",)
+    #: status of each error that the operation can answer with, and when
+    errors: Mapping[int, str] = field(default_factory=dict)
+    body_bytes_max: int = BODY_BYTES_MAX
+    #: whether it is answered without authentication
+    is_public: bool = False
+
+
+class _Node:
+    """One segment of the paths: the operations that end here, and the segments that follow."""
+
+    __slots__ = ("fixed", "operations", "variable")
+
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Node] = {}
+        self.variable: _Node | None = None
+        #: method -> operation and the names of its variable segments
+        self.operations: dict[str, tuple[Operation, tuple[str, ...]]] = {}
+
+
+class Router:
+    """Finds the operation of a request: a fixed segment is preferred to a variable one, as in OpenAPI."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.operations = tuple(operations)
+        self._root = _Node()
+        for operation in operations:
+            self._add(operation)
+
+    def _add(self, operation: Operation) -> None:
+        node, names = self._root, []
+        for segment in _segments(operation.path):
+            if segment.startswith("{"):
+                names.append(segment[1:-1])
+                if node.variable is None:
+                    node.variable = _Node()
+                node = node.variable
+            else:
+                node = node.fixed.setdefault(segment, _Node())
+        assert operation.method not in node.operations, f"two operations for {operation.method} {operation.path}"
+        node.operations[operation.method] = (operation, tuple(names))
+
+    def find(self, method: str, raw_path: str) -> tuple[Operation, dict[str, str]]:
+        """Return the operation and the decoded variable segments.
+
+        Raise HttpError 404 if no operation has this path, and 405 if none has this method there.
+        """
+        segments = _segments(raw_path)
+        allowed: set[str] = set()
+        # A list of alternatives instead of recursion: a fixed segment first, then the variable one.
+        waiting: list[tuple[_Node, int, tuple[str, ...]]] = [(self._root, 0, ())]
+        while waiting:
+            node, position, values = waiting.pop()
+            if position == len(segments):
+                found = node.operations.get(method) or (node.operations.get("GET") if method == "HEAD" else None)
+                if found is not None:
+                    return found[0], dict(zip(found[1], values, strict=True))
+                allowed |= node.operations.keys()
+                continue
+            segment = segments[position]
+            if node.variable is not None and segment:
+                waiting.append((node.variable, position + 1, (*values, unquote(segment))))
+            fixed = node.fixed.get(segment) or node.fixed.get(unquote(segment))
+            if fixed is not None:
+                waiting.append((fixed, position + 1, values))
+        if allowed:
+            raise HttpError(405, 405, "HTTP 405 Method Not Allowed", {"allow": ", ".join(sorted(allowed))})
+        raise HttpError(404, 404, "HTTP 404 Not Found")
+
+
+def _segments(path: str) -> list[str]:
+    """Return the segments of a path. One slash at the end is ignored.
+
+    >>> _segments("/config/"), _segments("/"), _segments("/a//b")
+    (['config'], [], ['a', '', 'b'])
+    """
+    return path.removesuffix("/").split("/")[1:]
+
+
+#: returns who sent the request; raises HttpError 401 if it cannot be authenticated
+Authenticate = Callable[[Request], Awaitable[Any]]
+#: turns an exception of the service into what the client gets; None for one that it does not know
+DescribeError = Callable[[Exception], HttpError | None]
+ErrorResponse = Callable[[HttpError], Response]
+
+
+class App:
+    """The ASGI app: limits, authentication, routing, errors."""
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        error_response: ErrorResponse,
+        describe_error: DescribeError,
+        authenticate: Authenticate | None = None,
+        rewrite_path: Callable[[str], str] = lambda path: path,
+    ) -> None:
+        self.router = router
+        self._error_response = error_response
+        self._describe_error = describe_error
+        self._authenticate = authenticate
+        self._rewrite_path = rewrite_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            assert scope["type"] in ("lifespan", "websocket"), scope["type"]
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        try:
+            response = await self._respond(scope, receive)
+        except ClientDisconnect:
+            return
+        except HttpError as error:
+            response = self._error_response(error)
+        except Exception as error:
+            known = self._describe_error(error)
+            if known is None:
+                log.exception("request %s %s failed", scope["method"], scope["path"])
+                known = HttpError(500, 500, "Internal Server Error")
+            response = self._error_response(known)
+        await response(scope, receive, send)
+
+    async def _respond(self, scope: Scope, receive: Receive) -> Response:
+        raw_path = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].decode("latin-1")
+        operation, values = self.router.find(scope["method"], self._rewrite_path(raw_path))
+        scope["path_params"] = values
+        scope["operation"] = operation
+        limit = operation.body_bytes_max
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdigit() and int(length) > limit:
+            raise _too_large(limit)
+        request = Request(scope, _limited(receive, limit))
+        if self._authenticate is not None and not operation.is_public:
+            scope["identity"] = await self._authenticate(request)
+        return await operation.handler(request)
+
+
+def _too_large(limit: int) -> HttpError:
+    return HttpError(413, 413, f"the request's body is larger than {limit:,} bytes", {"connection": "close"})
+
+
+def _limited(receive: Receive, limit: int) -> Receive:
+    """Return `receive` with a limit of bytes for the whole body, and of time between two parts of it."""
+    seen = 0
+    is_complete = False
+
+    async def receive_within_limit() -> Message:
+        nonlocal seen, is_complete
+        if is_complete:
+            # What follows the body is the client's disconnect, for which a long answer waits without a limit.
+            return await receive()
+        try:
+            with anyio.fail_after(BODY_PAUSE_S_MAX):
+                message = await receive()
+        except TimeoutError:
+            raise HttpError(408, 408, "the request's body did not arrive in time", {"connection": "close"}) from None
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            is_complete = not message.get("more_body", False)
+            if seen > limit:
+                raise _too_large(limit)
+        return message
+
+    return receive_within_limit
