@@ -92,11 +92,12 @@ OS_ACCESS: dict[str, set[str]] = {
     "log/opener_process.py": {"os"},
     # The metrics page and the start of the process, which are no part of a simulation.
     "broker/group_metrics.py": {"asyncio.to_thread", "time"},
-    "broker/main.py": {"add_reader", "resource", "signal", "socket"},
+    "broker/main.py": {"add_reader", "signal"},
     "env/collector.py": {"time"},
     "env/connections.py": {"asyncio.start_server"},
     "env/metrics.py": {"time"},
     "env/metrics_server.py": {"create_server", "socket"},
+    "env/process.py": {"resource", "socket"},
 }
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import secrets
@@ -26,7 +25,7 @@ from ottla.env.clock import Clock
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.settings_security import ListenerSettings
-from ottla.model.types import Endpoint
+from ottla.model.types import Endpoint, is_loopback
 from ottla.net.client import PeerSecurity
 from ottla.net.connection import ANONYMOUS, Connection, Handler
 from ottla.net.server import Server
@@ -272,18 +271,6 @@ def insecure_listeners(settings: BrokerSettings) -> list[Endpoint]:
             f"listen on 127.0.0.1, or {way}, or allow it with --insecure (allow.insecure.listeners=true)"
         )
     return found
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only programs on this machine reach a listener. A name other than localhost counts as no.
-
-    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "", "0.0.0.0", "10.0.0.1", "db")]
-    [True, True, True, False, False, False, False]
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def peer_security(settings: BrokerSettings) -> tuple[PeerSecurity, Certificates | None]:

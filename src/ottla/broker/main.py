@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ottla.broker.broker import Broker
 from ottla.env.collector import FreezeSurvivors
+from ottla.env.process import (
+    END_WITH_STDIN,
+    log_to_stderr,
+    notify_service_manager,
+    raise_open_files_limit,
+    read_settings_file,
+)
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings, parse_properties
 
 OK, FAILED, USAGE = 0, 1, 2
-END_WITH_STDIN = "OTTLA_END_WITH_STDIN"
 
 
 def run_broker(
@@ -32,10 +35,10 @@ def run_broker(
         settings = gather_settings(properties, config_file, data, listeners, broker_id, metrics)
     except (InvalidSettings, OSError, ValueError) as error:
         return _complain(str(error), USAGE)
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level)
     for name in settings.ignored:
         logging.getLogger(__name__).warning("setting has no effect here name=%s", name)
-    _raise_open_files_limit()
+    raise_open_files_limit()
     FreezeSurvivors().install()
     import uvloop
 
@@ -50,7 +53,7 @@ def gather_settings(
     """Return the settings of the file, overridden by options, overridden by ``-X``."""
     merged: dict[str, str] = {}
     if config_file is not None:
-        merged |= parse_properties(_read_config(config_file))
+        merged |= parse_properties(read_settings_file(config_file))
     if data is not None:
         merged["log.dirs"] = data
     if listeners:
@@ -62,19 +65,6 @@ def gather_settings(
         merged["metrics.listener"] = metrics if "://" in metrics else f"HTTP://{metrics}"
     merged |= properties
     return BrokerSettings.parse(merged)
-
-
-def _read_config(path: str) -> str:
-    """Return the text of a settings file. Raise ValueError with what to do if it cannot be read."""
-    try:
-        return Path(path).read_text("utf-8")
-    except FileNotFoundError:
-        remedy = "check the path after --config, or leave --config out to start with the default settings"
-        raise ValueError(f"settings file {path} does not exist; {remedy}") from None
-    except OSError as error:
-        raise ValueError(f"settings file {path} cannot be read: {error.strerror}; check --config") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"settings file {path} is not UTF-8 text; check --config") from None
 
 
 async def _serve(settings: BrokerSettings) -> int:
@@ -103,43 +93,6 @@ async def _serve(settings: BrokerSettings) -> int:
     if reason is not None:
         return _complain(reason, FAILED)
     return OK
-
-
-def notify_service_manager(state: str) -> None:
-    """Tell systemd the state of a service of `Type=notify`. Do nothing without NOTIFY_SOCKET in the environment."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address:
-        return
-    # A leading @ stands for the zero byte of an abstract socket.
-    target = f"\0{address[1:]}" if address.startswith("@") else address
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendto(state.encode(), target)
-    except OSError as error:
-        logging.getLogger(__name__).warning("service manager was not notified state=%s error=%s", state, error)
-
-
-class _OneLine(logging.Formatter):
-    """Formats a log event as one line; control characters, which clients may send in names, are escaped."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        if record.exc_info or ("\n" not in text and text.isprintable()):
-            return text
-        return text.encode("unicode_escape").decode("ascii")
-
-
-def _log_to_stderr(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-
-
-def _raise_open_files_limit() -> None:
-    """Raise the soft limit of file descriptors to the hard limit: each partition and each client takes one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _complain(text: str, code: int) -> int:

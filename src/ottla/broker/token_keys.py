@@ -10,7 +10,6 @@ ten seconds. Reading is done in threads of the executor, never on the event loop
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener, url2pathname
 
+from ottla.model.types import is_loopback
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
 from ottla.security.oauth import JWKS_BYTES_MAX, Jwks
 
@@ -121,19 +121,12 @@ def _check_url(url: str) -> SplitResult:
         raise SecurityConfigError(f"{_SETTING} must not have a user name or a password")
     if parts.scheme == "file" and not host and parts.path.startswith("/"):
         return parts
-    if host and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))):
+    if host and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))):
         return parts
     raise SecurityConfigError(
         f"{_SETTING} must be file:///PATH or https://HOST/PATH: without its keys no token of an issuer is accepted. "
         "http: is allowed for this machine only, because others could change the keys on their way"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class _RefuseRedirects(HTTPRedirectHandler):

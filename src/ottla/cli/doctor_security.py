@@ -11,12 +11,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ottla.broker.listeners import is_loopback
 from ottla.broker.main import gather_settings
 from ottla.cli.doctor import FAIL, OK, WARN, Check
 from ottla.cluster.embedded import FILE_NAME
 from ottla.model.settings import BROKER_SETTINGS, BrokerSettings, InvalidSettings
-from ottla.model.types import Endpoint
+from ottla.model.types import Endpoint, is_loopback
 from ottla.security.authority import CertificateInfo, describe
 from ottla.security.certificates import load_key_pair, load_trusted, server_context
 from ottla.security.errors import SecurityConfigError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 from mmap import mmap
 from typing import NamedTuple
 
@@ -47,6 +48,18 @@ def parse_endpoint(text: str) -> Endpoint:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     return Endpoint(name.upper(), host, int(port_text))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only programs on this machine reach a listener. A name other than localhost counts as no.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "", "0.0.0.0", "10.0.0.1", "db")]
+    [True, True, True, False, False, False, False]
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def topic_id_text(topic_id: bytes) -> str:

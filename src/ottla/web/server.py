@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -97,6 +98,10 @@ async def serve(
         app, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=True,
         backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_STOP_S_MAX,
         limit_concurrency=connections_max, h11_max_incomplete_event_size=_HEAD_BYTES_MAX, ws="none",
+        # A client could choose its address for the limits and the log with X-Forwarded-For.
+        proxy_headers=False,
+        # Each malformed request is a warning of uvicorn, and clients could fill the log with them.
+        log_level=logging.ERROR,
     )  # fmt: skip
     if tls is not None:
         config.load()

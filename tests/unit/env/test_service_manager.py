@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.main import notify_service_manager
+from ottla.env.process import notify_service_manager
 
 
 def test_state_goes_to_the_notify_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

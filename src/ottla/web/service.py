@@ -1,0 +1,171 @@
+"""Runs an HTTP service: settings, log, signals, sockets, the `ready` line, an orderly stop, the exit code.
+
+    def run(texts):                                        # called by `ottla NAME`; see cli/service_options.py
+        return run_service("NAME", NameSettings.parse, texts, start)
+
+    @asynccontextmanager
+    async def start(service: Service[NameSettings]) -> AsyncIterator[ASGIApp]:
+        state = await load(service.settings)               # before the sockets accept
+        yield service.make_app(operations(state), title="...", error_response=..., describe_error=...)
+        await state.close()                                # after the last answer
+
+The order of a stop: the functions given to `before_stop`, then no new connections, then the requests in progress for up
+to five seconds, then the rest of `start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, TypeVar
+
+from starlette.types import ASGIApp
+
+import ottla
+from ottla.env.process import END_WITH_STDIN, log_to_stderr, notify_service_manager, raise_open_files_limit
+from ottla.model.errors import StartError
+from ottla.model.types import is_loopback
+from ottla.web.app import App, DescribeError, ErrorResponse, Operation, Router
+from ottla.web.server import Listener, bind, serve
+from ottla.web.settings import WebSettings
+
+log = logging.getLogger(__name__)
+
+OK, FAILED, USAGE = 0, 1, 2
+
+Settings = TypeVar("Settings", bound=WebSettings)
+
+
+class Service(Generic[Settings]):
+    """What a service gets when it starts."""
+
+    def __init__(self, settings: Settings, listeners: Sequence[Listener]) -> None:
+        self.settings = settings
+        #: with the ports that were chosen for port 0
+        self.listeners = tuple(listeners)
+        #: is set when the service has to stop
+        self.stop = asyncio.Event()
+        self._failure: str | None = None
+        self._before_stop: list[Callable[[], Awaitable[None]]] = []
+
+    @property
+    def failure(self) -> str | None:
+        """Return why the service ends by itself; None if it does not."""
+        return self._failure
+
+    def fail(self, reason: str) -> None:
+        """Stop the service with exit code 1. The reason is printed."""
+        self._failure = self._failure or reason
+        self.stop.set()
+
+    def before_stop(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Call this when the service stops, while it still answers requests: to resign, or to end long answers."""
+        self._before_stop.append(function)
+
+    async def prepare_stop(self) -> None:
+        for function in self._before_stop:
+            await function()
+
+    def make_app(
+        self,
+        operations: Sequence[Operation],
+        *,
+        title: str,
+        error_response: ErrorResponse,
+        describe_error: DescribeError,
+        version: str = ottla.__version__,
+        rewrite_path: Callable[[str], str] = lambda path: path,
+    ) -> App:
+        """Return the app with the operations of the service and those that all services have."""
+        return App(
+            Router(operations),
+            error_response=error_response,
+            describe_error=describe_error,
+            rewrite_path=rewrite_path,
+        )
+
+
+Start = Callable[[Service[Settings]], AbstractAsyncContextManager[ASGIApp]]
+
+
+def run_service(
+    name: str, parse: Callable[[Mapping[str, str]], Settings], texts: Mapping[str, str], start: Start[Settings]
+) -> int:
+    """Run a service until SIGTERM or SIGINT. Return the exit code of the process."""
+    try:
+        settings = parse(texts)
+    except ValueError as error:
+        return _complain(name, str(error), USAGE)
+    log_to_stderr(settings.log_level)
+    for ignored in settings.ignored:
+        log.warning("setting has no effect here name=%s", ignored)
+    raise_open_files_limit()
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(name, settings, start))
+
+
+async def _run(name: str, settings: Settings, start: Start[Settings]) -> int:
+    try:
+        wanted = [Listener.parse(text) for text in settings.listeners]
+        for listener in insecure_listeners(settings, wanted):
+            log.warning("listener has no TLS or no authentication listener=%s", listener)
+        bound = [bind(listener) for listener in wanted]
+    except StartError as error:
+        return _complain(name, str(error), FAILED)
+    service = Service(settings, [listener for listener, _ in bound])
+    _stop_on_signals(service.stop)
+
+    def tell_ready() -> None:
+        sys.stdout.write(f"ready {','.join(map(str, service.listeners))}\n")
+        sys.stdout.flush()
+        notify_service_manager("READY=1")
+
+    try:
+        async with start(service) as app:
+            await serve(
+                app, [socket for _, socket in bound], service.stop, started=tell_ready,
+                before_stop=service.prepare_stop,
+            )  # fmt: skip
+            notify_service_manager("STOPPING=1")
+    except StartError as error:
+        return _complain(name, str(error), FAILED)
+    finally:
+        for _, socket in bound:
+            socket.close()
+    return OK if service.failure is None else _complain(name, service.failure, FAILED)
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if os.environ.get(END_WITH_STDIN):
+        loop.add_reader(sys.stdin.fileno(), stop.set)
+
+
+def insecure_listeners(settings: WebSettings, listeners: Sequence[Listener]) -> list[Listener]:
+    """Return the listeners that are open to other machines without TLS or authentication.
+
+    Raise StartError if there is one and the operator does not allow it, or if there is no listener.
+    """
+    if not listeners:
+        raise StartError("there is no listener; set listeners, or an address with --listen")
+    found = [listener for listener in listeners if not is_loopback(listener.host)]
+    if found and not settings.allow_insecure_listeners:
+        raise StartError(
+            f"listener {found[0]} lets every machine of the network read and write all data; "
+            "listen on 127.0.0.1, or allow it with --insecure (allow.insecure.listeners=true)"
+        )
+    return found
+
+
+def _complain(name: str, text: str, code: int) -> int:
+    sys.stderr.write(f"ottla {name}: {text}\n")
+    return code

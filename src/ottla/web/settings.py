@@ -1,0 +1,82 @@
+"""The settings that all HTTP services have: listeners, TLS, limits. A service adds its own rows in a subclass.
+
+Names are Confluent's and Kafka's. The settings of the service's own Kafka client have a prefix, which Confluent's
+services have too: `kafkastore.` for the registry, `client.` for the REST proxy. Each service accepts `client.`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Self
+
+from ottla.model.setting_types import (
+    ANY,
+    BOOL,
+    LIST,
+    STRING,
+    InvalidSettings,
+    Setting,
+    SettingsSnapshot,
+    one_of,
+    unknown_name,
+)
+
+CLIENT_PREFIX: Final = "client."
+
+
+class WebSettings(SettingsSnapshot):
+    """The settings of one HTTP service."""
+
+    #: other prefixes of the settings of the Kafka client, besides `client.`
+    client_prefixes: ClassVar[tuple[str, ...]] = ()
+    #: settings of Confluent's service that have no effect here; they are reported when the service starts
+    ignored_names: ClassVar[frozenset[str]] = frozenset()
+
+    #: properties of the service's Kafka client, without the prefix
+    client: Mapping[str, str]
+    #: names that were given and have no effect
+    ignored: tuple[str, ...]
+
+    listeners = Setting(
+        "listeners", LIST, (), ANY, "Addresses to listen on: http://HOST:PORT or https://HOST:PORT. --listen sets it."
+    )
+    bootstrap_servers = Setting(
+        "bootstrap.servers", STRING, "", ANY, "Brokers of the cluster, as HOST:PORT. --bootstrap sets it."
+    )
+    allow_insecure_listeners = Setting(
+        "allow.insecure.listeners", BOOL, False, ANY,
+        "Whether a listener on another address than loopback needs no TLS and no authentication. --insecure sets it.",
+    )  # fmt: skip
+    log_level = Setting("log.level", STRING, "INFO", one_of("DEBUG", "INFO", "WARNING", "ERROR"), "Log level.")
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> Self:
+        """Return the settings. Raise InvalidSettings with one line for each name or value that is not allowed."""
+        rows = cls.rows()
+        names = {alias: row for row in rows.values() for alias in (row.name, *row.aliases)}
+        prefixes = (CLIENT_PREFIX, *cls.client_prefixes)
+        values: dict[str, Any] = {row.attribute: row.default for row in rows.values()}
+        client: dict[str, str] = {}
+        ignored, problems = [], []
+        for name, text in texts.items():
+            prefix = next((each for each in prefixes if name.startswith(each)), "")
+            if name in names:
+                try:
+                    values[names[name].attribute] = names[name].parse(text)
+                except ValueError as error:
+                    problems.append(str(error))
+            elif prefix:
+                client[name.removeprefix(prefix)] = text
+            elif name in cls.ignored_names:
+                ignored.append(name)
+            else:
+                problems.append(unknown_name(name, names))
+        if problems:
+            raise InvalidSettings(problems)
+        # Also as a property of the client, as in Confluent's kafkastore.bootstrap.servers.
+        inherited = client.pop("bootstrap.servers", "")
+        values["bootstrap_servers"] = values["bootstrap_servers"] or inherited
+        made = cls()
+        vars(made).update(values, client=MappingProxyType(client), ignored=tuple(ignored))
+        return made

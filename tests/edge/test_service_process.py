@@ -1,0 +1,50 @@
+"""A service as a process: the `ready` line, signals, exit codes."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+
+import httpx
+import pytest
+from service_process import command, hello_service
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_the_service_in_order(number: signal.Signals) -> None:
+    with hello_service() as (process, url):
+        assert httpx.get(f"{url}/hello/you").json() == {"hello": "you", "bytes": 0}
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "before stop\nclosed\n", "")
+
+
+def test_service_ends_with_the_process_that_started_it() -> None:
+    with hello_service() as (process, _):
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "text"),
+    [
+        (["listeners=http://0.0.0.0:0"], 1, "--insecure"),
+        (["listeners=ftp://127.0.0.1:0"], 1, "is not an address to listen on"),
+        (["listeners=http://127.0.0.1:0", "listenerz=1"], 2, "did you mean 'listeners'"),
+    ],
+)
+def test_wrong_settings_end_with_one_line(settings: list[str], code: int, text: str) -> None:
+    done = subprocess.run(command(*settings), capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert done.stderr.startswith("ottla hello: ")
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_address_that_is_in_use_is_reported() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(command(f"listeners={url}"), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "cannot listen on" in done.stderr) == (1, True)
