@@ -138,9 +138,11 @@ quotas: $(VENV)/.dev
 hostile: $(VENV)/.dev
 	OTTLA_HOSTILE=1 $(BIN)/pytest tests/hostile -s $(if $(ATTACKS),-k "$(ATTACKS)")
 
-# Random ACLs and requests against a reference: CASES=1000000 SEED=1, both optional.
+# Random ACLs and requests against a reference: CASES=1000000 SEED=1, both optional. KAFKA=1 sends the requests of the access
+# matrix to Ottla and to Apache Kafka and compares the replies: about a minute.
 security: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python tests/security/acl_campaign.py --cases $(or $(CASES),1000000) --seed $(or $(SEED),1)
+	$(if $(KAFKA),PYTHONPATH=. $(BIN)/python tests/security/kafka_matrix.py)
 
 # Exactly once through Spark, into a topic and a table, while drivers, executors and brokers are killed: KILLS=100
 # ROWS=1000000 SEED=1 BROKERS=3, all of them optional. BROKERS=3 runs ZooKeeper and a cluster.

@@ -58,8 +58,6 @@ Group = ClassicGroup | ConsumerGroup
 
 #: the first version of LeaveGroup that returns an error code per member
 _BATCH_LEAVE_FROM = 3
-#: the first version of SyncGroup in which the protocol type and the protocol name are required
-_SYNC_PROTOCOL_FROM = 5
 #: the first versions of OffsetCommit and DescribeGroups that return GROUP_ID_NOT_FOUND
 _COMMIT_NOT_FOUND_FROM = 9
 _DESCRIBE_NOT_FOUND_FROM = 6
@@ -264,8 +262,6 @@ class GroupShard:
     def sync_group(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
         """Handle SyncGroup."""
         group = self.groups.get(request.group_id)
-        if client.version >= _SYNC_PROTOCOL_FROM and (request.protocol_type is None or request.protocol_name is None):
-            return _answer(ticket, SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         if not request.group_id or group is None:
             return _answer(ticket, SyncGroupResponse(error_code=_no_group(request.group_id)))
         if isinstance(group, ConsumerGroup):

@@ -28,7 +28,7 @@ from ottla.coordinator.transaction_records import (
 )
 from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
-from ottla.model.errors import KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
+from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
@@ -228,6 +228,8 @@ class MarkerWriter:
         (name,) = delivery.partitions
         try:
             partition = self._replicas.leader_of(name.topic.encode(), name.partition)
+            if delivery.producer.producer_id < 0:
+                return ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka answers the same
             end = self._append(partition, delivery)
         except KafkaError as error:
             return error.code

@@ -325,7 +325,9 @@ def _leave_group(version: int, names: Names) -> Message:
 
 
 def _sync_group(version: int, names: Names) -> Message:
-    return sync_group.SyncGroupRequest(group_id=names.group, generation_id=5, member_id="no-member")
+    return sync_group.SyncGroupRequest(
+        group_id=names.group, generation_id=5, member_id="no-member", protocol_type="consumer", protocol_name="range"
+    )
 
 
 def _offset_delete(version: int, names: Names) -> Message:

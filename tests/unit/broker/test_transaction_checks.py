@@ -286,7 +286,7 @@ class GroupsFixture:
         self.committed = 0
         self.replica = SimpleNamespace(leader_epoch=4)
         self.services: Any = SimpleNamespace(
-            access=ALL_ALLOWED,
+            access=ALL_ALLOWED, view=SimpleNamespace(topics={"orders": SimpleNamespace(partitions=[None])}),
             checks=TransactionChecks(self.coordinator), groups=self,
             transactions=SimpleNamespace(partition_for=lambda name: 0),
             replicas=SimpleNamespace(find=lambda topic, number: self.replica),

@@ -71,6 +71,8 @@ _REFUSALS = {
 _GROUP_ERROR_FROM = 2
 #: first version of OffsetFetch with several groups
 _MANY_GROUPS_FROM = 8
+#: first version of SyncGroup in which the protocol type and the protocol name are required
+_SYNC_PROTOCOL_FROM = 5
 
 
 def find_coordinator(services: Services, request: FindCoordinatorRequest, context: RequestContext) -> Answer:
@@ -178,7 +180,9 @@ def join_group(services: Services, request: JoinGroupRequest, context: RequestCo
 
 
 def sync_group(services: Services, request: SyncGroupRequest, context: RequestContext) -> Answer:
-    """SyncGroup (14) v0-v5. v3 static members. v5 protocol type and name."""
+    """SyncGroup (14) v0-v5. v3 static members. v5 protocol type and name, which Kafka checks before the rights."""
+    if context.version >= _SYNC_PROTOCOL_FROM and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if not context.may(ResourceType.GROUP, request.group_id):
         return SyncGroupResponse(error_code=_REFUSED)
     return services.groups.run_parked(

@@ -6,7 +6,7 @@ InitProducerId also serves idempotent producers without a transactional id, whic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -255,14 +255,33 @@ def txn_offset_commit(services: Services, request: TxnOffsetCommitRequest, conte
         return refuse(_REFUSED)
     if not context.may(ResourceType.GROUP, request.group_id):
         return refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    forbidden = [topic for topic in request.topics if not context.may(ResourceType.TOPIC, topic.name)]
-    if not forbidden:
-        return _commit_verified(services, request, context, refuse)
-    request.topics = [topic for topic in request.topics if topic not in forbidden]
-    rows = _refused_offsets(forbidden, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    request.topics, refused = _split_offsets(services, request.topics, context)
     if not request.topics:
-        return TxnOffsetCommitResponse(topics=rows)
-    return _commit_some(_commit_verified(services, request, context, refuse), rows)
+        return TxnOffsetCommitResponse(topics=_joined(refused))
+    answer = _commit_verified(services, request, context, refuse)
+    return _commit_some(answer, refused) if refused else answer
+
+
+def _split_offsets(
+    services: Services, topics: Sequence[TxnOffsetCommitRequestTopic], context: RequestContext
+) -> tuple[list[TxnOffsetCommitRequestTopic], list[TxnOffsetCommitResponseTopic]]:
+    """Return the offsets to commit, and the errors of topics that the client may not use or that do not exist."""
+    accepted: list[TxnOffsetCommitRequestTopic] = []
+    refused: list[TxnOffsetCommitResponseTopic] = []
+    for topic in topics:
+        if not context.may(ResourceType.TOPIC, topic.name):
+            refused += _refused_offsets([topic], ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            continue
+        known = services.view.topics.get(topic.name)
+        count = len(known.partitions) if known is not None else 0
+        parts = [row for row in topic.partitions if 0 <= row.partition_index < count]
+        missing = [row for row in topic.partitions if not 0 <= row.partition_index < count]
+        if parts:
+            accepted.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=parts))
+        if missing:
+            unknown = TxnOffsetCommitRequestTopic(name=topic.name, partitions=missing)
+            refused += _refused_offsets([unknown], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return accepted, refused
 
 
 def _refused_offsets(topics: Sequence[TxnOffsetCommitRequestTopic], code: int) -> list[TxnOffsetCommitResponseTopic]:
@@ -276,10 +295,19 @@ def _refused_offsets(topics: Sequence[TxnOffsetCommitRequestTopic], code: int) -
 
 
 async def _commit_some(answer: Awaitable[Message], refused: Sequence[TxnOffsetCommitResponseTopic]) -> Message:
-    """Return an answer with rows for the topics that the client may not use."""
+    """Return an answer with the rows of the offsets that were not passed to the coordinator."""
     reply: Any = await answer
-    reply.topics = [*reply.topics, *refused]
+    reply.topics = _joined([*reply.topics, *refused])
     return reply  # type: ignore[no-any-return]
+
+
+def _joined(topics: Iterable[TxnOffsetCommitResponseTopic]) -> list[TxnOffsetCommitResponseTopic]:
+    """Return the rows with one entry per topic."""
+    found: dict[str, TxnOffsetCommitResponseTopic] = {}
+    for topic in topics:
+        if (earlier := found.setdefault(topic.name, topic)) is not topic:
+            earlier.partitions = [*earlier.partitions, *topic.partitions]
+    return list(found.values())
 
 
 async def _commit_verified(
@@ -370,16 +398,13 @@ async def _write_markers(services: Services, request: WriteTxnMarkersRequest) ->
 async def _write_marker(services: Services, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
     """Append the markers of one transaction, and wait until all of them are durable or have failed."""
     names = [TopicPartition(topic.name, number) for topic in marker.topics for number in topic.partition_indexes]
-    if marker.producer_id < 0:
-        codes: list[int] = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(names)  # Kafka answers the same
-    else:
-        delivery = Delivery(
-            transactional_id="", producer=Producer(marker.producer_id, marker.producer_epoch),
-            coordinator_epoch=marker.coordinator_epoch, commit=marker.transaction_result,
-            partitions=(), transaction_version=marker.transaction_version,
-        )  # fmt: skip
-        writes = (services.markers.write_once(replace(delivery, partitions=(name,))) for name in names)
-        codes = await asyncio.gather(*writes)
+    delivery = Delivery(
+        transactional_id="", producer=Producer(marker.producer_id, marker.producer_epoch),
+        coordinator_epoch=marker.coordinator_epoch, commit=marker.transaction_result,
+        partitions=(), transaction_version=marker.transaction_version,
+    )  # fmt: skip
+    writes = (services.markers.write_once(replace(delivery, partitions=(name,))) for name in names)
+    codes = await asyncio.gather(*writes)
     rows = iter(codes)
     topics = [
         WritableTxnMarkerTopicResult(
