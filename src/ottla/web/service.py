@@ -22,7 +22,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from starlette.types import ASGIApp
 
@@ -30,7 +30,8 @@ import ottla
 from ottla.env.process import END_WITH_STDIN, log_to_stderr, notify_service_manager, raise_open_files_limit
 from ottla.model.errors import StartError
 from ottla.model.types import is_loopback
-from ottla.web.app import App, DescribeError, ErrorResponse, Operation, Router
+from ottla.web.app import App, DescribeError, ErrorResponse, Operation, Parameter, Router
+from ottla.web.openapi import Api, document_operations
 from ottla.web.server import Listener, bind, serve
 from ottla.web.settings import WebSettings
 
@@ -79,11 +80,23 @@ class Service(Generic[Settings]):
         error_response: ErrorResponse,
         describe_error: DescribeError,
         version: str = ottla.__version__,
+        description: str = "",
+        parameters: Sequence[Parameter] = (),
+        schemas: Mapping[str, Mapping[str, Any]] | None = None,
+        error_media_types: Sequence[str] = ("application/json",),
         rewrite_path: Callable[[str], str] = lambda path: path,
     ) -> App:
-        """Return the app with the operations of the service and those that all services have."""
+        """Return the app with the operations of the service and those that all services have.
+
+        ``parameters`` describe the variable segments of paths, and ``schemas`` are those that other schemas refer to
+        (`web/openapi.py`).
+        """
+        api = Api(
+            title=title, version=version, description=description, parameters=parameters, schemas=schemas or {},
+            error_media_types=error_media_types,
+        )  # fmt: skip
         return App(
-            Router(operations),
+            Router([*operations, *document_operations(operations, api)]),
             error_response=error_response,
             describe_error=describe_error,
             rewrite_path=rewrite_path,
