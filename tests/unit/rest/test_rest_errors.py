@@ -1,0 +1,74 @@
+"""Which error code a client of the REST proxy gets for each error of Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.client.errors import (
+    RETRIABLE_CODES,
+    AuthenticationFailed,
+    BrokerError,
+    ClusterUnreachable,
+    ConnectionLost,
+    PropertyRefused,
+    TimedOut,
+    UnsupportedByBroker,
+)
+from ottla.model.errors import ErrorCode
+from ottla.rest.errors import MEANINGS, KafkaRefusal, describe_error, status_of
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code != ErrorCode.NONE])
+def test_every_code_of_kafka_has_a_status_and_an_error_code(code: ErrorCode) -> None:
+    status, error_code = status_of(code)
+    assert str(error_code).startswith(str(status))
+    assert error_code in MEANINGS or error_code == status
+    if status == 500:
+        assert error_code == (50003 if code in RETRIABLE_CODES else 50002)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.TOPIC_ALREADY_EXISTS, (400, 40002)),
+        (ErrorCode.INVALID_PARTITIONS, (400, 40002)),
+        (ErrorCode.INVALID_CONFIG, (400, 40002)),
+        (ErrorCode.POLICY_VIOLATION, (400, 40002)),
+        (ErrorCode.SASL_AUTHENTICATION_FAILED, (401, 40101)),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, (403, 40301)),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, (404, 40403)),
+        (ErrorCode.LEADER_NOT_AVAILABLE, (404, 40404)),
+        (ErrorCode.GROUP_ID_NOT_FOUND, (404, 40405)),
+        (ErrorCode.MESSAGE_TOO_LARGE, (413, 413)),
+        (ErrorCode.THROTTLING_QUOTA_EXCEEDED, (429, 42901)),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, (500, 50003)),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, (500, 50002)),
+        (-181, (501, 50101)),
+        (-187, (503, 50302)),
+        (-192, (500, 50003)),
+    ],
+)
+def test_codes_have_confluents_error_codes(code: int, expected: tuple[int, int]) -> None:
+    assert status_of(code) == expected
+
+
+def test_exceptions_of_the_client_have_error_codes() -> None:
+    timeout = TimedOut("no success")
+    timeout.__cause__ = BrokerError(ErrorCode.NOT_CONTROLLER, "x")
+    cases: list[tuple[Exception, tuple[int, int]]] = [
+        (KafkaRefusal(ErrorCode.INVALID_CONFIG, "topic t", "retention.ms is not valid"), (400, 40002)),
+        (BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic t"), (403, 40301)),
+        (AuthenticationFailed("wrong password"), (401, 40101)),
+        (ClusterUnreachable("h:1", "refused"), (503, 50302)),
+        (ConnectionLost("h:1", "closed"), (500, 50003)),
+        (UnsupportedByBroker("h:1", "X", 3, None), (400, 40002)),
+        (timeout, (500, 50003)),
+        (TimedOut("no success"), (500, 50003)),
+        (PropertyRefused("sasl.username"), (500, 50002)),
+    ]
+    for error, expected in cases:
+        found = describe_error(error)
+        assert found is not None
+        assert (found.status, found.error_code) == expected, error
+        assert found.message
+    assert describe_error(KeyError("a bug")) is None
