@@ -8,12 +8,15 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ottla.model.setting_types import format_value
 from ottla.model.settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, Setting
 from ottla.model.settings_foreign import foreign_rows
 from ottla.model.settings_group import bound_names, broker_name
+
+if TYPE_CHECKING:
+    from ottla.rest.proxy import Proxy
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -76,7 +79,61 @@ def settings_page() -> str:
     )
 
 
-PAGES: dict[str, Callable[[], str]] = {"docs/reference/settings.md": settings_page}
+REST_HEAD = """\
+# REST proxy
+
+<!-- Written by tools/generate_docs.py from the tables in src/ottla/rest; do not edit. -->
+
+`ottla rest --bootstrap HOST:PORT` serves Confluent's REST API for any Kafka cluster. The proxy describes its operations
+itself: `GET /openapi.json` is the OpenAPI document, and `GET /docs` is a page that sends requests.
+"""
+
+REST_CODES_HEAD = """
+## Error codes
+
+An error has the body `{"error_code": 40401, "message": "..."}`. The first three digits are the HTTP status. Errors of
+HTTP itself have the status as their code.
+"""
+
+REST_SETTINGS_HEAD = """
+## Settings
+
+In a properties file (`--config`) or with `-X NAME=VALUE`. `client.NAME` is a property of all Kafka clients of the
+proxy, `producer.NAME` and `consumer.NAME` one of its producers and consumers. Properties have librdkafka's names.
+"""
+
+
+def rest_page() -> str:
+    """docs/reference/rest.md"""
+    from ottla.rest.errors import MEANINGS
+    from ottla.rest.service import operations
+    from ottla.rest.settings import RestSettings
+
+    lines = [REST_HEAD]
+    # Handlers are not called, so that no proxy is needed.
+    rows = operations(cast("Proxy", None))
+    for tag in dict.fromkeys(row.tag for row in rows):
+        of_tag = [(row.method, f"`{row.path}`", row.summary) for row in rows if row.tag == tag]
+        lines += [f"## {tag}", "", *table(("Method", "Path", "Meaning"), of_tag), ""]
+    return "\n".join(
+        [
+            *lines[:-1],
+            REST_CODES_HEAD,
+            *table(("Code", "Meaning"), ((str(code), text) for code, text in sorted(MEANINGS.items()))),
+            REST_SETTINGS_HEAD,
+            *table(
+                ("Name", "Type", "Default", "Allowed", "Meaning"),
+                ((*setting_cells(row), row.documentation) for row in RestSettings.rows().values()),
+            ),
+            "",
+        ]
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/reference/settings.md": settings_page,
+    "docs/reference/rest.md": rest_page,
+}
 
 
 def broker_rows() -> Iterator[tuple[str, ...]]:

@@ -143,7 +143,7 @@ class Broker:
         self._secret = b""
         self._metrics = BrokerMetrics(
             replicas=self.replicas, server=self.server, latency=self._latency, dispatchers=self._dispatchers,
-            settings=self._current_settings, access=self._access,
+            settings=self._current_settings,
         )  # fmt: skip
 
         # State
@@ -161,7 +161,6 @@ class Broker:
         settings = self._settings
         insecure = insecure_listeners(settings)
         self._listeners = {endpoint.name: self._secure(endpoint.name) for endpoint in settings.endpoints}
-        self._metrics.listeners = self._listeners
         if not self._is_alone:
             self._peer_security, self._peer_certificates = peer_security(settings)
         listeners = [

@@ -32,6 +32,7 @@ _NOUNS = (
     "pipeline",
     "produce",
     "quota",
+    "rest",
     "security",
     "spark",
     "topic",

@@ -1,0 +1,126 @@
+"""What all handlers of the proxy share: settings, Kafka clients, the identity and the links of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ottla.client.cluster import Cluster
+from ottla.rest.errors import not_found
+from ottla.rest.kafka import SERVICE, Identity, Kafka
+from ottla.rest.resources import Links
+from ottla.rest.settings import RestSettings
+from ottla.web.app import Parameter
+from ottla.web.server import Listener
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+JSON: Final = "application/json"
+
+#: errors that every operation which asks the cluster can answer with
+KAFKA_ERRORS: Final[Mapping[int, str]] = {
+    400: "The request is not valid, or the cluster refuses it.",
+    401: "Authentication failed (40101).",
+    403: "The cluster does not authorize this (40301).",
+    404: "The resource does not exist.",
+    429: "A limit was exceeded (42901 to 42903).",
+    500: "An error of Kafka (50002), or one that may pass (50003).",
+    503: "No broker is available (50302).",
+}
+
+
+class Proxy:
+    """The dependencies of all handlers."""
+
+    def __init__(self, settings: RestSettings, kafka: Kafka, listener: Listener) -> None:
+        self.settings = settings
+        self.kafka = kafka
+        self.listener = listener
+
+    def identity(self, request: Request) -> Identity:
+        """Return who the request acts for towards the cluster."""
+        found = request.scope.get("identity")
+        return found if isinstance(found, Identity) else SERVICE
+
+    async def call(
+        self, request: Request, function: Callable[Concatenate[Cluster, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Run an admin request for the identity of a request."""
+        return await self.kafka.call(self.identity(request), function, *args, **kwargs)
+
+    def base_url(self, request: Request) -> str:
+        """Return the URL of this instance: the advertised one, else the one that the client used."""
+        if self.settings.advertised_listeners:
+            return self.settings.advertised_listeners[0].rstrip("/")
+        if self.settings.host_name:
+            return f"{self.listener.scheme}://{self.settings.host_name}:{self.listener.port}"
+        return f"{request.url.scheme}://{request.url.netloc}"
+
+    async def links(self, request: Request) -> Links:
+        """Return the links of the cluster in the path. Raise HttpError 404 if it is another cluster."""
+        cluster_id = await self.kafka.cluster_id()
+        wanted = request.path_params["cluster_id"]
+        if wanted != cluster_id:
+            raise not_found(f"Cluster {wanted} cannot be found.")
+        return Links(self.base_url(request), cluster_id)
+
+
+def answer(found: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse(found, status, headers)
+
+
+def no_content() -> Response:
+    return Response(status_code=204)
+
+
+#: the body of a resource of version 3, for the OpenAPI document
+def resource_schema(kind: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a resource."""
+    metadata = {
+        "type": "object", "required": ["self"],
+        "properties": {"self": {"type": "string"}, "resource_name": {"type": ["string", "null"]}},
+    }  # fmt: skip
+    return {
+        "type": "object",
+        "title": kind,
+        "required": ["kind", "metadata", "cluster_id", *properties],
+        "properties": {"kind": {"const": kind}, "metadata": metadata, "cluster_id": TEXT, **properties},
+    }
+
+
+def list_schema(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a list of resources."""
+    metadata = {
+        "type": "object", "required": ["self"],
+        "properties": {"self": {"type": "string"}, "next": {"type": ["string", "null"]}},
+    }  # fmt: skip
+    return {
+        "type": "object",
+        "required": ["kind", "metadata", "data"],
+        "properties": {
+            "kind": {"const": f"{item['title']}List"}, "metadata": metadata, "data": {"type": "array", "items": item},
+        },
+    }  # fmt: skip
+
+
+TEXT: Final[Mapping[str, Any]] = {"type": "string"}
+NULLABLE_TEXT: Final[Mapping[str, Any]] = {"type": ["string", "null"]}
+INTEGER: Final[Mapping[str, Any]] = {"type": "integer"}
+BOOLEAN: Final[Mapping[str, Any]] = {"type": "boolean"}
+INTEGERS: Final[Mapping[str, Any]] = {"type": "array", "items": INTEGER}
+TEXTS: Final[Mapping[str, Any]] = {"type": "array", "items": TEXT}
+RELATED: Final[Mapping[str, Any]] = {"type": "object", "required": ["related"], "properties": {"related": TEXT}}
+NULLABLE_RELATED: Final[Mapping[str, Any]] = {"anyOf": [RELATED, {"type": "null"}]}
+
+
+def body_schema(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the JSON Schema of a request's body."""
+    return {"type": "object", "required": [*required], "properties": {**required, **(optional or {})}}
+
+
+def flag(name: str, description: str) -> Parameter:
+    return Parameter(name, description, BOOLEAN)

@@ -1,0 +1,77 @@
+"""`ottla rest`: makes the app of the proxy and runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from ottla.rest.errors import describe_error
+from ottla.rest.kafka import Kafka
+from ottla.rest.proxy import INTEGER, Proxy
+from ottla.rest.settings import RestSettings
+from ottla.rest.v3_acls import AclRoutes
+from ottla.rest.v3_configs import ConfigRoutes
+from ottla.rest.v3_groups import GroupRoutes
+from ottla.rest.v3_topics import TopicRoutes
+from ottla.web.app import HttpError, Operation, Parameter
+from ottla.web.service import Service, run_service
+
+_CLEAN_UP_S: Final = 5.0
+#: the variable segments of paths
+PARAMETERS: Final = (
+    Parameter("cluster_id", "Id of the cluster; GET /v3/clusters returns it."),
+    Parameter("topic_name", "Name of a topic."),
+    Parameter("partition_id", "Number of a partition.", INTEGER),
+    Parameter("broker_id", "Id of a broker.", INTEGER),
+    Parameter("name", "Name of a config."),
+    Parameter("consumer_group_id", "Id of a consumer group."),
+    Parameter("consumer_id", "Id of a member of a consumer group."),
+)
+
+
+def run(texts: Mapping[str, str]) -> int:
+    """Run the proxy until it is stopped. Return the exit code."""
+    return run_service("rest", RestSettings.parse, texts, start)
+
+
+@asynccontextmanager
+async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
+    """Make the app. The cluster need not be reachable: requests then get error 50302."""
+    kafka = Kafka(service.settings)
+    proxy = Proxy(service.settings, kafka, service.listeners[0])
+    cleaning = asyncio.create_task(_clean_up(kafka))
+    try:
+        yield service.make_app(
+            operations(proxy), title="Ottla REST proxy", error_response=error_response, describe_error=describe_error,
+            parameters=PARAMETERS,
+        )  # fmt: skip
+    finally:
+        cleaning.cancel()
+        await kafka.close()
+
+
+def operations(proxy: Proxy) -> list[Operation]:
+    """Return the table of all operations."""
+    return [
+        *TopicRoutes(proxy).operations(),
+        *ConfigRoutes(proxy).operations(),
+        *GroupRoutes(proxy).operations(),
+        *AclRoutes(proxy).operations(),
+    ]
+
+
+def error_response(error: HttpError) -> Response:
+    body = json.dumps({"error_code": error.error_code, "message": error.message})
+    return Response(body, error.status, error.headers, "application/json")
+
+
+async def _clean_up(kafka: Kafka) -> None:
+    while True:
+        await asyncio.sleep(_CLEAN_UP_S)
+        kafka.close_idle()
