@@ -27,6 +27,8 @@ from ottla.wire.messages.alter_client_quotas import (
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 TOPIC = "events"
@@ -232,6 +234,56 @@ def test_failed_produce_names_the_throttle_time() -> None:
             reply = await client.ask(produce_request((TOPIC, partition, bytes(damaged))), version)
             assert reply.responses[0].partition_responses[0].error_code != 0
             assert reply.throttle_time == pytest.approx(1000, rel=0.05)
+
+    play(script)
+
+
+def test_first_batch_of_a_transaction_names_the_throttle_time() -> None:
+    async def script(world: World, admin: Client) -> None:
+        find = FindCoordinatorRequest(key="x", key_type=1)
+        while (await admin.ask(find, 3)).error_code:
+            await asyncio.sleep(0.1)
+        producer = await admin.ask(InitProducerIdRequest(transactional_id="x", transaction_timeout=60_000), 4)
+        assert producer.error_code == 0
+        await admin.set_quota(producer_byte_rate=10_000)
+        client = await world.connect()
+        for sequence in (0, 1):
+            batch = batch_of(
+                bytes(20_000), timestamp=WALL_START_MS, producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch, base_sequence=sequence, transactional=True,
+            )  # fmt: skip
+            started = world.now
+            reply = await client.ask(produce_request((TOPIC, 0, batch), acks=-1, transactional_id="x"), 12)
+            assert reply.responses[0].partition_responses[0].error_code == 0
+            assert reply.throttle_time == pytest.approx(1000 + 1000 * sequence, rel=0.05)
+            assert world.now - started == pytest.approx(sequence, abs=0.2), "the reply is sent at once"
+
+    play(script)
+
+
+def test_first_batch_of_a_transaction_counts_its_time_once() -> None:
+    async def script(world: World, admin: Client) -> None:
+        find = FindCoordinatorRequest(key="x", key_type=1)
+        while (await admin.ask(find, 3)).error_code:
+            await asyncio.sleep(0.1)
+        producer = await admin.ask(InitProducerIdRequest(transactional_id="x", transaction_timeout=60_000), 4)
+        await admin.set_quota(request_percentage=0.0001)
+        taken: list[float] = []
+        take_time = world.throttling.take_time
+
+        def count(connection: Any, started: float) -> int:
+            taken.append(world.throttling.monotonic() - started)
+            return 5 if take_time(connection, started) == 0 else 0
+
+        world.throttling.take_time = count
+        client = await world.connect()
+        batch = batch_of(
+            b"x", timestamp=WALL_START_MS, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
+            base_sequence=0, transactional=True,
+        )  # fmt: skip
+        reply = await client.ask(produce_request((TOPIC, 0, batch), acks=-1, transactional_id="x"), 12)
+        assert (len(taken), reply.throttle_time) == (1, 5)
+        assert taken[0] < 0.001, "the time in which the request waits for the coordinator is not counted"
 
     play(script)
 

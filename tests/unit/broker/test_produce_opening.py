@@ -56,6 +56,10 @@ class Connection:
         slot.connection = SimpleNamespace(owed_bytes=0, touched=True, listener="PLAINTEXT", local_address=("h", 1))
         self.slots.append(slot)
 
+    @property
+    def newest_slot(self) -> Any:
+        return self.slots[-1] if self.slots else None
+
     def mute(self) -> None:
         self.muted += 1
 

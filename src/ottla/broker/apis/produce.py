@@ -229,6 +229,17 @@ class _Unopened(NamedTuple):
     opening: Opening | None
 
 
+class _Beginning:
+    """What the first batch of a transaction has used of its client's quotas when it begins to wait."""
+
+    __slots__ = ("spent_s", "throttle_ms")
+
+    def __init__(self) -> None:
+        self.throttle_ms = 0
+        #: time for which the request was handled; None if no quota counts it
+        self.spent_s: float | None = None
+
+
 class ProduceApi:
     """Produce (0) v3-v13. Below v3 the connection is closed, although v0 is advertised: see dispatch."""
 
@@ -240,6 +251,8 @@ class ProduceApi:
         self._hints = LeaderHints(services)
         self._access = services.access
         self._tasks = Tasks()
+        #: the newest request that began a transaction and waits for the coordinator
+        self._beginning = _Beginning()
 
     def handle(
         self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
@@ -291,12 +304,25 @@ class ProduceApi:
         started = throttling.monotonic()
         connection.client_id = read_client_id(buffer, start + 8, end)
         throttle_ms = throttling.take(Quota.PRODUCE, connection, end - start)
-        before = connection.newest_slot
+        before, earlier = connection.newest_slot, self._beginning
         self.handle(connection, buffer, view, start, end, version, correlation_id)
+        if (beginning := self._beginning) is not earlier:
+            beginning.throttle_ms, beginning.spent_s = throttle_ms, throttling.monotonic() - started
+        else:
+            self._tell_throttle_time(connection, before, throttle_ms, started)
+
+    def _tell_throttle_time(
+        self, connection: Connection, before: Slot | None, throttle_ms: int, started: float
+    ) -> None:
+        """Count the time of a request, and let its reply name the throttle time.
+
+        ``before`` is the newest slot before the request. With acks=0 there is no other, and as in Kafka the time is not
+        counted.
+        """
         slot = connection.newest_slot
         if slot is before:
-            return  # acks=0, or the reply is begun later: the time is not counted, as in Kafka for acks=0
-        throttle_ms = max(throttle_ms, throttling.take_time(connection, started))
+            return
+        throttle_ms = max(throttle_ms, self._services.throttling.take_time(connection, started))
         if throttle_ms and isinstance(slot, _OneWriter | _ManyWriter):
             slot.tell_throttle_time(throttle_ms)
 
@@ -366,8 +392,9 @@ class ProduceApi:
                 # Later requests of this connection must not be handled before this one.
                 connection.mute()
                 frame = bytes(view[start:end])
+                self._beginning = beginning = _Beginning()
                 work = self._add_then_handle(
-                    connection, frame, version, correlation_id, request.transactional_id, names, coordinator
+                    connection, frame, version, correlation_id, request.transactional_id, names, coordinator, beginning
                 )
                 self._tasks.start(work, "begin a transaction")
                 return
@@ -600,7 +627,7 @@ class ProduceApi:
 
     async def _add_then_handle(
         self, connection: Connection, frame: bytes, version: int, correlation_id: int, transactional_id: str,
-        names: dict[Producer, dict[TopicPartition, int]], coordinator: int | None,
+        names: dict[Producer, dict[TopicPartition, int]], coordinator: int | None, beginning: _Beginning,
     ) -> None:  # fmt: skip
         """Add the partitions to the transaction, wait until the coordinator has stored that, then handle the request.
 
@@ -618,10 +645,12 @@ class ProduceApi:
                     )
             if not connection.closing:
                 connection.touch()  # begins a turn, at whose end the batch is written
-                buffer = bytearray(frame)
+                buffer, before, started = bytearray(frame), connection.newest_slot, self._monotonic()
                 self._handle_general(
                     connection, buffer, memoryview(buffer), 0, len(buffer), version, correlation_id, is_added=True
                 )
+                if beginning.spent_s is not None:
+                    self._tell_throttle_time(connection, before, beginning.throttle_ms, started - beginning.spent_s)
         finally:
             connection.unmute()
 
