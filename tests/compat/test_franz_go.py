@@ -37,6 +37,11 @@ def test_admin_client_walks_through_the_life_of_a_topic(franz_go: FranzGo, unuse
     }
 
 
+def test_client_infers_the_last_version_of_kafka_with_zookeeper(franz_go: FranzGo) -> None:
+    """It tells versions apart by all APIs. Those of share groups and of telemetry, which Kafka 4 has, are absent."""
+    assert franz_go.version() == "at least v3.9"
+
+
 def test_classic_group_is_shared_described_and_deleted(franz_go: FranzGo, unused_name: str, group: str) -> None:
     assert franz_go.share(unused_name, group, "classic") == {
         **_SHARED,

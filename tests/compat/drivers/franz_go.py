@@ -60,6 +60,10 @@ class FranzGo:
         found: dict[str, Any] = json.loads(self._run("admin", topic))
         return found
 
+    def version(self) -> str:
+        """Return the version of Kafka that the client infers from the broker's APIs."""
+        return self._run("versions").strip()
+
     def share(self, topic: str, group: str, protocol: str) -> dict[str, Any]:
         """What two members of a group, and the admin client about them, found; see group.go."""
         found: dict[str, Any] = json.loads(self._run("group", topic, group, protocol))

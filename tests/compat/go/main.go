@@ -10,6 +10,7 @@
 //	franz cluster BOOTSTRAP OPERATION ARGUMENTS                                                JSON
 //	franz acls BOOTSTRAP VERB ARGUMENTS                                                        see acls.go
 //	franz failover BOOTSTRAP TOPIC GROUP                                                       lines, see failover.go
+//	franz versions BOOTSTRAP                                                                   lines
 //	franz secure TOPIC < ways to connect                                                       JSON, see secure.go
 //
 // Keys, values and header values are base64 or null, as encoding/json writes a []byte.
@@ -69,6 +70,8 @@ func main() {
 		err = acls(ctx, arguments)
 	case "failover":
 		err = failover(arguments)
+	case "versions":
+		err = versions(ctx, arguments)
 	case "secure":
 		err = secure(ctx, arguments)
 	default:
@@ -182,6 +185,23 @@ func received(each *kgo.Record) record {
 }
 
 // admin creates the topic, grows it, writes, asks for offsets, changes a setting, deletes records and the topic.
+// Print the version of Kafka that franz-go infers from the APIs of each broker.
+func versions(ctx context.Context, arguments []string) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(arguments[0]))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	brokers, err := kadm.NewClient(client).ApiVersions(ctx)
+	if err != nil {
+		return err
+	}
+	for _, broker := range brokers {
+		fmt.Println(broker.VersionGuess())
+	}
+	return nil
+}
+
 func admin(ctx context.Context, arguments []string) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(arguments[0]), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
