@@ -11,43 +11,39 @@ ten seconds. Reading is done in threads of the executor, never on the event loop
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
-import time
 from collections.abc import Callable
-from http.client import HTTPException
 from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
-from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener, url2pathname
+from urllib.parse import urlsplit
 
-from ottla.model.types import is_loopback
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
 from ottla.security.oauth import JWKS_BYTES_MAX, Jwks
+from ottla.security.web_documents import DocumentError, Limits, check_url, read_file, request_document, shown_url
 
 log = logging.getLogger(__name__)
 
 _SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
 #: shortest time between two readings because of unknown keys, or after a failure
 _AGAIN_S: Final = 10.0
-#: time for each packet of the web server, and for the whole document
-_TIMEOUT_S: Final = 5.0
-_DOCUMENT_S_MAX: Final = 15.0
-_CHUNK_BYTES: Final = 64 << 10
 
 
 class TokenKeys:
     """The keys of one issuer. All methods may be called in any thread."""
 
     def __init__(
-        self, url: str, *, refresh_s: float, monotonic: Callable[[], float], read: Callable[[str], bytes] | None = None
-    ) -> None:
+        self, url: str, *, refresh_s: float, monotonic: Callable[[], float],
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context, read: Callable[[str], bytes] | None = None,
+    ) -> None:  # fmt: skip
         """Raise SecurityConfigError if the URL is not allowed, or if it names a file that has no keys.
 
-        A web server is not asked now: a broker must be able to start while the issuer is down.
+        A web server is not asked now: a broker must be able to start while the issuer is down. ``tls`` returns the
+        context for it, which is made anew for each request, because the files of its certificates may change.
         """
         self._url = url
         self._refresh_s = refresh_s
         self._monotonic = monotonic
-        self._read = read or read_document
+        self._read = read or (lambda url: read_document(url, tls))
         self._jwks = Jwks()
         #: held while the document is read
         self._reading = threading.Lock()
@@ -55,14 +51,13 @@ class TokenKeys:
         self._due = 0.0
         #: when an unknown key may cause the document to be read again
         self._unknown_due = 0.0
-        parts = _check_url(url)
-        #: for the log: a query may have a secret
-        self._shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        parts = check_url(_SETTING, url)
+        self._shown = shown_url(parts)
         if parts.scheme == "file":
             try:
                 self._load()
-            except OSError as error:
-                raise SecurityConfigError(f"{_SETTING} cannot be read: {error.strerror}") from None
+            except DocumentError as error:
+                raise SecurityConfigError(f"{_SETTING}: {error}") from None
 
     def find(self, key_id: str | None) -> Any:
         """Return a key. Read the document again if it is unknown. Raise AuthenticationFailed if there is none."""
@@ -100,7 +95,7 @@ class TokenKeys:
     def _load_or_report(self) -> bool:
         try:
             self._load()
-        except (OSError, ValueError, HTTPException, SecurityConfigError) as error:
+        except (OSError, DocumentError, SecurityConfigError) as error:
             log.warning("keys of tokens cannot be read, known keys stay url=%s error=%s", self._shown, error)
             return False
         return True
@@ -110,44 +105,10 @@ class TokenKeys:
         self._due = self._monotonic() + self._refresh_s
 
 
-def _check_url(url: str) -> SplitResult:
-    """Return the parts of the URL. Raise SecurityConfigError if keys must not be read from it."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        raise SecurityConfigError(f"{_SETTING} is no URL") from None
-    if parts.username is not None or parts.password is not None:
-        raise SecurityConfigError(f"{_SETTING} must not have a user name or a password")
-    if parts.scheme == "file" and not host and parts.path.startswith("/"):
-        return parts
-    if host and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))):
-        return parts
-    raise SecurityConfigError(
-        f"{_SETTING} must be file:///PATH or https://HOST/PATH: without its keys no token of an issuer is accepted. "
-        "http: is allowed for this machine only, because others could change the keys on their way"
-    )
-
-
-class _RefuseRedirects(HTTPRedirectHandler):
-    """A redirect is an error: the operator has named the place of the keys."""
-
-    def redirect_request(self, *arguments: Any) -> None:
-        return None
-
-
-def read_document(url: str) -> bytes:
-    """Return the bytes at a URL. Raise OSError, ValueError or HTTPException."""
+def read_document(url: str, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context) -> bytes:
+    """Return the bytes at a URL. Raise DocumentError."""
     parts = urlsplit(url)
     if parts.scheme == "file":
-        with open(url2pathname(parts.path), "rb") as file:
-            return file.read(JWKS_BYTES_MAX + 1)
-    handlers = [_RefuseRedirects(), *([ProxyHandler({})] if parts.scheme == "http" else [])]
-    request = Request(url, headers={"Accept": "application/json"})
-    data, deadline = bytearray(), time.monotonic() + _DOCUMENT_S_MAX
-    with build_opener(*handlers).open(request, timeout=_TIMEOUT_S) as answer:
-        while len(data) <= JWKS_BYTES_MAX and (chunk := answer.read1(_CHUNK_BYTES)):
-            data += chunk
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the document has not ended after {_DOCUMENT_S_MAX:.0f} seconds")
-    return bytes(data)
+        return read_file(parts, JWKS_BYTES_MAX)
+    context = tls() if parts.scheme == "https" else None
+    return request_document(parts, Limits(JWKS_BYTES_MAX), tls=context, headers={"Accept": "application/json"})

@@ -16,7 +16,8 @@ from typing import Final
 
 from ottla.client.errors import AuthenticationFailed, PropertyRefused
 from ottla.security.errors import AuthenticationFailed as LoginFailed
-from ottla.security.sasl_client import MECHANISMS, Sasl
+from ottla.security.sasl_client import PASSWORD_MECHANISMS as MECHANISMS
+from ottla.security.sasl_client import Sasl
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 _PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)

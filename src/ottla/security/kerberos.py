@@ -1,4 +1,4 @@
-"""GSSAPI (RFC 4752) as a server: the exchange of messages after which a Kerberos name is known. Pure.
+"""GSSAPI (RFC 4752), both sides: the exchange of messages after which a Kerberos name is known. Pure.
 
     client  token of Kerberos                     one or more times, until both sides have the same keys
     server  token of Kerberos
@@ -25,9 +25,9 @@ _NO_LAYER: Final = b"\x01\0\0\0"
 
 
 class Context(Protocol):
-    """The server's side of the exchange of Kerberos tokens. All methods raise AuthenticationFailed."""
+    """One side of the exchange of Kerberos tokens. All methods raise AuthenticationFailed."""
 
-    #: the Kerberos name of the client, when the exchange is complete
+    #: the Kerberos name of the other side, when the exchange is complete
     name: str | None
 
     def step(self, token: bytes) -> bytes:
@@ -82,3 +82,36 @@ class GssapiExchange:
             raise AuthenticationFailed(f"the GSSAPI client {name} asks for the rights of another user")
         self.identity = Identity(user_principal(self._user_name(name)))
         return b""
+
+
+class GssapiClientExchange:
+    """The client's side of a login with GSSAPI. Each method may ask the KDC, which takes time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._answer = self._negotiate
+
+    def first(self) -> bytes:
+        return self._context.step(b"")
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        return self._answer(challenge)
+
+    def _negotiate(self, challenge: bytes) -> bytes | None:
+        if self._context.name is not None:
+            return self._choose(challenge)
+        # The answer to the last token may be empty: the broker then offers its layers.
+        return self._context.step(challenge)
+
+    def _choose(self, challenge: bytes) -> bytes | None:
+        offered = self._context.unwrap(challenge)
+        if len(offered) != 4 or not offered[0] & _NO_LAYER[0]:
+            raise AuthenticationFailed("GSSAPI: the broker asks for a security layer; TLS is used instead of it")
+        self._answer = self._end
+        # Without a name: the broker takes that of the ticket.
+        return self._context.wrap(_NO_LAYER)
+
+    def _end(self, challenge: bytes) -> bytes | None:
+        if challenge:
+            raise AuthenticationFailed("GSSAPI: the broker sends a token after the end of the login")
+        return None

@@ -9,13 +9,16 @@ import base64
 import hashlib
 import hmac
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ottla.security.errors import AuthenticationFailed
 
 _SCRAM: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MECHANISMS: Final = ("PLAIN", *_SCRAM)
+#: mechanisms with a user name and a password
+PASSWORD_MECHANISMS: Final = ("PLAIN", *_SCRAM)
+MECHANISMS: Final = (*PASSWORD_MECHANISMS, "OAUTHBEARER", "GSSAPI")
 
 #: RFC 5802 has no upper bound; a server that names a huge one would keep this client busy for minutes
 _ITERATIONS_MAX: Final = 1_000_000
@@ -24,7 +27,7 @@ _ITERATIONS_MIN: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sasl:
-    """Who we say we are."""
+    """A user name and a password, and the mechanism that they are for."""
 
     mechanism: str
     username: str
@@ -40,12 +43,15 @@ class Sasl:
 
 
 class SaslExchange(Protocol):
-    """One side of a conversation: say `first`, then answer until there is nothing more to say."""
+    """The client's side of a login: send `first`, then the answer to each token of the server.
+
+    Both methods raise AuthenticationFailed. Those of OAUTHBEARER and GSSAPI may ask other servers, which takes time.
+    """
 
     def first(self) -> bytes: ...
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """What to say to the server's last word; None when the conversation is over and the server is proven."""
+        """Return the answer to a token of the server; None when the login is complete."""
 
 
 class _Plain:
@@ -59,6 +65,29 @@ class _Plain:
 
     def answer(self, challenge: bytes) -> bytes | None:
         return None
+
+
+class BearerExchange:
+    """OAUTHBEARER (RFC 7628): a token that an issuer has signed."""
+
+    def __init__(self, token: Callable[[], str], extensions: Mapping[str, str] | None = None) -> None:
+        """``token`` returns the token; ``extensions`` are sent with it (KIP-342)."""
+        self._token = token
+        self._extensions = extensions or {}
+        self._refusal = ""
+
+    def first(self) -> bytes:
+        pairs = (f"{name}={value}\x01" for name, value in self._extensions.items())
+        return f"n,,\x01auth=Bearer {self._token()}\x01{''.join(pairs)}\x01".encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if self._refusal:
+            raise AuthenticationFailed(self._refusal)  # the broker must not accept a login that it has refused
+        if not challenge:
+            return None
+        # The broker sends the reason first, and ends the login after this answer.
+        self._refusal = "OAUTHBEARER: the broker refuses the token; its log has the reason"
+        return b"\x01"
 
 
 class ScramExchange:

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from ottla.broker.token_keys import TokenKeys, read_document
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
+from ottla.security.web_documents import DocumentError
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 URL = "https://issuer.example/keys?secret=canary"
@@ -193,14 +194,15 @@ def test_keys_come_from_a_web_server(web_server: str) -> None:
 
 
 def test_redirect_is_refused(web_server: str) -> None:
-    with pytest.raises(OSError, match="302"):
+    with pytest.raises(DocumentError, match="302"):
         read_document(f"{web_server}/moved")
 
 
 def test_error_page_is_no_document(web_server: str) -> None:
-    with pytest.raises(OSError, match="404"):
+    with pytest.raises(DocumentError, match="404"):
         read_document(f"{web_server}/missing")
 
 
-def test_document_without_an_end_is_cut(web_server: str) -> None:
-    assert len(read_document(f"{web_server}/endless")) < (2 << 20)
+def test_document_without_an_end_is_refused(web_server: str) -> None:
+    with pytest.raises(DocumentError, match="more than 1048576 bytes"):
+        read_document(f"{web_server}/endless")

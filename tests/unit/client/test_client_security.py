@@ -20,7 +20,8 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import AuthenticationFailed, PropertyRefused
 from ottla.client.security import Security
 from ottla.security.errors import AuthenticationFailed as LoginFailed
-from ottla.security.sasl_client import MECHANISMS, Sasl, ScramExchange
+from ottla.security.sasl_client import PASSWORD_MECHANISMS as MECHANISMS
+from ottla.security.sasl_client import Sasl, ScramExchange
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateResponse
 from ottla.wire.messages.sasl_handshake import SaslHandshakeResponse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.security.errors import AuthenticationFailed
-from ottla.security.kerberos import GssapiExchange
+from ottla.security.kerberos import GssapiClientExchange, GssapiExchange
 from ottla.security.sasl import Identity
 
 
@@ -87,3 +87,41 @@ def test_client_may_not_ask_for_another_user(name: bytes) -> None:
     with pytest.raises(AuthenticationFailed, match="another user"):
         say(login, b"token", b"", b"(" + NO_LAYER + name + b")")
     assert login.identity is None
+
+
+# -- the client's side ------------------------------------------------------------------------------------------------
+
+
+class FakeClientContext(FakeContext):
+    """The client's side of such a context: it begins without a token."""
+
+    def step(self, token: bytes) -> bytes:
+        return b"begin" if not token else super().step(token)
+
+
+def test_client_negotiates_and_chooses_no_layer() -> None:
+    login = GssapiClientExchange(FakeClientContext(b"next", b""))
+    assert login.first() == b"begin"
+    assert [login.answer(each) for each in (b"token", b"token")] == [b"next", b""]
+    assert login.answer(b"(\x07\0\x10\0)") == b"(" + NO_LAYER + b")"
+    assert login.answer(b"") is None
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [b"other"],
+        [b"token", NO_LAYER],
+        [b"token", b"(\x06\0\x10\0)"],
+        [b"token", b"(\x01\0\0)"],
+        [b"token", b"(" + NO_LAYER + b")", b"more"],
+    ],
+    ids=["not of Kerberos", "not wrapped", "without the choice of no layer", "short", "after the end"],
+)
+def test_client_refuses_what_the_broker_sends(tokens: list[bytes]) -> None:
+    login = GssapiClientExchange(FakeClientContext(b""))
+    login.first()
+    for token in tokens[:-1]:
+        login.answer(token)
+    with pytest.raises(AuthenticationFailed):
+        login.answer(tokens[-1])
