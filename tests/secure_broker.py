@@ -14,6 +14,7 @@ use a resource that has none.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -27,6 +28,11 @@ import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from ottla.broker.peer_logins import Peers
+from ottla.model.settings import BrokerSettings
+from ottla.model.types import Endpoint
+from ottla.net.client import BrokerClients
+from ottla.net.network import SocketNetwork
 from ottla.security.acls import Operation, PatternType, Permission, ResourceType
 from ottla.security.sasl_client import SaslExchange
 from ottla.security.scram import Mechanism
@@ -38,6 +44,7 @@ from ottla.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
 
@@ -210,6 +217,33 @@ def log_in(client: RawClient, mechanism: str, exchange: SaslExchange) -> Any:
             return answer
         token = exchange.answer(answer.auth_bytes)
     return answer
+
+
+def log_in_as_broker(settings: Mapping[str, str], address: str, *, times: int = 1) -> None:
+    """Log in as another broker with these settings would, one or more times on one connection, and send a request.
+
+    Raise StartError if the settings are wrong, and Unreachable if the broker refuses the login.
+    """
+    host, port = address.rsplit(":", 1)
+    wanted = {"zookeeper.connect": "127.0.0.1:1", "log.dirs": "/data", "broker.id": "2", **settings}
+    peers = Peers(BrokerSettings.parse(wanted))
+
+    async def main() -> None:
+        clients = BrokerClients(
+            asyncio.get_running_loop(), SocketNetwork(), client_id="broker-2", security=peers.security
+        )
+        try:
+            endpoint = Endpoint("PEERS", host, int(port))
+            connection = await clients.open(endpoint, timeout_s=60.0)
+            assert peers.security.log_in is not None
+            for _ in range(times - 1):
+                await clients._log_in(connection, peers.security.log_in)
+            answer: Any = await clients._exchange(connection, MetadataRequest(topics=[]), 12)
+            assert answer.brokers
+        finally:
+            clients.close()
+
+    asyncio.run(main())
 
 
 def _dotted(name: str) -> str:

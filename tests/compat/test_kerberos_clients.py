@@ -17,10 +17,11 @@ from drivers.kcat import kcat_path
 import kerberos
 from kerberos import REALM, Realm
 from ottla.model.errors import ErrorCode
+from ottla.net.client import Unreachable
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
-from secure_broker import SecureBroker, allow_only
+from secure_broker import SecureBroker, allow_only, log_in_as_broker
 
 pytestmark = pytest.mark.foreign
 
@@ -83,6 +84,39 @@ def test_java_logs_in_with_its_keytab(broker: SecureBroker, realm: Realm, tmp_pa
                 assert "Percentiles" in at.run(LATENCY, *arguments, "--command-config", str(file))
     finally:
         java.close()
+
+
+def as_broker(protocol: str, service: str, principal: str, keytab: str, authority: str) -> dict[str, str]:
+    login = f'{_MODULE} required useKeyTab=true storeKey=true keyTab="{keytab}" principal="{principal}";'
+    return {
+        "listeners": "PEERS://localhost:0", "listener.security.protocol.map": f"PEERS:{protocol}",
+        "inter.broker.listener.name": "PEERS", "sasl.mechanism.inter.broker.protocol": "GSSAPI",
+        "sasl.kerberos.service.name": service, "listener.name.peers.gssapi.sasl.jaas.config": login,
+        "ssl.truststore.type": "PEM", "ssl.truststore.location": authority,
+        "ssl.endpoint.identification.algorithm": "",
+    }  # fmt: skip
+
+
+def test_another_broker_logs_in_with_its_keytab(broker: SecureBroker, realm: Realm) -> None:
+    principal = f"kafka/other@{REALM}"
+    keytab = realm.add(principal)
+    # SHORT is the listener on which a client logs in again.
+    for listener, protocol, times in (("SASL_SSL", "SASL_SSL", 1), ("SHORT", "SASL_PLAINTEXT", 3)):
+        address = broker.addresses[listener].replace("127.0.0.1", "localhost")
+        log_in_as_broker(as_broker(protocol, "kafka", principal, keytab, broker.authority), address, times=times)
+
+
+@pytest.mark.parametrize(
+    ("service", "name"), [("kafka", "absent"), ("other", "kafka/third")], ids=["unknown principal", "unknown service"]
+)
+def test_another_broker_that_kerberos_does_not_know_cannot_log_in(
+    broker: SecureBroker, realm: Realm, service: str, name: str
+) -> None:
+    keytab = realm.add("kafka/third") if name == "kafka/third" else realm.add("spare")
+    settings = as_broker("SASL_PLAINTEXT", service, f"{name}@{REALM}", keytab, broker.authority)
+    address = broker.addresses["SASL_PLAINTEXT"].replace("127.0.0.1", "localhost")
+    with pytest.raises(Unreachable, match=f"no login to {service}@localhost with Kerberos"):
+        log_in_as_broker(settings, address)
 
 
 @pytest.mark.parametrize("token", [b"", b"garbage", b"\x60\x0b\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"])

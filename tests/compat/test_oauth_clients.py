@@ -13,16 +13,18 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 from drivers import DEADLINE_S
 
+from ottla.net.client import Unreachable
 from ottla.security.sasl_client import Sasl
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
-from secure_broker import PASSWORD, USER, SecureBroker, log_in
+from secure_broker import PASSWORD, USER, SecureBroker, log_in, log_in_as_broker
 
 pytestmark = pytest.mark.client
 
 _SASL_AUTHENTICATION_FAILED = 58
+_LOGIN = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +125,31 @@ def test_lifetime_of_the_session_is_in_the_answer_to_each_login(broker: SecureBr
         assert log_in(client, "PLAIN", sasl.start()).session_lifetime == 3000
         assert log_in(client, "PLAIN", sasl.start()).session_lifetime == 3000
         assert client.ask(MetadataRequest(topics=[]), 12).brokers
+
+
+# -- other brokers -----------------------------------------------------------------------------------------------------
+
+
+def as_broker(broker: SecureBroker, protocol: str, token: str) -> dict[str, str]:
+    """Return the settings of another broker, which has its token in a file."""
+    broker.token_file.write_text(token)
+    return {
+        "listeners": "PEERS://127.0.0.1:0", "listener.security.protocol.map": f"PEERS:{protocol}",
+        "inter.broker.listener.name": "PEERS", "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "listener.name.peers.oauthbearer.sasl.jaas.config": f"{_LOGIN} required;",
+        "listener.name.peers.oauthbearer.sasl.oauthbearer.token.endpoint.url": f"file://{broker.token_file}",
+        "ssl.truststore.type": "PEM", "ssl.truststore.location": broker.authority,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_another_broker_logs_in_with_its_token_and_again_on_the_same_connection(
+    broker: SecureBroker, listener: str
+) -> None:
+    log_in_as_broker(as_broker(broker, listener, broker.token()), broker.addresses[listener], times=3)
+
+
+def test_another_broker_with_a_token_of_another_issuer_is_refused(broker: SecureBroker) -> None:
+    settings = as_broker(broker, "SASL_PLAINTEXT", broker.token(iss="https://evil.example"))
+    with pytest.raises(Unreachable, match="Authentication failed"):
+        log_in_as_broker(settings, broker.addresses["SASL_PLAINTEXT"])

@@ -24,9 +24,10 @@ from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.coordination import Coordination
 from ottla.broker.dispatch import Dispatcher, served_apis
 from ottla.broker.group_metrics import GroupMetrics
-from ottla.broker.listeners import Certificates, ListenerSecurity, insecure_listeners, peer_security
+from ottla.broker.listeners import ListenerSecurity, insecure_listeners
 from ottla.broker.membership import Membership
 from ottla.broker.metrics import BrokerMetrics
+from ottla.broker.peer_logins import Peers
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
 from ottla.cluster.access_nodes import ACCESS_SKELETON, quotas_in
@@ -137,8 +138,8 @@ class Broker:
         self._dispatchers: list[Dispatcher] = []
         self._listeners: dict[str, ListenerSecurity] = {}
         self._access = Access(_authorizer(settings), monotonic=self._clock.monotonic)
-        self._peer_security: PeerSecurity = PLAIN
-        self._peer_certificates: Certificates | None = None
+        #: how this broker connects to others; None for a broker that is alone
+        self._peers: Peers | None = None
         #: of the cluster; known when the metadata store is open
         self._secret = b""
         self._metrics = BrokerMetrics(
@@ -162,7 +163,7 @@ class Broker:
         insecure = insecure_listeners(settings)
         self._listeners = {endpoint.name: self._secure(endpoint.name) for endpoint in settings.endpoints}
         if not self._is_alone:
-            self._peer_security, self._peer_certificates = peer_security(settings)
+            self._peers = Peers(settings)
         listeners = [
             (endpoint, self._network.bind(
                 endpoint, backlog=settings.socket_listen_backlog_size,
@@ -339,7 +340,7 @@ class Broker:
             services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes,
             accepted=lambda: self.server.accepted, check_lease=self._check_lease,
             new_clients=lambda: BrokerClients(
-                self._loop, self._network, client_id=f"coordinator-{settings.broker_id}", security=self._peer_security
+                self._loop, self._network, client_id=f"coordinator-{settings.broker_id}", security=self._peer_security()
             ),
         )  # fmt: skip
         self._metrics.groups = GroupMetrics(services, self._coordination)
@@ -366,7 +367,7 @@ class Broker:
         self._membership = Membership(
             services, disk=self._disk, log_store=self._log_store, endpoints=endpoints,
             clients=BrokerClients(
-                self._loop, self._network, client_id=f"broker-{settings.broker_id}", security=self._peer_security
+                self._loop, self._network, client_id=f"broker-{settings.broker_id}", security=self._peer_security()
             ),
             incarnation=self._random_bytes(16),
             session_s=None if self._is_alone else settings.zookeeper_session_timeout_ms / 1000,
@@ -565,11 +566,14 @@ class Broker:
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
+    def _peer_security(self) -> PeerSecurity:
+        return PLAIN if self._peers is None else self._peers.security
+
     def _reload_certificates(self) -> None:
         for secured in self._listeners.values():
             secured.reload()
-        if self._peer_certificates is not None:
-            self._peer_certificates.reload("of other brokers")
+        if self._peers is not None:
+            self._peers.reload()
 
     async def _keep_house(self) -> None:
         """Run the periodic work, once a second or less often."""

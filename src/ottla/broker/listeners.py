@@ -9,9 +9,7 @@ SASL_SSL          TLS ──► login ──► dispatcher         the user that
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import secrets
 import ssl
 from collections import Counter
@@ -19,18 +17,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ottla.broker.authentication import Authentication, LoginRules
+from ottla.broker.certificates import Certificates
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.token_keys import TokenKeys
 from ottla.env.clock import Clock
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
-from ottla.model.settings_security import ListenerSettings
 from ottla.model.types import Endpoint, is_loopback
-from ottla.net.client import PeerSecurity
 from ottla.net.connection import ANONYMOUS, Connection, Handler
 from ottla.net.server import Server
 from ottla.net.tls import TlsServer
-from ottla.security.certificates import check_handshake, client_context, server_context, subject_of
+from ottla.security.certificates import subject_of
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
 from ottla.security.jaas import LOGIN_MODULES, Login, parse_jaas
 from ottla.security.kerberos import GssapiExchange
@@ -38,9 +35,9 @@ from ottla.security.oauth import OauthExchange, OauthRules
 from ottla.security.principals import KerberosPrincipalMapper, SslPrincipalMapper, user
 from ottla.security.salts import SaltShape, choose
 from ottla.security.sasl import OWN_WORK, Exchange, Mechanisms, PlainExchange, ScramExchange, Work
-from ottla.security.sasl_client import MECHANISMS, Sasl
 from ottla.security.scram import FindCredential, Mechanism, ScramServer
 from ottla.security.tokens import DelegationToken, TokenLogins, TokenSecret
+from ottla.security.web_documents import web_context
 
 log = logging.getLogger(__name__)
 
@@ -190,16 +187,19 @@ class ListenerSecurity:
         return ScramExchange(server, logins)
 
     def _oauth(self) -> Callable[[], Exchange]:
-        own = self._own
+        own = self._settings.listener_overrides.of(self.name, self._settings, "OAUTHBEARER")
         login = self._login("OAUTHBEARER")
         if login is not None and any(option.startswith("unsecured") for option in login.options):
             raise SecurityConfigError(
                 "sasl.jaas.config has an option for unsecured tokens, which prove nothing; remove it and set "
                 "sasl.oauthbearer.jwks.endpoint.url"
             )
+        tls = partial(web_context, own, {} if login is None else login.options)
+        if own.sasl_oauthbearer_jwks_endpoint_url.startswith("https:"):
+            tls()  # a store that cannot be read is reported at start
         self._token_keys = keys = TokenKeys(
             own.sasl_oauthbearer_jwks_endpoint_url, refresh_s=own.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000,
-            monotonic=self._clock.monotonic,
+            monotonic=self._clock.monotonic, tls=tls,
         )  # fmt: skip
         rules = OauthRules(
             issuer=own.sasl_oauthbearer_expected_issuer or None, audiences=own.sasl_oauthbearer_expected_audience,
@@ -271,80 +271,3 @@ def insecure_listeners(settings: BrokerSettings) -> list[Endpoint]:
             f"listen on 127.0.0.1, or {way}, or allow it with --insecure (allow.insecure.listeners=true)"
         )
     return found
-
-
-def peer_security(settings: BrokerSettings) -> tuple[PeerSecurity, Certificates | None]:
-    """Return how this broker connects to others, and the certificates that it uses for it. Raise StartError."""
-    listener = settings.inter_broker_listener
-    if not listener:
-        raise StartError(
-            f"security.inter.broker.protocol is {settings.security_inter_broker_protocol}, but no listener has this "
-            "protocol; add one to listeners, or set inter.broker.listener.name"
-        )
-    protocol, own = settings.protocol_of(listener), settings.of_listener(listener)
-    try:
-        certificates = Certificates(own, client_context) if protocol.endswith("SSL") else None
-        tls = None if certificates is None else lambda: certificates.context
-        if not protocol.startswith("SASL_"):
-            return PeerSecurity(tls), certificates
-        sasl = _own_login(settings, listener)
-        return PeerSecurity(tls, sasl.mechanism, sasl.start), certificates
-    except SecurityConfigError as error:
-        raise StartError(f"connections to other brokers (listener {listener}, {protocol}): {error}") from None
-
-
-def _own_login(settings: BrokerSettings, listener: str) -> Sasl:
-    """Return the user and the password with which this broker logs in to others."""
-    mechanism = settings.sasl_mechanism_inter_broker_protocol
-    if mechanism not in MECHANISMS:
-        raise SecurityConfigError(f"set sasl.mechanism.inter.broker.protocol to one of {', '.join(MECHANISMS)}")
-    setting = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
-    text = settings.listener_overrides.of_mechanism(listener, mechanism, "sasl.jaas.config")
-    if text is None:
-        setting, text = "sasl.jaas.config", settings.of_listener(listener).sasl_jaas_config
-    if not text:
-        raise SecurityConfigError(f"set {setting} with a username and a password")
-    login = parse_jaas(setting, text)
-    try:
-        return Sasl(mechanism=mechanism, username=login.options["username"], password=login.options["password"])
-    except KeyError as missing:
-        raise SecurityConfigError(f"{setting} has no option {missing.args[0]}") from None
-
-
-class Certificates:
-    """The current TLS context of a listener, or of connections to other brokers."""
-
-    def __init__(
-        self, settings: ListenerSettings, make: Callable[[ListenerSettings], ssl.SSLContext] = server_context
-    ) -> None:
-        self._settings = settings
-        self._make = make
-        self._seen = self._stamps()
-        self.context = self._made()
-
-    def _made(self) -> ssl.SSLContext:
-        context = self._make(self._settings)
-        if context.protocol is ssl.PROTOCOL_TLS_SERVER:
-            check_handshake(context)
-        return context
-
-    def _stamps(self) -> list[tuple[int, int, int]]:
-        """Return what changes when the files change."""
-        found = []
-        for path in (self._settings.ssl_keystore_location, self._settings.ssl_truststore_location):
-            with contextlib.suppress(OSError):
-                status = os.stat(path)
-                found.append((status.st_mtime_ns, status.st_size, status.st_ino))
-        return found
-
-    def reload(self, listener: str) -> None:
-        stamps = self._stamps()
-        if stamps == self._seen:
-            return
-        self._seen = stamps
-        try:
-            self.context = self._made()
-        except SecurityConfigError as error:
-            log.error("new certificate is not used, the old one stays listener=%s error=%s", listener, error)
-            return
-        log.info("new certificate is used for new connections listener=%s", listener)

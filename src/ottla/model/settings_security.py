@@ -15,6 +15,7 @@ from typing import Any
 from ottla.model.setting_types import (
     ANY,
     BOOL,
+    DOUBLE,
     INT,
     INT_MAX,
     LIST,
@@ -24,6 +25,7 @@ from ottla.model.setting_types import (
     Setting,
     SettingsSnapshot,
     at_least,
+    between,
     list_of,
     one_of,
     unknown_name,
@@ -36,10 +38,17 @@ AUTHORIZERS = (
     "acl", "kafka.security.authorizer.AclAuthorizer", "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 )  # fmt: skip
 #: Kafka's classes that check signed tokens: that of Kafka 4, and that of Kafka 3
+_OAUTH = "org.apache.kafka.common.security.oauthbearer."
 _OAUTH_HANDLERS = (
-    "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
-    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
-)
+    f"{_OAUTH}OAuthBearerValidatorCallbackHandler", f"{_OAUTH}secured.OAuthBearerValidatorCallbackHandler",
+)  # fmt: skip
+#: Kafka's classes that get tokens for a login: that of Kafka 4, and that of Kafka 3
+OAUTH_LOGIN_HANDLERS = (
+    f"{_OAUTH}OAuthBearerLoginCallbackHandler", f"{_OAUTH}secured.OAuthBearerLoginCallbackHandler",
+)  # fmt: skip
+#: Kafka's classes that do what Ottla does: get a token by client credentials or from a file, and check a token
+_RETRIEVERS = tuple(f"{_OAUTH}{each}JwtRetriever" for each in ("Default", "ClientCredentials", "File"))
+_VALIDATORS = tuple(f"{_OAUTH}{each}JwtValidator" for each in ("Default", "Broker", "Client"))
 STORE_TYPES = one_of("PEM", "PKCS12", "JKS")
 
 
@@ -150,6 +159,65 @@ class ListenerSettings(SettingsSnapshot):
     sasl_oauthbearer_scope_claim_name = Setting(
         "sasl.oauthbearer.scope.claim.name", STRING, "scope", ANY, "Claim with the scope."
     )
+    sasl_oauthbearer_jwt_validator_class = Setting(
+        "sasl.oauthbearer.jwt.validator.class", STRING, "", one_of("", *_VALIDATORS),
+        "Kafka's class that checks tokens. Ottla checks them in the same way, with or without it.",
+    )  # fmt: skip
+    sasl_oauthbearer_token_endpoint_url = Setting(
+        "sasl.oauthbearer.token.endpoint.url", STRING, "", ANY,
+        "Where this broker gets its token to log in to others: an https: URL of the issuer, or a file: URL.",
+    )  # fmt: skip
+    sasl_oauthbearer_jwt_retriever_class = Setting(
+        "sasl.oauthbearer.jwt.retriever.class", STRING, "", one_of("", *_RETRIEVERS),
+        "Kafka's class that gets this token. The URL decides what is done.",
+    )  # fmt: skip
+    sasl_oauthbearer_client_credentials_client_id = Setting(
+        "sasl.oauthbearer.client.credentials.client.id", STRING, "", ANY,
+        "Id of this broker at the issuer, instead of the option clientId of the login module.",
+    )  # fmt: skip
+    sasl_oauthbearer_client_credentials_client_secret = Setting(
+        "sasl.oauthbearer.client.credentials.client.secret", PASSWORD, "", ANY,
+        "Secret of this broker at the issuer, instead of the option clientSecret of the login module.",
+    )  # fmt: skip
+    sasl_oauthbearer_scope = Setting(
+        "sasl.oauthbearer.scope", STRING, "", ANY, "Scope of the token, instead of the option scope."
+    )
+    sasl_oauthbearer_header_urlencode = Setting(
+        "sasl.oauthbearer.header.urlencode", BOOL, False, ANY,
+        "Whether id and secret are encoded as in a form before they are sent to the issuer.",
+    )  # fmt: skip
+    sasl_login_callback_handler_class = Setting(
+        "sasl.login.callback.handler.class", STRING, "", one_of("", *OAUTH_LOGIN_HANDLERS),
+        "Kafka's class that gets tokens of OAUTHBEARER. Ottla gets them in the same way, with or without it.",
+    )  # fmt: skip
+    sasl_login_connect_timeout_ms = Setting(
+        "sasl.login.connect.timeout.ms", INT, 5_000, at_least(1),
+        "Time to connect to the issuer. Kafka has no limit by default.",
+    )  # fmt: skip
+    sasl_login_read_timeout_ms = Setting(
+        "sasl.login.read.timeout.ms", INT, 5_000, at_least(1),
+        "Time for each part of the issuer's answer. Kafka has no limit by default.",
+    )  # fmt: skip
+    sasl_login_refresh_window_factor = Setting(
+        "sasl.login.refresh.window.factor", DOUBLE, 0.8, between(0.5, 1.0),
+        "Part of its lifetime after which a token is renewed.",
+    )  # fmt: skip
+    sasl_login_refresh_window_jitter = Setting(
+        "sasl.login.refresh.window.jitter", DOUBLE, 0.05, between(0.0, 0.25), "Random part that is added to it."
+    )
+    sasl_login_refresh_min_period_seconds = Setting(
+        "sasl.login.refresh.min.period.seconds", INT, 60, between(0, 900), "Shortest time between two renewals."
+    )
+    sasl_login_refresh_buffer_seconds = Setting(
+        "sasl.login.refresh.buffer.seconds", INT, 300, between(0, 3600),
+        "Time before its expiry at which a token has been renewed.",
+    )  # fmt: skip
+    sasl_login_retry_backoff_ms = Setting(
+        "sasl.login.retry.backoff.ms", LONG, 100, at_least(1), "Time after which the issuer is asked again."
+    )
+    sasl_login_retry_backoff_max_ms = Setting(
+        "sasl.login.retry.backoff.max.ms", LONG, 10_000, at_least(1), "Longest such time; it doubles each time."
+    )
     connections_max_reauth_ms = Setting(
         "connections.max.reauth.ms", LONG, 0, at_least(0),
         "Clients must authenticate again after this time; 0: only when their credentials expire.",
@@ -168,10 +236,10 @@ def listener_settings(texts: Mapping[str, str]) -> ListenerSettings:
     return made
 
 
-#: settings for one mechanism of a listener
+#: settings for one mechanism of a listener, by their names or the beginnings of them
 _OF_MECHANISM = (
     "sasl.jaas.config", "sasl.server.callback.handler.class", "connections.max.reauth.ms",
-    "sasl.server.max.receive.size",
+    "sasl.server.max.receive.size", "sasl.login.", "sasl.oauthbearer.",
 )  # fmt: skip
 
 
@@ -273,11 +341,13 @@ class ListenerOverrides:
                 except ValueError as error:
                     yield f"{given}: {error}"
 
-    def of(self, listener: str, shared: SettingsSnapshot) -> ListenerSettings:
-        """Return the settings of a listener: its own ones, and ``shared`` for the rest."""
+    def of(self, listener: str, shared: SettingsSnapshot, mechanism: str = "") -> ListenerSettings:
+        """Return the settings of a listener, or of one mechanism of it: its own ones, and ``shared`` for the rest."""
         made = ListenerSettings()
         for row in LISTENER_SETTINGS.values():
-            text = self.texts.get(f"{_PREFIX}{listener.lower()}.{row.name}")
+            text = self.of_mechanism(listener, mechanism, row.name) if mechanism else None
+            if text is None:
+                text = self.texts.get(f"{_PREFIX}{listener.lower()}.{row.name}")
             value: Any = shared.value_of(row.name) if text is None else row.parse(text)
             vars(made)[row.attribute] = value
         return made
@@ -292,4 +362,4 @@ class ListenerOverrides:
 
 def _without_mechanism(name: str) -> str:
     mechanism, _, rest = name.partition(".")
-    return rest if mechanism.upper() in MECHANISMS and rest in _OF_MECHANISM else name
+    return rest if mechanism.upper() in MECHANISMS and rest.startswith(_OF_MECHANISM) else name

@@ -37,6 +37,8 @@ _RECEIVE_BYTES = 256 << 10
 #: memory of up to this size is kept for the next reply that does not fit into the receive buffer
 _KEPT_BYTES_MAX = 2 << 20
 _SMALL_BYTES = 64 << 10
+#: part of the lifetime of a session after which this broker authenticates again
+_SESSION_PART = 0.85
 
 _SIZE = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")
@@ -194,10 +196,10 @@ class ClientConnection(asyncio.BufferedProtocol):
 
 
 class Login(Protocol):
-    """The client's side of a login, see `security/sasl_client.py`."""
+    """The client's side of a login, see `broker/peer_logins.py`. Both methods raise AuthenticationFailed."""
 
-    def first(self) -> bytes: ...
-    def answer(self, challenge: bytes) -> bytes | None: ...
+    async def first(self) -> bytes: ...
+    async def answer(self, challenge: bytes) -> bytes | None: ...
 
 
 class PeerSecurity(NamedTuple):
@@ -206,8 +208,8 @@ class PeerSecurity(NamedTuple):
     #: returns the current TLS context
     tls: Callable[[], ssl.SSLContext] | None = None
     mechanism: str = ""
-    #: begins a login with that mechanism
-    log_in: Callable[[], Login] | None = None
+    #: begins a login with that mechanism to a broker
+    log_in: Callable[[Endpoint], Login] | None = None
 
 
 PLAIN = PeerSecurity()
@@ -229,6 +231,8 @@ class BrokerClients:
         self._shared: dict[Endpoint, asyncio.Task[ClientConnection]] = {}
         #: all open connections, in the order in which they were opened
         self._open: dict[ClientConnection, None] = {}
+        #: tasks that authenticate again, by connection
+        self._logins: dict[ClientConnection, asyncio.Task[None]] = {}
         self._is_closed = False
 
     async def open(self, endpoint: Endpoint, *, timeout_s: float = CONNECT_TIMEOUT_S) -> ClientConnection:
@@ -240,13 +244,17 @@ class BrokerClients:
             async with asyncio.timeout(timeout_s):
                 await self._connect(endpoint, connection)
                 if self._security.log_in is not None:
-                    await self._log_in(connection, self._security.log_in())
+                    session_s = await self._log_in(connection, self._security.log_in)
+                    self._log_in_later(connection, session_s)
         except TimeoutError:
             connection.close()
             raise Unreachable(f"{endpoint} did not accept a connection within {timeout_s:g} s") from None
         except (ssl.SSLError, AuthenticationFailed) as error:
             connection.close()
             raise Unreachable(f"{endpoint} refused this broker, or cannot be trusted: {error}") from None
+        except (WireError, IndexError) as error:
+            connection.close()
+            raise Unreachable(f"{endpoint} sent a malformed reply to the login: {error}") from None
         except OSError as error:
             connection.close()
             raise Unreachable(
@@ -277,18 +285,46 @@ class BrokerClients:
         await self._network.connect(endpoint, lambda: layer)
         await shaken
 
-    async def _log_in(self, connection: ClientConnection, login: Login) -> None:
-        """Authenticate this broker. Raise AuthenticationFailed."""
+    async def _log_in(self, connection: ClientConnection, log_in: Callable[[Endpoint], Login]) -> float:
+        """Authenticate this broker. Return the lifetime of the session in seconds, 0 if it does not end.
+
+        Raise AuthenticationFailed.
+        """
+        login = log_in(connection.endpoint)
+        token: bytes | None = await login.first()
         handshake = SaslHandshakeRequest(mechanism=self._security.mechanism)
         answer: Any = await self._exchange(connection, handshake, 1)
         if answer.error_code:
             raise AuthenticationFailed(f"the mechanism {self._security.mechanism} is not enabled there")
-        token: bytes | None = login.first()
         while token is not None:
             answer = await self._exchange(connection, SaslAuthenticateRequest(auth_bytes=token), 2)
             if answer.error_code:
                 raise AuthenticationFailed(answer.error_message or "the login was refused")
-            token = login.answer(bytes(answer.auth_bytes))
+            token = await login.answer(bytes(answer.auth_bytes))
+        return float(answer.session_lifetime) / 1000
+
+    def _log_in_later(self, connection: ClientConnection, session_s: float) -> None:
+        """Authenticate again before the session ends (KIP-368). Other requests continue meanwhile."""
+        if session_s > 0 and not connection.is_lost:
+            timer = self._loop.call_later(session_s * _SESSION_PART, self._log_in_again, connection, session_s)
+            connection.lost.add_done_callback(lambda _: timer.cancel())
+
+    def _log_in_again(self, connection: ClientConnection, session_s: float) -> None:
+        if not connection.is_lost and not self._is_closed:
+            self._logins[connection] = self._loop.create_task(self._renew_session(connection, session_s))
+
+    async def _renew_session(self, connection: ClientConnection, session_s: float) -> None:
+        """Authenticate again. If that fails, close the connection: the reason is reported when it is opened again."""
+        assert self._security.log_in is not None
+        try:
+            async with asyncio.timeout(max(session_s * (1 - _SESSION_PART), CONNECT_TIMEOUT_S)):
+                session_s = await self._log_in(connection, self._security.log_in)
+        except (AuthenticationFailed, Unreachable, WireError, IndexError, TimeoutError) as error:
+            connection._lose(f"this broker could not authenticate again ({error})")
+            return
+        finally:
+            self._logins.pop(connection, None)
+        self._log_in_later(connection, session_s)
 
     async def _exchange(self, connection: ClientConnection, request: Message, version: int) -> Message:
         return _decode_reply(request.API_KEY, version, await connection.send(self._frame(request, version)))
@@ -328,6 +364,8 @@ class BrokerClients:
         self._is_closed = True
         for task in list(self._shared.values()):
             task.cancel()
+        for login in list(self._logins.values()):
+            login.cancel()
         for connection in list(self._open):
             connection.close()
 

@@ -13,7 +13,9 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ottla.broker.listeners import Certificates, ListenerSecurity, peer_security
+from ottla.broker.certificates import Certificates
+from ottla.broker.listeners import ListenerSecurity
+from ottla.broker.peer_logins import Peers
 from ottla.env.clock import SystemClock
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
@@ -144,7 +146,7 @@ def test_keytab_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     ("texts", "words"),
     [
         ({}, "sasl.mechanism.inter.broker.protocol"),
-        ({"sasl.mechanism.inter.broker.protocol": "PLAIN"}, "with a username and a password"),
+        ({"sasl.mechanism.inter.broker.protocol": "PLAIN"}, "to the login module of PLAIN"),
         (
             {"sasl.mechanism.inter.broker.protocol": "PLAIN", "sasl.jaas.config": f'{PLAIN} required username="a";'},
             "has no option password",
@@ -154,7 +156,7 @@ def test_keytab_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 def test_broker_that_cannot_log_in_to_others_is_refused(texts: dict[str, str], words: str) -> None:
     wanted = settings("SASL_PLAINTEXT", **{"security.inter.broker.protocol": "SASL_PLAINTEXT", **texts})
     with pytest.raises(StartError, match=words):
-        peer_security(wanted)
+        Peers(wanted)
 
 
 # -- what a listener does ----------------------------------------------------------------------------------------------

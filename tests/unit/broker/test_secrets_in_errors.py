@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 
-from ottla.broker.listeners import ListenerSecurity, peer_security
+from ottla.broker.listeners import ListenerSecurity
 from ottla.broker.main import gather_settings
+from ottla.broker.peer_logins import Peers
 from ottla.cli.connection import load_properties
 from ottla.cli.listeners import who_listens
 from ottla.model.settings import describe_broker
@@ -53,7 +54,7 @@ def start(properties: dict[str, str], tmp_path: Path) -> None:
     parts: Any = {"loop": None, "server": None, "clock": None, "credentials": lambda mechanism: None}
     for endpoint in settings.endpoints:
         ListenerSecurity(endpoint.name, settings, secret=bytes, **parts)
-    peer_security(settings)
+    Peers(settings)
 
 
 SASL = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms": "PLAIN"}
@@ -107,6 +108,7 @@ def test_wrong_setting_is_reported_without_its_secret(
 
 def test_settings_show_no_secret() -> None:
     given = {
+        "sasl.oauthbearer.client.credentials.client.secret": SECRET,
         "listeners": "SASL_SSL://127.0.0.1:0", "sasl.jaas.config": SECRET, "ssl.keystore.password": SECRET,
         "ssl.key.password": SECRET, "ssl.truststore.password": SECRET, "ssl.keystore.key": SECRET,
         "listener.name.sasl_ssl.ssl.key.password": SECRET, "listener.name.sasl_ssl.plain.sasl.jaas.config": SECRET,

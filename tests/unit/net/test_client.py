@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 import uvloop
 
+from ottla.model.errors import AuthenticationFailed
 from ottla.model.types import Endpoint
 from ottla.net import client as client_module
-from ottla.net.client import BrokerClients, ClientConnection, Unreachable
+from ottla.net.client import BrokerClients, ClientConnection, PeerSecurity, Unreachable
 from ottla.net.network import SocketNetwork
 from ottla.wire import decode, encode
 from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 _SIZE = Struct(">i")
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -347,3 +350,119 @@ def test_closed_clients_fail_requests_and_open_no_connection() -> None:
         assert connection.lost.done()
 
     run(ApiServer(), test)
+
+
+# -- logins ------------------------------------------------------------------------------------------------------------
+
+
+class Login:
+    """A login of one message."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    async def first(self) -> bytes:
+        if self._number < 0:
+            raise AuthenticationFailed("no token from the issuer")
+        return b"login %d" % self._number
+
+    async def answer(self, challenge: bytes) -> bytes | None:
+        return None
+
+
+class Broker:
+    """Answers logins, each with the lifetime of its session, and Metadata requests while a session lasts."""
+
+    def __init__(self, *lifetimes_ms: int) -> None:
+        self._lifetimes_ms = list(lifetimes_ms)
+        self.logins: list[bytes] = []
+        self.connections = 0
+        self.all_done = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        while True:
+            frame = await read_request(reader)
+            key, correlation_id = int.from_bytes(frame[:2]), frame[4:8]
+            if key == SaslHandshakeRequest.API_KEY:
+                writer.write(framed(correlation_id + encode(SaslHandshakeResponse(mechanisms=["PLAIN"]), 1)))
+            elif key == SaslAuthenticateRequest.API_KEY:
+                start = 10 + len("broker-1") + 1
+                self.logins.append(bytes(decode(SaslAuthenticateRequest, 2, frame, start)[0].auth_bytes))
+                lifetime_ms = self._lifetimes_ms.pop(0)
+                answer = SaslAuthenticateResponse(auth_bytes=b"", session_lifetime=lifetime_ms)
+                writer.write(framed(correlation_id + b"\0" + encode(answer, 2)))
+                if not self._lifetimes_ms:
+                    self.all_done.set()
+            else:
+                writer.write(framed(correlation_id + b"\0" + encode(MetadataResponse(brokers=[], topics=[]), 12)))
+
+
+def logging_in(*numbers: int) -> PeerSecurity:
+    left = iter(numbers)
+    return PeerSecurity(None, "PLAIN", lambda endpoint: Login(next(left)))
+
+
+def test_broker_authenticates_again_on_its_connection_before_the_session_ends() -> None:
+    broker = Broker(20, 20, 0)
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        clients._security = logging_in(1, 2, 3)
+        connection = await clients.open(endpoint)
+        await broker.all_done.wait()
+        # The connection was not lost, and no further login is planned.
+        await clients._exchange(connection, MetadataRequest(topics=[]), 12)
+        assert not connection.is_lost and not clients._logins
+        assert broker.logins == [b"login 1", b"login 2", b"login 3"] and broker.connections == 1
+
+    run(broker, test)
+
+
+def test_connection_is_closed_if_the_second_login_fails() -> None:
+    broker = Broker(20)
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        clients._security = logging_in(1, -1)
+        connection = await clients.open(endpoint)
+        await connection.lost
+        with pytest.raises(Unreachable, match=r"authenticate again \(no token from the issuer\)"):
+            await connection.send(request(7))
+        assert not clients._logins
+
+    run(broker, test)
+
+
+def test_broker_without_a_token_opens_no_connection() -> None:
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        clients._security = logging_in(-1)
+        with pytest.raises(Unreachable, match="no token from the issuer"):
+            await clients.open(endpoint)
+        assert all(connection.is_lost for connection in clients._open)
+
+    run(Broker(), test)
+
+
+def test_malformed_reply_to_a_login_closes_the_connection() -> None:
+    async def malformed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(framed((await read_request(reader))[4:8]))
+        await reader.read()
+
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        clients._security = logging_in(1)
+        with pytest.raises(Unreachable, match="malformed reply"):
+            await clients.open(endpoint)
+        assert all(connection.is_lost for connection in clients._open)
+
+    run(malformed, test)
+
+
+def test_login_that_is_planned_ends_with_the_clients() -> None:
+    async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
+        clients._security = logging_in(1, 2)
+        connection = await clients.open(endpoint)
+        clients.close()
+        assert connection.is_lost
+        clients._log_in_again(connection, 1.0)
+        assert not clients._logins
+
+    run(Broker(3_600_000), test)
