@@ -16,7 +16,7 @@ from ottla.model.settings_foreign import foreign_rows
 from ottla.model.settings_group import bound_names, broker_name
 
 if TYPE_CHECKING:
-    from ottla.rest.proxy import Proxy
+    from ottla.rest.kafka import Kafka
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -106,12 +106,14 @@ proxy, `producer.NAME` and `consumer.NAME` one of its producers and consumers. P
 def rest_page() -> str:
     """docs/reference/rest.md"""
     from ottla.rest.errors import MEANINGS
+    from ottla.rest.proxy import Proxy
     from ottla.rest.service import operations
     from ottla.rest.settings import RestSettings
+    from ottla.web.server import Listener
 
     lines = [REST_HEAD]
-    # Handlers are not called, so that no proxy is needed.
-    rows = operations(cast("Proxy", None))
+    # Handlers are not called, so that no Kafka client is needed.
+    rows = operations(Proxy(RestSettings.parse({}), cast("Kafka", None), Listener("http", "127.0.0.1", 8082)))
     for tag in dict.fromkeys(row.tag for row in rows):
         of_tag = [(row.method, f"`{row.path}`", row.summary) for row in rows if row.tag == tag]
         lines += [f"## {tag}", "", *table(("Method", "Path", "Meaning"), of_tag), ""]

@@ -180,6 +180,17 @@ def status_of(code: int) -> tuple[int, int]:
     return _RETRIABLE if code in RETRIABLE_CODES else _OTHER
 
 
+#: what can go wrong with one record of many
+RecordErrors: Final = (HttpError, KafkaRefusal, ClientError)
+
+
+def to_http(error: HttpError | KafkaRefusal | ClientError) -> HttpError:
+    """Return what the client gets for one of these errors."""
+    if isinstance(error, HttpError):
+        return error
+    return describe_error(error) or HttpError(500, KAFKA_ERROR, str(error))
+
+
 def describe_error(error: Exception) -> HttpError | None:
     """Return what the client gets for an exception of the Kafka side; None if the exception is not one of those."""
     if isinstance(error, KafkaRefusal):

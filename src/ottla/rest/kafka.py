@@ -34,6 +34,8 @@ _POLL_S: Final = 0.25
 #: idle connections for admin requests that one identity keeps
 _CLUSTERS_IDLE_MAX: Final = 8
 _CLOSE_S_MAX: Final = 5.0
+#: size of full batches; a larger record is a batch of its own
+BATCH_BYTES: Final = 1_000_000
 _PRODUCER: Final = {
     "enable.idempotence": "true",
     "acks": "all",
@@ -162,10 +164,13 @@ class RecordProducer:
     def _run(self) -> None:
         while not self._is_closing:
             self._producer.poll(_POLL_S)
-            if self._reported:
-                reported, self._reported = self._reported, []
-                with suppress(RuntimeError):  # the event loop is closed
-                    self._loop.call_soon_threadsafe(self._pass_on, reported)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._reported:
+            reported, self._reported = self._reported, []
+            with suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._pass_on, reported)
 
     def _pass_on(self, reported: list[Delivery]) -> None:
         for delivery in reported:
@@ -179,6 +184,7 @@ class RecordProducer:
         self._producer.flush(_CLOSE_S_MAX)
         self._is_closing = True
         self._thread.join()
+        self._hand_over()
 
 
 def _refusal(error: Any, subject: str) -> KafkaRefusal:
@@ -190,7 +196,8 @@ class _Clients:
 
     def __init__(self) -> None:
         self.clusters: list[Cluster] = []
-        self.producer: RecordProducer | None = None
+        #: by batch size
+        self.producers: dict[int, RecordProducer] = {}
         self.users = 0
         self.used_at = time.monotonic()
         self.is_closed = False
@@ -258,16 +265,24 @@ class Kafka:
 
     # Producers and consumers
 
-    def producer(self, identity: Identity) -> RecordProducer:
-        """Return the producer of this identity. Raise KafkaRefusal if its properties are not valid."""
+    def producer(self, identity: Identity, batch_bytes_max: int) -> RecordProducer:
+        """Return a producer of this identity. Raise KafkaRefusal if its properties are not valid.
+
+        A broker refuses a batch as a whole if it is larger than the topic allows. Topics with smaller batches than
+        librdkafka's default have a producer of their own, so that no record is refused because of others.
+        """
         clients = self._open(identity)
-        if clients.producer is not None and clients.producer.is_broken:
-            self._close_later(clients.producer.close)
-            clients.producer = None
-        if clients.producer is None:
-            config = {**_PRODUCER, **self._config(identity), **self.settings.producer}
-            clients.producer = RecordProducer(config, self._loop)
-        return clients.producer
+        size = BATCH_BYTES
+        while size > max(batch_bytes_max, 1):
+            size //= 2
+        producer = clients.producers.get(size)
+        if producer is not None and producer.is_broken:
+            self._close_later(clients.producers.pop(size).close)
+            producer = None
+        if producer is None:
+            config = {**_PRODUCER, **self._config(identity), **self.settings.producer, "batch.size": str(size)}
+            producer = clients.producers[size] = RecordProducer(config, self._loop)
+        return producer
 
     def consumer(self, identity: Identity, properties: Mapping[str, str]) -> Consumer:
         """Return a new consumer. Raise KafkaRefusal if a property is not valid. The caller closes it, in a thread."""
@@ -312,8 +327,8 @@ class Kafka:
         clients.is_closed = True
         for cluster in clients.clusters:
             cluster.close()
-        if clients.producer is not None:
-            self._close_later(clients.producer.close)
+        for producer in clients.producers.values():
+            self._close_later(producer.close)
 
     def _close_later(self, close: Callable[[], None]) -> None:
         closing = self._loop.run_in_executor(self._threads, close)

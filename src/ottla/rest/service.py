@@ -13,11 +13,13 @@ from starlette.types import ASGIApp
 
 from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
+from ottla.rest.producing import DataEncoder, Topics
 from ottla.rest.proxy import INTEGER, Proxy
 from ottla.rest.settings import RestSettings
 from ottla.rest.v3_acls import AclRoutes
 from ottla.rest.v3_configs import ConfigRoutes
 from ottla.rest.v3_groups import GroupRoutes
+from ottla.rest.v3_produce import ProduceRoutes
 from ottla.rest.v3_topics import TopicRoutes
 from ottla.web.app import HttpError, Operation, Parameter
 from ottla.web.service import Service, run_service
@@ -58,11 +60,14 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
 
 def operations(proxy: Proxy) -> list[Operation]:
     """Return the table of all operations."""
+    topics = Topics(proxy.kafka)
+    request_max_bytes = proxy.settings.request_max_bytes
     return [
         *TopicRoutes(proxy).operations(),
         *ConfigRoutes(proxy).operations(),
         *GroupRoutes(proxy).operations(),
         *AclRoutes(proxy).operations(),
+        *ProduceRoutes(proxy, topics, DataEncoder()).operations(request_max_bytes),
     ]
 
 

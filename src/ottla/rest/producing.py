@@ -1,0 +1,108 @@
+"""What all ways to produce share: topics are looked up before records are sent, keys and values become bytes."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from ottla.client.cluster import Cluster
+from ottla.rest import admin
+from ottla.rest.admin import ConfigTarget
+from ottla.rest.errors import INVALID_SCHEMA, KafkaRefusal, bad_request, partition_not_found, unprocessable
+from ottla.rest.kafka import Arrival, Delivery, Identity, Kafka
+from ottla.rest.records import NOTHING, PLAIN_FORMATS, SCHEMA_FORMATS, Encoded, encode_plain
+from ottla.web.app import HttpError
+
+_KNOWN_MAX: Final = 10_000
+_KNOWN_S: Final = 10.0
+#: Kafka's default of max.message.bytes
+_BATCH_BYTES_MAX: Final = 1_048_588
+#: a batch's header and the smallest header of a record
+_BATCH_OVERHEAD: Final = 68
+_FORMATS: Final = (*PLAIN_FORMATS, *SCHEMA_FORMATS)
+
+
+class TopicLimits(NamedTuple):
+    """What a producer has to know about a topic."""
+
+    partitions: int
+    #: the topic's max.message.bytes
+    batch_bytes_max: int
+
+
+class Topics:
+    """Remembers for a few seconds which topics exist and what they allow.
+
+    librdkafka would wait for an unknown topic to appear; a client of the proxy gets its error at once.
+    """
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._known: OrderedDict[tuple[Identity, str], tuple[TopicLimits, float]] = OrderedDict()
+
+    async def limits(self, identity: Identity, topic: str, partition: int | None = None) -> TopicLimits:
+        """Return the limits. Raise KafkaRefusal if the topic is unknown, and HttpError 404 if the partition is."""
+        known = self._known.get((identity, topic))
+        if known is not None and known[1] > time.monotonic() and (partition is None or partition < known[0].partitions):
+            return known[0]
+        found = await self._kafka.call(identity, _read_limits, topic)
+        self._known[identity, topic] = (found, time.monotonic() + _KNOWN_S)
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+        if partition is not None and partition >= found.partitions:
+            raise partition_not_found(topic, partition)
+        return found
+
+
+def _read_limits(cluster: Cluster, topic: str) -> TopicLimits:
+    # The broker creates the topic if it is configured to do so, as for every other producer.
+    partitions = len(admin.describe_topic(cluster, topic, create=True).partitions)
+    target = ConfigTarget(admin.TOPIC, topic)
+    try:
+        (row,) = admin.describe_configs(cluster, [target], ["max.message.bytes"])[target].configs
+        return TopicLimits(partitions, int(row.value or _BATCH_BYTES_MAX))
+    except (KafkaRefusal, ValueError):
+        # The user may not be allowed to see configs.
+        return TopicLimits(partitions, _BATCH_BYTES_MAX)
+
+
+def check_size(limits: TopicLimits, *parts: bytes | None) -> None:
+    """Raise HttpError 413 if a batch with this record alone is larger than the topic allows."""
+    size = _BATCH_OVERHEAD + sum(len(part) for part in parts if part is not None)
+    if size > limits.batch_bytes_max:
+        raise HttpError(
+            413, 413, f"The record is larger than the topic's max.message.bytes, {limits.batch_bytes_max:,}."
+        )
+
+
+async def wait_for_all(deliveries: Sequence[Delivery], arrival: Arrival) -> None:
+    """Wait until all records are acknowledged or have failed."""
+    position = 0
+    while True:
+        while position < len(deliveries) and deliveries[position].is_done:
+            position += 1
+        if position == len(deliveries):
+            return
+        await arrival.wait()
+
+
+class DataEncoder:
+    """Makes bytes of the keys and values of version 3: `{"type": "JSON", "data": …}`."""
+
+    async def encode(self, topic: str, part: Any, *, is_key: bool) -> Encoded:
+        """Return the bytes of a key or a value. Raise HttpError 400 or 422 if the data do not fit the format."""
+        if part is None:
+            return NOTHING
+        if not isinstance(part, dict):
+            raise bad_request(f"{'key' if is_key else 'value'} must be an object with type and data")
+        form = part.get("type")
+        if form is None:
+            raise unprocessable("type is required, because no schema registry is configured", INVALID_SCHEMA)
+        form = form.upper() if isinstance(form, str) else ""
+        if form in PLAIN_FORMATS:
+            return Encoded(encode_plain(form, part.get("data")), form)
+        if form not in _FORMATS:
+            raise bad_request(f"type must be one of {', '.join(_FORMATS)}")
+        raise unprocessable(f"{form} needs a schema registry; start the proxy with --registry", INVALID_SCHEMA)
