@@ -77,7 +77,6 @@ OS_ACCESS: dict[str, set[str]] = {
     "broker/apis/offsets.py": {"run_in_executor"},
     "broker/authentication.py": {"run_in_executor"},
     # Encryption and the keys for logins; the listeners of a simulation have neither.
-    "broker/certificates.py": {"os", "ssl"},
     "broker/listeners.py": {"run_in_executor", "secrets", "ssl"},
     "broker/peer_logins.py": {"random", "run_in_executor", "threading"},
     "broker/token_keys.py": {"ssl", "threading"},

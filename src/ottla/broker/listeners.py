@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ottla.broker.authentication import Authentication, LoginRules
-from ottla.broker.certificates import Certificates
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.token_keys import TokenKeys
 from ottla.env.clock import Clock
@@ -27,7 +26,7 @@ from ottla.model.types import Endpoint, is_loopback
 from ottla.net.connection import ANONYMOUS, Connection, Handler
 from ottla.net.server import Server
 from ottla.net.tls import TlsServer
-from ottla.security.certificates import subject_of
+from ottla.security.certificates import Certificates, subject_of
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
 from ottla.security.jaas import LOGIN_MODULES, Login, parse_jaas
 from ottla.security.kerberos import GssapiExchange

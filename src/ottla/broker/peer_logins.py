@@ -19,7 +19,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from ottla.broker.certificates import Certificates
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.settings_security import ListenerSettings
@@ -33,7 +32,7 @@ from ottla.security.bearer_tokens import (
     TokenSource,
     check_extensions,
 )
-from ottla.security.certificates import client_context
+from ottla.security.certificates import Certificates, client_context
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
 from ottla.security.jaas import LOGIN_MODULES, Login, parse_jaas
 from ottla.security.kerberos import GssapiClientExchange

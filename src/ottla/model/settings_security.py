@@ -59,19 +59,19 @@ class ListenerSettings(SettingsSnapshot):
 
     ssl_keystore_type = Setting(
         "ssl.keystore.type", STRING, "PKCS12", STORE_TYPES,
-        "Form of the file with the broker's key and certificate. Kafka's default is JKS.",
+        "Form of the file with the server's key and certificate. Kafka's default is JKS.",
     )  # fmt: skip
     ssl_keystore_location = Setting(
-        "ssl.keystore.location", STRING, "", ANY, "File with the broker's key and certificate."
+        "ssl.keystore.location", STRING, "", ANY, "File with the server's key and certificate."
     )
     ssl_keystore_password = Setting(
         "ssl.keystore.password", PASSWORD, "", ANY, "Password of that file."
     )  # fmt: skip
     ssl_key_password = Setting("ssl.key.password", PASSWORD, "", ANY, "Password of the key in that file.")
-    ssl_keystore_key = Setting("ssl.keystore.key", PASSWORD, "", ANY, "The broker's key as PEM, instead of a file.")
+    ssl_keystore_key = Setting("ssl.keystore.key", PASSWORD, "", ANY, "The server's key as PEM, instead of a file.")
     ssl_keystore_certificate_chain = Setting(
         "ssl.keystore.certificate.chain", STRING, "", ANY,
-        "The broker's certificate and those of its issuers as PEM, instead of a file.",
+        "The server's certificate and those of its issuers as PEM, instead of a file.",
     )  # fmt: skip
     ssl_truststore_type = Setting(
         "ssl.truststore.type", STRING, "PKCS12", STORE_TYPES,

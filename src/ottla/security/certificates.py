@@ -6,12 +6,14 @@ change, a new one is made and tested with a handshake in memory, and only then u
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
 import ssl
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from cryptography import x509
@@ -20,6 +22,8 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
 from ottla.model.settings_security import ListenerSettings
 from ottla.security.errors import SecurityConfigError
+
+log = logging.getLogger(__name__)
 
 #: names of RFC 2253; other attributes are shown as their OID and the bytes of their value, as Java does
 _ATTRIBUTES: Final = {
@@ -276,6 +280,46 @@ def check_handshake(server: ssl.SSLContext) -> None:
                 if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
                     return  # everything up to the client's certificate has worked
                 raise SecurityConfigError(f"a handshake with the new certificate fails: {error.reason}") from None
+
+
+class Certificates:
+    """The current TLS context of a listener, or of connections to other brokers."""
+
+    def __init__(
+        self, settings: ListenerSettings, make: Callable[[ListenerSettings], ssl.SSLContext] = server_context
+    ) -> None:
+        self._settings = settings
+        self._make = make
+        self._seen = self._stamps()
+        self.context = self._made()
+
+    def _made(self) -> ssl.SSLContext:
+        context = self._make(self._settings)
+        if context.protocol is ssl.PROTOCOL_TLS_SERVER:
+            check_handshake(context)
+        return context
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        """Return what changes when the files change."""
+        found = []
+        for path in (self._settings.ssl_keystore_location, self._settings.ssl_truststore_location):
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        return found
+
+    def reload(self, listener: str) -> None:
+        """Make a new context if a file has changed. A certificate that does not work is reported and not used."""
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return
+        self._seen = stamps
+        try:
+            self.context = self._made()
+        except SecurityConfigError as error:
+            log.error("new certificate is not used, the old one stays listener=%s error=%s", listener, error)
+            return
+        log.info("new certificate is used for new connections listener=%s", listener)
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ class App:
 
 
 def _too_large(limit: int) -> HttpError:
-    return HttpError(413, 413, f"the request's body is larger than {limit:,} bytes", {"connection": "close"})
+    return HttpError(413, 413, f"the request's body is larger than {limit:,} bytes")
 
 
 def _limited(receive: Receive, limit: int) -> Receive:

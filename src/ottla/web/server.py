@@ -9,20 +9,19 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from ottla.model.errors import StartError
+from ottla.web.connections import Acceptor, ConnectionLimits, ConnectionTable, HttpConnection
 
 #: connections that wait for accept
 _BACKLOG: Final = 1024
 #: an idle connection is kept this long; clients and load balancers close theirs after 60 s
 _KEEP_ALIVE_S: Final = 75
-#: bytes of a request's head (request line and headers)
-_HEAD_BYTES_MAX: Final = 64 << 10
 _STOP_S_MAX: Final = 5
 
 
@@ -66,11 +65,26 @@ def bind(listener: Listener) -> tuple[Listener, socket.socket]:
     return Listener(listener.scheme, listener.host, bound.getsockname()[1]), bound
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: the service decides when it stops."""
+class BoundSocket(NamedTuple):
+    """A socket to listen on, with the TLS context of its connections; None for plain HTTP."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    socket: socket.socket
+    tls: ssl.SSLContext | None = None
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers and with our connections: the service decides when it stops."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        sockets: Sequence[BoundSocket],
+        table: ConnectionTable,
+        started: Callable[[], None],
+    ) -> None:
         super().__init__(config)
+        self._sockets = sockets
+        self._table = table
         self._tell_started = started
 
     @contextmanager
@@ -78,36 +92,46 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._tell_started()
+        self.servers: list[Acceptor] = []  # type: ignore[assignment]
+        for bound in self._sockets:
+            try:
+                acceptor = Acceptor(bound.socket, self._table, self._make_connection, bound.tls, backlog=_BACKLOG)
+            except OSError as error:
+                for each in self.servers:
+                    each.close()
+                raise StartError(f"cannot listen on {bound.socket.getsockname()}: {error.strerror or error}") from None
+            self.servers.append(acceptor)
+        self.started = True
+        self._tell_started()
+
+    def _make_connection(self) -> HttpConnection:
+        return HttpConnection(self._table, config=self.config, server_state=self.server_state, app_state={})
 
 
 async def serve(
     app: ASGIApp,
-    sockets: Sequence[socket.socket],
+    sockets: Sequence[socket.socket | BoundSocket],
     stop: asyncio.Event,
     *,
     started: Callable[[], None],
-    tls: ssl.SSLContext | None = None,
-    connections_max: int = 10_000,
+    connections: ConnectionTable | None = None,
     before_stop: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve until `stop` is set; then answer the requests in progress for up to five seconds."""
+    """Serve until `stop` is set; then answer the requests in progress for up to five seconds.
+
+    Raise StartError if another process has begun to listen on one of the addresses.
+    """
+    bound = [each if isinstance(each, BoundSocket) else BoundSocket(each) for each in sockets]
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=True,
-        backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_STOP_S_MAX,
-        limit_concurrency=connections_max, h11_max_incomplete_event_size=_HEAD_BYTES_MAX, ws="none",
+        timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_STOP_S_MAX, ws="none", http=HttpConnection,
         # A client could choose its address for the limits and the log with X-Forwarded-For.
         proxy_headers=False,
         # Each malformed request is a warning of uvicorn, and clients could fill the log with them.
         log_level=logging.ERROR,
     )  # fmt: skip
-    if tls is not None:
-        config.load()
-        config.ssl = tls
-    server = _Server(config, started)
-    serving = asyncio.create_task(server.serve(list(sockets)))
+    server = _Server(config, bound, connections or ConnectionTable(ConnectionLimits()), started)
+    serving = asyncio.create_task(server.serve())
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -19,10 +19,11 @@ import asyncio
 import logging
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from starlette.types import ASGIApp
 
@@ -30,14 +31,18 @@ import ottla
 from ottla.env.process import END_WITH_STDIN, log_to_stderr, notify_service_manager, raise_open_files_limit
 from ottla.model.errors import StartError
 from ottla.model.types import is_loopback
+from ottla.security.certificates import Certificates
+from ottla.security.errors import SecurityConfigError
 from ottla.web.app import App, DescribeError, ErrorResponse, Operation, Parameter, Router
 from ottla.web.openapi import Api, document_operations
-from ottla.web.server import Listener, bind, serve
+from ottla.web.server import BoundSocket, Listener, bind, serve
 from ottla.web.settings import WebSettings
 
 log = logging.getLogger(__name__)
 
 OK, FAILED, USAGE = 0, 1, 2
+#: how often the files of certificates are checked, as in the broker
+_RELOAD_S: Final = 1.0
 
 Settings = TypeVar("Settings", bound=WebSettings)
 
@@ -129,11 +134,15 @@ async def _run(name: str, settings: Settings, start: Start[Settings]) -> int:
         wanted = [Listener.parse(text) for text in settings.listeners]
         for listener in insecure_listeners(settings, wanted):
             log.warning("listener has no TLS or no authentication listener=%s", listener)
+        certificates = _certificates(settings, wanted)
         bound = [bind(listener) for listener in wanted]
     except StartError as error:
         return _complain(name, str(error), FAILED)
     service = Service(settings, [listener for listener, _ in bound])
     _stop_on_signals(service.stop)
+    tls = None if certificates is None else reloading_context(certificates)
+    sockets = [BoundSocket(socket, tls if listener.scheme == "https" else None) for listener, socket in bound]
+    watching = asyncio.create_task(_reload(certificates)) if certificates is not None else None
 
     def tell_ready() -> None:
         sys.stdout.write(f"ready {','.join(map(str, service.listeners))}\n")
@@ -142,17 +151,47 @@ async def _run(name: str, settings: Settings, start: Start[Settings]) -> int:
 
     try:
         async with start(service) as app:
-            await serve(
-                app, [socket for _, socket in bound], service.stop, started=tell_ready,
-                before_stop=service.prepare_stop,
-            )  # fmt: skip
+            await serve(app, sockets, service.stop, started=tell_ready, before_stop=service.prepare_stop)
             notify_service_manager("STOPPING=1")
     except StartError as error:
         return _complain(name, str(error), FAILED)
     finally:
+        if watching is not None:
+            watching.cancel()
         for _, socket in bound:
             socket.close()
     return OK if service.failure is None else _complain(name, service.failure, FAILED)
+
+
+def _certificates(settings: WebSettings, listeners: Sequence[Listener]) -> Certificates | None:
+    """Return the certificates of the https listeners; None if there is no such listener. Raise StartError."""
+    if not any(listener.scheme == "https" for listener in listeners):
+        return None
+    try:
+        return Certificates(settings.tls())
+    except SecurityConfigError as error:
+        raise StartError(f"https listeners: {error}") from None
+
+
+def reloading_context(certificates: Certificates) -> ssl.SSLContext:
+    """Return a context whose connections use the certificates of the time when they are opened.
+
+    The event loop keeps the context that it gets. OpenSSL calls this function at the begin of each handshake, also for
+    clients that send no server name.
+    """
+
+    def use_current(tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        tls.context = certificates.context
+
+    context = certificates.context
+    context.sni_callback = use_current
+    return context
+
+
+async def _reload(certificates: Certificates) -> None:
+    while True:
+        await asyncio.sleep(_RELOAD_S)
+        certificates.reload("https")
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
@@ -170,11 +209,18 @@ def insecure_listeners(settings: WebSettings, listeners: Sequence[Listener]) -> 
     """
     if not listeners:
         raise StartError("there is no listener; set listeners, or an address with --listen")
-    found = [listener for listener in listeners if not is_loopback(listener.host)]
-    if found and not settings.allow_insecure_listeners:
+    found = []
+    for listener in listeners:
+        is_https = listener.scheme == "https"
+        if is_loopback(listener.host) or (is_https and settings.authenticates_clients):
+            continue
+        if settings.allow_insecure_listeners:
+            found.append(listener)
+            continue
+        way = "" if is_https else "use https with certificates of ottla security init, and "
         raise StartError(
-            f"listener {found[0]} lets every machine of the network read and write all data; "
-            "listen on 127.0.0.1, or allow it with --insecure (allow.insecure.listeners=true)"
+            f"listener {listener} lets every machine of the network read and write all data; listen on 127.0.0.1, or "
+            f"{way}set authentication.method, or allow it with --insecure (allow.insecure.listeners=true)"
         )
     return found
 

@@ -18,11 +18,19 @@ from ottla.model.setting_types import (
     InvalidSettings,
     Setting,
     SettingsSnapshot,
+    SettingType,
     one_of,
     unknown_name,
 )
+from ottla.model.settings_security import ListenerSettings, listener_settings
 
 CLIENT_PREFIX: Final = "client."
+
+
+def _parse_client_authentication(text: str) -> str:
+    # Confluent's older name ssl.client.auth is true or false, and that of Kafka none, requested or required.
+    stripped = text.strip().upper()
+    return {"TRUE": "REQUIRED", "FALSE": "NONE"}.get(stripped, stripped)
 
 
 class WebSettings(SettingsSnapshot):
@@ -48,7 +56,38 @@ class WebSettings(SettingsSnapshot):
         "allow.insecure.listeners", BOOL, False, ANY,
         "Whether a listener on another address than loopback needs no TLS and no authentication. --insecure sets it.",
     )  # fmt: skip
+    ssl_keystore_type = ListenerSettings.ssl_keystore_type
+    ssl_keystore_location = ListenerSettings.ssl_keystore_location
+    ssl_keystore_password = ListenerSettings.ssl_keystore_password
+    ssl_key_password = ListenerSettings.ssl_key_password
+    ssl_keystore_key = ListenerSettings.ssl_keystore_key
+    ssl_keystore_certificate_chain = ListenerSettings.ssl_keystore_certificate_chain
+    ssl_truststore_type = ListenerSettings.ssl_truststore_type
+    ssl_truststore_location = ListenerSettings.ssl_truststore_location
+    ssl_truststore_password = ListenerSettings.ssl_truststore_password
+    ssl_truststore_certificates = ListenerSettings.ssl_truststore_certificates
+    ssl_enabled_protocols = ListenerSettings.ssl_enabled_protocols
+    ssl_cipher_suites = ListenerSettings.ssl_cipher_suites
+    ssl_principal_mapping_rules = ListenerSettings.ssl_principal_mapping_rules
+    ssl_client_authentication = Setting(
+        "ssl.client.authentication", SettingType("string", STRING.id, _parse_client_authentication), "NONE",
+        one_of("NONE", "REQUESTED", "REQUIRED"), "Whether clients must have a certificate, at https listeners.",
+        aliases=("ssl.client.auth",),
+    )  # fmt: skip
     log_level = Setting("log.level", STRING, "INFO", one_of("DEBUG", "INFO", "WARNING", "ERROR"), "Log level.")
+
+    def tls(self) -> ListenerSettings:
+        """Return the settings of the https listeners as those of a listener of the broker."""
+        made = listener_settings({})
+        shared = self.rows().keys() & ListenerSettings.rows().keys()
+        vars(made).update({row.attribute: self.value_of(row.name) for row in map(self.rows().__getitem__, shared)})
+        vars(made)["ssl_client_auth"] = self.ssl_client_authentication.lower()
+        return made
+
+    @property
+    def authenticates_clients(self) -> bool:
+        """Whether a client must prove who it is."""
+        return self.ssl_client_authentication == "REQUIRED"
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> Self:

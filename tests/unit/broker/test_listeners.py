@@ -13,12 +13,12 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ottla.broker.certificates import Certificates
 from ottla.broker.listeners import ListenerSecurity
 from ottla.broker.peer_logins import Peers
 from ottla.env.clock import SystemClock
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
+from ottla.security.certificates import Certificates
 from ottla.security.salts import SaltShape
 from ottla.security.sasl import OWN_WORK, PlainExchange, ScramExchange, Work
 from ottla.security.scram import Mechanism

@@ -58,11 +58,37 @@ def test_loopback_needs_no_protection(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://0.0.0.0:8081", "http://10.0.0.1:8081", "http://example.com:8081"])
-def test_other_addresses_are_refused_unless_allowed(url: str) -> None:
+@pytest.mark.parametrize("texts", [{}, {"ssl.client.authentication": "REQUIRED"}])
+def test_other_addresses_without_tls_are_refused_unless_allowed(url: str, texts: dict[str, str]) -> None:
     listener = Listener.parse(url)
-    with pytest.raises(StartError, match="--insecure"):
-        insecure_listeners(WebSettings.parse({}), [listener])
-    assert insecure_listeners(WebSettings.parse({"allow.insecure.listeners": "true"}), [listener]) == [listener]
+    with pytest.raises(StartError, match=r"use https .* --insecure"):
+        insecure_listeners(WebSettings.parse(texts), [listener])
+    assert insecure_listeners(WebSettings.parse({**texts, "allow.insecure.listeners": "true"}), [listener]) == [
+        listener
+    ]
+
+
+def test_other_addresses_need_tls_and_authentication() -> None:
+    listener = Listener.parse("https://0.0.0.0:8081")
+    with pytest.raises(StartError, match=r"or set authentication.method, or allow it with --insecure"):
+        insecure_listeners(WebSettings.parse({"ssl.client.authentication": "REQUESTED"}), [listener])
+    assert insecure_listeners(WebSettings.parse({"ssl.client.authentication": "REQUIRED"}), [listener]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("ssl.client.authentication", "requested", "REQUESTED"),
+        ("ssl.client.auth", "true", "REQUIRED"),
+        ("ssl.client.auth", "false", "NONE"),
+        ("ssl.client.auth", "required", "REQUIRED"),
+    ],
+)
+def test_certificates_of_clients_have_confluents_and_kafkas_names(name: str, text: str, value: str) -> None:
+    settings = WebSettings.parse({name: text, "ssl.keystore.location": "k", "ssl.key.password": "s3cret"})
+    assert settings.ssl_client_authentication == value
+    assert (settings.tls().ssl_client_auth, settings.tls().ssl_keystore_location) == (value.lower(), "k")
+    assert "s3cret" not in repr(settings) + repr(settings.tls())
 
 
 def test_service_without_a_listener_does_not_start() -> None:
