@@ -1,0 +1,63 @@
+"""Regular expressions of schemas: checked when a schema is parsed, matched only with the names of properties.
+
+RE2 matches in linear time and compiles within a limit of memory, so that no expression of a client takes long. RE2 has
+no look-ahead and no back-references, which JSON Schema allows. Such an expression is accepted, and whether a name
+matches it stays undecided.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ottla.schemas.schema import Budget
+
+#: memory limit of one compiled expression; compiling takes at most about 2 ms
+_COMPILED_BYTES_MAX: Final = 256 << 10
+#: steps for compiling an expression, and for one with counted repetitions, which RE2 expands
+_COMPILE_STEPS: Final = 20
+_REPETITION_STEPS: Final = 500
+#: how RE2's messages begin for an expression that is wrong in every dialect
+_SYNTAX_ERRORS: Final = ("missing ", "unexpected ", "no argument ", "trailing ")
+
+
+class Patterns:
+    """Compiled expressions of one schema. Each one is compiled once."""
+
+    __slots__ = ("_compiled",)
+
+    def __init__(self) -> None:
+        #: a compiled expression; a text that says what is wrong; or None if RE2 does not support it
+        self._compiled: dict[str, Any] = {}
+
+    def error_of(self, expression: str, budget: Budget) -> str | None:
+        """Return what is wrong with the syntax of an expression, or None."""
+        compiled = self._compile(expression, budget)
+        return compiled if isinstance(compiled, str) else None
+
+    def matches(self, expression: str, name: str, budget: Budget) -> bool | None:
+        """Return whether a part of the name matches; None if RE2 does not support the expression."""
+        compiled = self._compile(expression, budget)
+        budget.spend(1 + len(name) // 50)
+        if compiled is None or isinstance(compiled, str):
+            return None
+        return compiled.search(name) is not None
+
+    def _compile(self, expression: str, budget: Budget) -> Any:
+        if expression in self._compiled:
+            return self._compiled[expression]
+        import re2
+
+        budget.spend(_COMPILE_STEPS + len(expression) // 50 + (_REPETITION_STEPS if "{" in expression else 0))
+        options = re2.Options()
+        options.max_mem = _COMPILED_BYTES_MAX
+        options.log_errors = False
+        try:
+            compiled = re2.compile(expression, options)
+        except re2.error as error:
+            reason = error.args[0]
+            message = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+            compiled = message if message.startswith(_SYNTAX_ERRORS) else None
+        except UnicodeEncodeError:  # an unpaired surrogate
+            compiled = None
+        self._compiled[expression] = compiled
+        return compiled
