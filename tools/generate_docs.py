@@ -105,6 +105,7 @@ proxy, `producer.NAME` and `consumer.NAME` one of its producers and consumers. P
 
 def rest_page() -> str:
     """docs/reference/rest.md"""
+    from ottla.rest.consumers import Instances
     from ottla.rest.errors import MEANINGS
     from ottla.rest.proxy import Proxy
     from ottla.rest.service import operations
@@ -113,7 +114,8 @@ def rest_page() -> str:
 
     lines = [REST_HEAD]
     # Handlers are not called, so that no Kafka client is needed.
-    rows = operations(Proxy(RestSettings.parse({}), cast("Kafka", None), Listener("http", "127.0.0.1", 8082)))
+    settings, kafka = RestSettings.parse({}), cast("Kafka", None)
+    rows = operations(Proxy(settings, kafka, Listener("http", "127.0.0.1", 8082)), Instances(settings, kafka))
     for tag in dict.fromkeys(row.tag for row in rows):
         of_tag = [(row.method, f"`{row.path}`", row.summary) for row in rows if row.tag == tag]
         lines += [f"## {tag}", "", *table(("Method", "Path", "Meaning"), of_tag), ""]

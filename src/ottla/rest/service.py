@@ -11,11 +11,14 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from ottla.rest.consumers import Instances
 from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
 from ottla.rest.producing import DataEncoder, Topics
 from ottla.rest.proxy import INTEGER, Proxy
 from ottla.rest.settings import RestSettings
+from ottla.rest.v2_consumers import ConsumerRoutesV2
+from ottla.rest.v2_topics import TopicRoutesV2
 from ottla.rest.v3_acls import AclRoutes
 from ottla.rest.v3_configs import ConfigRoutes
 from ottla.rest.v3_groups import GroupRoutes
@@ -24,7 +27,7 @@ from ottla.rest.v3_topics import TopicRoutes
 from ottla.web.app import HttpError, Operation, Parameter
 from ottla.web.service import Service, run_service
 
-_CLEAN_UP_S: Final = 5.0
+_CLEAN_UP_S: Final = 1.0
 #: the variable segments of paths
 PARAMETERS: Final = (
     Parameter("cluster_id", "Id of the cluster; GET /v3/clusters returns it."),
@@ -34,6 +37,8 @@ PARAMETERS: Final = (
     Parameter("name", "Name of a config."),
     Parameter("consumer_group_id", "Id of a consumer group."),
     Parameter("consumer_id", "Id of a member of a consumer group."),
+    Parameter("group", "Id of a consumer group."),
+    Parameter("instance", "Name of a consumer instance: instance_id of its creation."),
 )
 
 
@@ -47,18 +52,20 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
     """Make the app. The cluster need not be reachable: requests then get error 50302."""
     kafka = Kafka(service.settings)
     proxy = Proxy(service.settings, kafka, service.listeners[0])
-    cleaning = asyncio.create_task(_clean_up(kafka))
+    instances = Instances(service.settings, kafka)
+    cleaning = asyncio.create_task(_clean_up(kafka, instances))
     try:
         yield service.make_app(
-            operations(proxy), title="Ottla REST proxy", error_response=error_response, describe_error=describe_error,
-            parameters=PARAMETERS,
+            operations(proxy, instances), title="Ottla REST proxy", error_response=error_response,
+            describe_error=describe_error, parameters=PARAMETERS,
         )  # fmt: skip
     finally:
         cleaning.cancel()
+        await instances.close()
         await kafka.close()
 
 
-def operations(proxy: Proxy) -> list[Operation]:
+def operations(proxy: Proxy, instances: Instances) -> list[Operation]:
     """Return the table of all operations."""
     topics = Topics(proxy.kafka)
     request_max_bytes = proxy.settings.request_max_bytes
@@ -67,6 +74,8 @@ def operations(proxy: Proxy) -> list[Operation]:
         *ConfigRoutes(proxy).operations(),
         *GroupRoutes(proxy).operations(),
         *AclRoutes(proxy).operations(),
+        *TopicRoutesV2(proxy, topics).operations(request_max_bytes),
+        *ConsumerRoutesV2(proxy, instances).operations(),
         *ProduceRoutes(proxy, topics, DataEncoder()).operations(request_max_bytes),
     ]
 
@@ -76,7 +85,9 @@ def error_response(error: HttpError) -> Response:
     return Response(body, error.status, error.headers, "application/json")
 
 
-async def _clean_up(kafka: Kafka) -> None:
+async def _clean_up(kafka: Kafka, instances: Instances) -> None:
     while True:
         await asyncio.sleep(_CLEAN_UP_S)
         kafka.close_idle()
+        instances.close_expired()
+        await instances.refresh_patterns()

@@ -1,0 +1,212 @@
+"""Version 2: topics, partitions, offsets, brokers, and produce."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ottla.rest import admin
+from ottla.rest.admin import ConfigTarget
+from ottla.rest.bodies import INT32_MAX, Fields, path_integer, read_object
+from ottla.rest.errors import (
+    AUTHENTICATION_FAILED,
+    KAFKA_ERROR,
+    KAFKA_RETRIABLE,
+    KEY_SCHEMA_MISSING,
+    NOT_AUTHORIZED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    VALUE_SCHEMA_MISSING,
+    KafkaRefusal,
+    partition_not_found,
+    topic_not_found,
+    unprocessable,
+)
+from ottla.rest.kafka import Arrival, Delivery
+from ottla.rest.producing import Topics, check_size, wait_for_all
+from ottla.rest.proxy import BOOLEAN, INTEGER, KAFKA_ERRORS, NULLABLE_TEXT, TEXT, TEXTS, Proxy, body_schema
+from ottla.rest.records import PLAIN_FORMATS, encode_plain, now_ms
+from ottla.rest.v2_media import EMBEDDED, V2, answer_v2, produced_format, with_v2_errors
+from ottla.web.app import Operation
+
+_RECORDS_MAX: Final = 100_000
+_OWN_CODES: Final = (AUTHENTICATION_FAILED, NOT_AUTHORIZED, KAFKA_RETRIABLE)
+
+_REPLICA: Final = body_schema({"broker": INTEGER, "leader": BOOLEAN, "in_sync": BOOLEAN})
+_PARTITION: Final = body_schema(
+    {"partition": INTEGER, "leader": INTEGER, "replicas": {"type": "array", "items": _REPLICA}}
+)
+_PARTITIONS: Final = {"type": "array", "items": _PARTITION}
+_RECORD: Final = body_schema({}, {"key": {}, "value": {}, "partition": {"type": ["integer", "null"]}})
+_SCHEMAS: Final = {
+    "key_schema": NULLABLE_TEXT, "key_schema_id": {"type": ["integer", "null"]},
+    "value_schema": NULLABLE_TEXT, "value_schema_id": {"type": ["integer", "null"]},
+}  # fmt: skip
+_PRODUCED: Final = body_schema({
+    "offsets": {"type": "array", "items": body_schema({
+        "partition": {"type": ["integer", "null"]}, "offset": {"type": ["integer", "null"]},
+        "error_code": {"type": ["integer", "null"]}, "error": NULLABLE_TEXT,
+    })},
+    "key_schema_id": {"type": ["integer", "null"]}, "value_schema_id": {"type": ["integer", "null"]},
+})  # fmt: skip
+
+
+class TopicRoutesV2:
+    """Handlers of topics and brokers."""
+
+    def __init__(self, proxy: Proxy, topics: Topics) -> None:
+        self._proxy = proxy
+        self._topics = topics
+
+    def operations(self, request_max_bytes: int) -> list[Operation]:
+        """Return the rows of the table of operations."""
+        one = "/topics/{topic_name}/partitions/{partition_id}"
+        offsets = body_schema({"beginning_offset": INTEGER, "end_offset": INTEGER})
+        topic = body_schema(
+            {"name": TEXT, "configs": {"type": "object", "additionalProperties": TEXT}, "partitions": _PARTITIONS}
+        )
+        rows: list[tuple[str, Any, str, dict[str, Any]]] = [
+            ("/topics", self.list_topics, "List the names of topics", TEXTS),  # type: ignore[list-item]
+            ("/topics/{topic_name}", self.get_topic, "Get a topic with its configs and partitions", topic),
+            ("/topics/{topic_name}/partitions", self.list_partitions, "List the partitions of a topic", _PARTITIONS),
+            (one, self.get_partition, "Get a partition", _PARTITION),
+            (f"{one}/offsets", self.get_offsets, "Get the first offset of a partition and the offset after the last "
+             "record", offsets),
+            ("/brokers", self.list_brokers, "List the ids of brokers",
+             body_schema({"brokers": {"type": "array", "items": INTEGER}})),
+        ]  # fmt: skip
+        body = body_schema({"records": {"type": "array", "items": _RECORD, "minItems": 1}}, _SCHEMAS)
+        errors = {**KAFKA_ERRORS, 413: "The request is too large.", 415: "The Content-Type is none of version 2.",
+                  422: "A field is missing, or a schema (42201 to 42207)."}  # fmt: skip
+        produce = [
+            Operation(method="POST", path=path, handler=with_v2_errors(self.produce), summary=summary,
+                      tag="Topics (v2)", body=body, consumes=(V2, *EMBEDDED.values()), answers={200: _PRODUCED},
+                      produces=(V2,), errors=errors, body_bytes_max=request_max_bytes)
+            for path, summary in (("/topics/{topic_name}", "Produce records to a topic"),
+                                  (one, "Produce records to a partition"))
+        ]  # fmt: skip
+        return [
+            *(
+                Operation(method="GET", path=path, handler=with_v2_errors(handler), summary=summary, tag="Topics (v2)",
+                          answers={200: schema}, produces=(V2,), errors=KAFKA_ERRORS)
+                for path, handler, summary, schema in rows
+            ),
+            *produce,
+        ]  # fmt: skip
+
+    async def list_topics(self, request: Request) -> Response:
+        metadata = await self._proxy.call(request, admin.list_topics)
+        return answer_v2(sorted(row.name or "" for row in metadata.topics if row.partitions))
+
+    async def get_topic(self, request: Request) -> Response:
+        topic = await self._topic(request)
+        target = ConfigTarget(admin.TOPIC, topic.name)
+        found = (await self._proxy.call(request, admin.describe_configs, [target]))[target]
+        configs = {row.name: row.value or "" for row in sorted(found.configs, key=lambda row: row.name)}
+        return answer_v2({"name": topic.name, "configs": configs, "partitions": _partitions(topic)})
+
+    async def list_partitions(self, request: Request) -> Response:
+        return answer_v2(_partitions(await self._topic(request)))
+
+    async def get_partition(self, request: Request) -> Response:
+        return answer_v2(await self._partition(request))
+
+    async def get_offsets(self, request: Request) -> Response:
+        number = (await self._partition(request))["partition"]
+        topic = request.path_params["topic_name"]
+        first, end = await self._proxy.call(request, admin.partition_offsets, topic, number)
+        return answer_v2({"beginning_offset": first, "end_offset": end})
+
+    async def list_brokers(self, request: Request) -> Response:
+        metadata = await self._proxy.call(request, admin.describe_cluster)
+        return answer_v2({"brokers": sorted(row.node_id for row in metadata.brokers)})
+
+    async def _topic(self, request: Request) -> Any:
+        name = request.path_params["topic_name"]
+        try:
+            return await self._proxy.call(request, admin.describe_topic, name)
+        except KafkaRefusal as refusal:
+            raise _v2_error(refusal, name) from None
+
+    async def _partition(self, request: Request) -> dict[str, Any]:
+        number = path_integer(request, "partition_id")
+        topic = await self._topic(request)
+        for row in _partitions(topic):
+            if row["partition"] == number:
+                return row
+        raise partition_not_found(topic.name, number)
+
+    # Produce
+
+    async def produce(self, request: Request) -> Response:
+        form = produced_format(request)
+        topic = request.path_params["topic_name"]
+        partition = path_integer(request, "partition_id") if "partition_id" in request.path_params else None
+        fields = Fields(await read_object(request))
+        records = fields.objects("records")
+        if not 1 <= len(records) <= _RECORDS_MAX:
+            raise unprocessable(f"records must have between 1 and {_RECORDS_MAX:,} records")
+        if form not in PLAIN_FORMATS:
+            has_key = any(record.has("key") for record in records)
+            raise _schema_missing(form, fields, has_key=has_key)
+        # Everything is checked before the first record is sent.
+        prepared = [
+            (
+                record.optional_integer("partition", 0, INT32_MAX) if record.has("partition") else partition,
+                encode_plain(form, record.value("key")),
+                encode_plain(form, record.value("value")),
+            )
+            for record in records
+        ]
+        identity = self._proxy.identity(request)
+        highest = max((each[0] for each in prepared if each[0] is not None), default=None)
+        try:
+            limits = await self._topics.limits(identity, topic, highest)
+        except KafkaRefusal as refusal:
+            raise _v2_error(refusal, topic) from None
+        for _, key, value in prepared:
+            check_size(limits, key, value)
+        producer = self._proxy.kafka.producer(identity, limits.batch_bytes_max)
+        arrival = Arrival()
+        time_ms = now_ms()
+        sent = [
+            await producer.send(arrival, topic, number, key, value, timestamp_ms=time_ms)
+            for number, key, value in prepared
+        ]
+        await wait_for_all(sent, arrival)
+        return answer_v2({"offsets": [_offset(each) for each in sent], "key_schema_id": None, "value_schema_id": None})
+
+
+def _schema_missing(form: str, fields: Fields, *, has_key: bool) -> Exception:
+    if has_key and not (fields.has("key_schema") or fields.has("key_schema_id")):
+        return unprocessable("Request includes keys but does not include key schema", KEY_SCHEMA_MISSING)
+    if not (fields.has("value_schema") or fields.has("value_schema_id")):
+        return unprocessable("Request includes values but does not include value schema", VALUE_SCHEMA_MISSING)
+    return unprocessable(f"{form} needs a schema registry; start the proxy with --registry", 42207)
+
+
+def _offset(delivery: Delivery) -> dict[str, Any]:
+    if delivery.error is None:
+        return {"partition": delivery.partition, "offset": delivery.offset, "error_code": None, "error": None}
+    code = delivery.error.http.error_code
+    known = code if code in _OWN_CODES else KAFKA_ERROR
+    return {"partition": None, "offset": None, "error_code": known, "error": delivery.error.http.message}
+
+
+def _partitions(topic: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition": row.partition_index, "leader": row.leader_id,
+            "replicas": [
+                {"broker": broker, "leader": broker == row.leader_id, "in_sync": broker in row.isr_nodes}
+                for broker in row.replica_nodes
+            ],
+        }
+        for row in sorted(topic.partitions, key=lambda row: row.partition_index)
+    ]  # fmt: skip
+
+
+def _v2_error(refusal: KafkaRefusal, topic: str) -> Exception:
+    """Return version 2's error for an unknown topic, and other errors as they are."""
+    return topic_not_found(topic) if refusal.http.error_code == UNKNOWN_TOPIC_OR_PARTITION else refusal
