@@ -16,6 +16,7 @@ _COMPILED_BYTES_MAX: Final = 256 << 10
 #: steps for compiling an expression, and for one with counted repetitions, which RE2 expands
 _COMPILE_STEPS: Final = 20
 _REPETITION_STEPS: Final = 500
+_MATCH_STEPS: Final = 4
 #: how RE2's messages begin for an expression that is wrong in every dialect
 _SYNTAX_ERRORS: Final = ("missing ", "unexpected ", "no argument ", "trailing ")
 
@@ -37,7 +38,7 @@ class Patterns:
     def matches(self, expression: str, name: str, budget: Budget) -> bool | None:
         """Return whether a part of the name matches; None if RE2 does not support the expression."""
         compiled = self._compile(expression, budget)
-        budget.spend(1 + len(name) // 50)
+        budget.spend(_MATCH_STEPS + len(name) // 50)
         if compiled is None or isinstance(compiled, str):
             return None
         return compiled.search(name) is not None

@@ -4,7 +4,7 @@ Members keep their order, and a repeated member keeps its first place and its la
 numbers are `Decimal`, so that `1.50` stays `1.50`. Jackson prints `1e2` as `1E+2`, and so does this module. `NaN` and
 `Infinity`, which Jackson can be told to accept, are rejected: they are not JSON.
 
-The work is linear in the length of the text. No function here recurses, so the depth of a text costs no Python stack.
+The work is linear in the length of the text. No function here needs Python's stack for the depth of a text.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ _EXPONENT_MAX: Final = 10_000
 
 _BRACKETS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 _ESCAPED: Final = re.compile('[\x00-\x1f"\\\\\ud800-\udfff]')
+#: Python's encoder, which is written in C, prints most values as Jackson does, and is about 20 times as fast
+_PRINTER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
+_SORTING_PRINTER: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), check_circular=False, sort_keys=True
+)
+_PRINTED_DIFFERENTLY: Final = re.compile("\\\\u00|[\ud800-\udfff]")
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\b": "\\b"}
 
 
@@ -49,6 +55,10 @@ def parse_json(text: str) -> JsonValue:
 
 def print_json(value: JsonValue, length_max: int | None = None) -> str:
     """Return the compact text of a value; cut it after `length_max` characters and add "…" if it is longer."""
+    if length_max is None:
+        text = _encode(value, _PRINTER)
+        if text is not None:
+            return text
     parts: list[str] = []
     length = 0
     for part in _tokens(value, _print_scalar, sort=False):
@@ -61,7 +71,8 @@ def print_json(value: JsonValue, length_max: int | None = None) -> str:
 
 def value_key(value: JsonValue) -> str:
     """Return a text that two values share exactly if JSON Schema calls them equal: 1 equals 1.0, order is ignored."""
-    return "".join(_tokens(value, _scalar_key, sort=True))
+    text = _encode(value, _SORTING_PRINTER)
+    return "".join(_tokens(value, _scalar_key, sort=True)) if text is None else text
 
 
 def sort_members(value: JsonValue) -> JsonValue:
@@ -111,6 +122,15 @@ def _decimal(digits: str) -> Decimal:
 
 def _reject_constant(name: str) -> NoReturn:
     raise InvalidSchema(f"the schema is not JSON: {name} is not a number of JSON")
+
+
+def _encode(value: JsonValue, printer: json.JSONEncoder) -> str | None:
+    """Return the text that Python's encoder prints; None if Jackson prints it differently (fractions, escapes)."""
+    try:
+        text = printer.encode(value)
+    except (TypeError, RecursionError):
+        return None
+    return None if _PRINTED_DIFFERENTLY.search(text) else text
 
 
 def _tokens(value: JsonValue, scalar: Callable[[JsonValue], str], *, sort: bool) -> Iterator[str]:
