@@ -1,0 +1,120 @@
+"""Compares two array schemas. Their content model is open, closed or partially open, as that of objects."""
+
+from __future__ import annotations
+
+from ottla.schemas.json_schema.differences import Kind
+from ottla.schemas.json_schema.model import ArrayNode, EmptyNode, FalseNode, Node
+from ottla.schemas.json_schema.report import Pair, Report, Side, Steps
+from ottla.schemas.json_schema.text import JsonValue
+
+
+def compare_arrays(report: Report, original: ArrayNode, update: ArrayNode) -> Steps:
+    """Report the differences of two array schemas."""
+    found = yield Pair(
+        _optional_node(report.original, original.all_items), _optional_node(report.update, update.all_items)
+    )
+    report.extend(found, "items")
+    yield from _compare_first_items(report, original, update)
+    yield from _compare_additional(report, original, update)
+    yield from report.compare_unevaluated(
+        "UNEVALUATED_ITEMS", "unevaluatedItems", original.unevaluated, update.unevaluated
+    )
+    report.compare_limit("MAX_ITEMS", "maxItems", original.max_items, update.max_items)
+    report.compare_limit("MIN_ITEMS", "minItems", original.min_items, update.min_items)
+    if original.unique_items != update.unique_items:
+        kind = Kind.UNIQUE_ITEMS_REMOVED if original.unique_items else Kind.UNIQUE_ITEMS_ADDED
+        report.add(kind, "uniqueItems", original=original.unique_items, update=update.unique_items)
+    report.compare_limit("MAX_CONTAINS", "maxContains", original.max_contains, update.max_contains)
+    report.compare_limit("MIN_CONTAINS", "minContains", original.min_contains, update.min_contains)
+
+
+def _optional_node(side: Side, schema: JsonValue) -> Node | None:
+    return None if schema is None else side.nodes.node(schema)
+
+
+def _compare_first_items(report: Report, original: ArrayNode, update: ArrayNode) -> Steps:
+    """Compare the items that have a schema each."""
+    common = min(len(original.items), len(update.items))
+    for index in range(common):
+        found = yield Pair(
+            report.original.nodes.node(original.items[index]), report.update.nodes.node(update.items[index])
+        )
+        report.extend(found, "items", str(index))
+    for index in range(common, len(original.items)):
+        yield from _compare_removed(report, original.items[index], update, index)
+    for index in range(common, len(update.items)):
+        yield from _compare_added(report, original, update.items[index], index)
+
+
+def _compare_removed(report: Report, written: JsonValue, update: ArrayNode, index: int) -> Steps:
+    """Compare an item that only the writer defines with what the reader accepts for other items."""
+    path = ("items", str(index))
+    accepted = _schema_for(report.update, update)
+    if _is_open(report.update, update):
+        report.add(Kind.ITEM_REMOVED_FROM_OPEN_CONTENT_MODEL, *path, original=written)
+    elif accepted is not None:
+        found = yield Pair(report.original.nodes.node(written), report.update.nodes.node(accepted))
+        report.extend(found, *path)
+        if report.tolerates(found):
+            kind = Kind.ITEM_REMOVED_IS_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
+        else:
+            kind = Kind.ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
+        report.add(kind, *path, original=written, update=accepted)
+    elif isinstance(report.original.nodes.node(written), FalseNode):
+        report.add(Kind.ITEM_WITH_FALSE_REMOVED_FROM_CLOSED_CONTENT_MODEL, *path, original=written)
+    else:
+        report.add(Kind.ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL, *path, original=written)
+
+
+def _compare_added(report: Report, original: ArrayNode, defined: JsonValue, index: int) -> Steps:
+    """Compare an item that only the reader defines with what the writer may have written there."""
+    path = ("items", str(index))
+    accepted = _schema_for(report.original, original)
+    if _is_open(report.original, original):
+        if isinstance(report.update.nodes.node(defined), EmptyNode):
+            kind = Kind.ITEM_WITH_EMPTY_SCHEMA_ADDED_TO_OPEN_CONTENT_MODEL
+        else:
+            kind = Kind.ITEM_ADDED_TO_OPEN_CONTENT_MODEL
+        report.add(kind, *path, update=defined)
+    elif accepted is not None:
+        found = yield Pair(report.original.nodes.node(accepted), report.update.nodes.node(defined))
+        report.extend(found, *path)
+        if report.tolerates(found):
+            kind = Kind.ITEM_ADDED_IS_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
+        else:
+            kind = Kind.ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
+        report.add(kind, *path, original=accepted, update=defined)
+    else:
+        report.add(Kind.ITEM_ADDED_TO_CLOSED_CONTENT_MODEL, *path, update=defined)
+
+
+def _compare_additional(report: Report, original: ArrayNode, update: ArrayNode) -> Steps:
+    keyword = "additionalItems"
+    if original.permits_additional != update.permits_additional:
+        kind = Kind.ADDITIONAL_ITEMS_ADDED if update.permits_additional else Kind.ADDITIONAL_ITEMS_REMOVED
+        report.add(kind, keyword, original=original.permits_additional, update=update.permits_additional)
+    elif original.additional is None and update.additional is not None:
+        report.add(Kind.ADDITIONAL_ITEMS_NARROWED, keyword, update=update.additional)
+    elif original.additional is not None and update.additional is None:
+        report.add(Kind.ADDITIONAL_ITEMS_EXTENDED, keyword, original=original.additional)
+    elif original.additional is not None:
+        found = yield Pair(report.original.nodes.node(original.additional), report.update.nodes.node(update.additional))
+        report.extend(found, keyword)
+
+
+def _is_open(side: Side, node: ArrayNode) -> bool:
+    """Return whether other items may have any value."""
+    if not node.permits_additional or node.additional is not None:
+        return False
+    return node.unevaluated is None or isinstance(side.nodes.node(node.unevaluated), EmptyNode)
+
+
+def _schema_for(side: Side, node: ArrayNode) -> JsonValue:
+    """Return the schema that a partially open content model has for other items; None if there is none."""
+    if node.additional is not None:
+        return node.additional
+    if node.permits_additional and node.unevaluated is not None:
+        unevaluated = side.nodes.node(node.unevaluated)
+        if not isinstance(unevaluated, (FalseNode, EmptyNode)):
+            return node.unevaluated
+    return None

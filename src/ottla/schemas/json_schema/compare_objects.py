@@ -1,0 +1,195 @@
+"""Compares two object schemas.
+
+What a change of `properties` means depends on the content model, which says what other properties may hold:
+
+- *open*: anything. A property that the reader defines may have been written with any value.
+- *closed*: there are none (`additionalProperties` or `unevaluatedProperties` is false).
+- *partially open*: what a schema accepts (`patternProperties`, or a schema as `additionalProperties`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.schemas.json_schema.differences import Kind
+from ottla.schemas.json_schema.model import EmptyNode, FalseNode, ObjectNode
+from ottla.schemas.json_schema.report import Pair, Report, Side, Steps
+from ottla.schemas.json_schema.text import JsonValue
+
+#: a pattern that RE2 does not support may or may not accept a property
+_UNDECIDED: Final = object()
+
+
+def compare_objects(report: Report, original: ObjectNode, update: ObjectNode) -> Steps:
+    """Report the differences of two object schemas."""
+    report.spend(len(original.properties) + len(update.properties))
+    _compare_required(report, original, update)
+    for name in original.properties:
+        if name in update.properties:
+            found = yield _pair(report, original.properties[name], update.properties[name])
+            report.extend(found, "properties", name)
+        else:
+            yield from _compare_removed(report, original, update, name)
+    for name in update.properties:
+        if name not in original.properties:
+            yield from _compare_added(report, original, update, name)
+    yield from _compare_dependencies(report, original, update)
+    yield from _compare_additional(report, original, update)
+    yield from report.compare_unevaluated(
+        "UNEVALUATED_PROPERTIES", "unevaluatedProperties", original.unevaluated, update.unevaluated
+    )
+    report.compare_limit("MAX_PROPERTIES", "maxProperties", original.max_properties, update.max_properties)
+    report.compare_limit("MIN_PROPERTIES", "minProperties", original.min_properties, update.min_properties)
+
+
+def _pair(report: Report, original: JsonValue, update: JsonValue) -> Pair:
+    return Pair(report.original.nodes.node(original), report.update.nodes.node(update))
+
+
+def _compare_required(report: Report, original: ObjectNode, update: ObjectNode) -> None:
+    before, after = set(original.required), set(update.required)
+    report.spend(len(before) + len(after))
+    for name in original.properties:
+        if name not in update.properties or (name in before) == (name in after):
+            continue
+        if name in before:
+            kind = Kind.REQUIRED_ATTRIBUTE_REMOVED
+        elif report.update.nodes.node(update.properties[name]).has_default:
+            kind = Kind.REQUIRED_ATTRIBUTE_WITH_DEFAULT_ADDED
+        else:
+            kind = Kind.REQUIRED_ATTRIBUTE_ADDED
+        report.add(kind, "required", name, original=original.required, update=update.required)
+
+
+def _compare_removed(report: Report, original: ObjectNode, update: ObjectNode, name: str) -> Steps:
+    """Compare a property that only the writer defines with what the reader accepts for other properties."""
+    written = original.properties[name]
+    path = ("properties", name)
+    if _is_open(report.update, update):
+        report.add(Kind.PROPERTY_REMOVED_FROM_OPEN_CONTENT_MODEL, *path, original=written)
+        return
+    accepted = _schema_for(report, report.update, update, name)
+    if accepted is _UNDECIDED:
+        report.add(Kind.PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL, *path, original=written)
+    elif accepted is not None:
+        found = yield _pair(report, written, accepted)
+        report.extend(found, *path)
+        if report.tolerates(found):
+            kind = Kind.PROPERTY_REMOVED_IS_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
+        else:
+            kind = Kind.PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
+        report.add(kind, *path, original=written, update=accepted)
+    elif isinstance(report.original.nodes.node(written), FalseNode):
+        report.add(Kind.PROPERTY_WITH_FALSE_REMOVED_FROM_CLOSED_CONTENT_MODEL, *path, original=written)
+    else:
+        report.add(Kind.PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL, *path, original=written)
+
+
+def _compare_added(report: Report, original: ObjectNode, update: ObjectNode, name: str) -> Steps:
+    """Compare a property that only the reader defines with what the writer may have written there."""
+    defined = update.properties[name]
+    node = report.update.nodes.node(defined)
+    path = ("properties", name)
+    is_required = name in update.required
+    report.spend(len(update.required) // 50)
+    if _is_open(report.original, original):
+        if isinstance(node, EmptyNode):
+            kind = Kind.PROPERTY_WITH_EMPTY_SCHEMA_ADDED_TO_OPEN_CONTENT_MODEL
+        elif not is_required:
+            kind = Kind.OPTIONAL_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL
+        elif node.has_default:
+            kind = Kind.REQUIRED_PROPERTY_WITH_DEFAULT_ADDED_TO_OPEN_CONTENT_MODEL
+        else:
+            kind = Kind.REQUIRED_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL
+        report.add(kind, *path, update=defined)
+        return
+    accepted = _schema_for(report, report.original, original, name)
+    if accepted is _UNDECIDED:
+        report.add(Kind.PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL, *path, update=defined)
+    elif accepted is not None:
+        found = yield _pair(report, accepted, defined)
+        report.extend(found, *path)
+        if report.tolerates(found):
+            kind = Kind.PROPERTY_ADDED_IS_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
+        else:
+            kind = Kind.PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
+        report.add(kind, *path, original=accepted, update=defined)
+    if not is_required:
+        kind = Kind.OPTIONAL_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL
+    elif node.has_default:
+        kind = Kind.REQUIRED_PROPERTY_WITH_DEFAULT_ADDED_TO_UNOPEN_CONTENT_MODEL
+    else:
+        kind = Kind.REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL
+    report.add(kind, *path, update=defined)
+
+
+def _compare_dependencies(report: Report, original: ObjectNode, update: ObjectNode) -> Steps:
+    before, after = original.property_dependencies, update.property_dependencies
+    for name in dict.fromkeys((*before, *after)):
+        if name not in after:
+            kind = Kind.DEPENDENCY_ARRAY_REMOVED
+        elif name not in before:
+            kind = Kind.DEPENDENCY_ARRAY_ADDED
+        elif before[name] == after[name]:
+            continue
+        elif after[name] > before[name]:
+            kind = Kind.DEPENDENCY_ARRAY_EXTENDED
+        elif after[name] < before[name]:
+            kind = Kind.DEPENDENCY_ARRAY_NARROWED
+        else:
+            kind = Kind.DEPENDENCY_ARRAY_CHANGED
+        report.add(
+            kind,
+            "dependencies",
+            name,
+            original=sorted(before.get(name, ())),
+            update=sorted(after.get(name, ())),
+        )
+    for name in dict.fromkeys((*original.schema_dependencies, *update.schema_dependencies)):
+        if name not in update.schema_dependencies:
+            schema = original.schema_dependencies[name]
+            report.add(Kind.DEPENDENCY_SCHEMA_REMOVED, "dependencies", name, original=schema)
+        elif name not in original.schema_dependencies:
+            schema = update.schema_dependencies[name]
+            report.add(Kind.DEPENDENCY_SCHEMA_ADDED, "dependencies", name, update=schema)
+        else:
+            found = yield _pair(report, original.schema_dependencies[name], update.schema_dependencies[name])
+            report.extend(found, "dependencies", name)
+
+
+def _compare_additional(report: Report, original: ObjectNode, update: ObjectNode) -> Steps:
+    keyword = "additionalProperties"
+    if original.permits_additional != update.permits_additional:
+        kind = Kind.ADDITIONAL_PROPERTIES_ADDED if update.permits_additional else Kind.ADDITIONAL_PROPERTIES_REMOVED
+        report.add(kind, keyword, original=original.permits_additional, update=update.permits_additional)
+    elif original.additional is None and update.additional is not None:
+        report.add(Kind.ADDITIONAL_PROPERTIES_NARROWED, keyword, update=update.additional)
+    elif original.additional is not None and update.additional is None:
+        report.add(Kind.ADDITIONAL_PROPERTIES_EXTENDED, keyword, original=original.additional)
+    elif original.additional is not None:
+        found = yield _pair(report, original.additional, update.additional)
+        report.extend(found, keyword)
+
+
+def _is_open(side: Side, node: ObjectNode) -> bool:
+    """Return whether other properties may have any value."""
+    if not node.permits_additional or node.additional is not None or node.pattern_properties:
+        return False
+    return node.unevaluated is None or isinstance(side.nodes.node(node.unevaluated), EmptyNode)
+
+
+def _schema_for(report: Report, side: Side, node: ObjectNode, name: str) -> JsonValue:
+    """Return the schema that a partially open content model has for a property; None if there is none."""
+    for expression, schema in node.pattern_properties.items():
+        matches = side.patterns.matches(expression, name, report.budget)
+        if matches is None:
+            return _UNDECIDED
+        if matches:
+            return schema
+    if node.additional is not None:
+        return node.additional
+    if node.permits_additional and node.unevaluated is not None:
+        unevaluated = side.nodes.node(node.unevaluated)
+        if not isinstance(unevaluated, (FalseNode, EmptyNode)):
+            return node.unevaluated
+    return None

@@ -1,0 +1,134 @@
+"""What the comparison of one pair of schemas has at hand: the two sides, and the differences that it found."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from ottla.schemas.json_schema.differences import Difference, Kind
+from ottla.schemas.json_schema.model import MISSING, EmptyNode, FalseNode, Node
+from ottla.schemas.json_schema.nodes import SchemaNodes
+from ottla.schemas.json_schema.patterns import Patterns
+from ottla.schemas.json_schema.text import JsonValue
+from ottla.schemas.schema import Budget
+
+#: differences that are kept for one pair; more would not help a user, and references can multiply them
+_DIFFERENCES_MAX: Final = 250
+
+#: what unevaluated properties or items may be, from nothing to everything
+_CLOSED: Final = 0
+_SCHEMA: Final = 1
+_EMPTY: Final = 2
+_ABSENT: Final = 3
+
+
+class Pair(NamedTuple):
+    """Two schemas to compare: the writer's and the reader's. None: that side has no schema there."""
+
+    original: Node | None
+    update: Node | None
+    #: inside of `not` the writer's and the reader's schema change places
+    is_swapped: bool = False
+
+
+Differences: TypeAlias = Sequence[Difference]
+Steps: TypeAlias = Generator[Pair, Differences, None]
+
+
+@dataclass(slots=True, eq=False)
+class Side:
+    """The schema of the writer or of the reader."""
+
+    nodes: SchemaNodes
+    patterns: Patterns
+
+
+class Report:
+    """Collects the differences of one pair."""
+
+    __slots__ = ("_budget", "_compatible", "_has_incompatible", "differences", "original", "update")
+
+    def __init__(self, original: Side, update: Side, compatible: frozenset[Kind], budget: Budget) -> None:
+        self.original = original
+        self.update = update
+        self.differences: list[Difference] = []
+        self._compatible = compatible
+        self._budget = budget
+        self._has_incompatible = False
+
+    def add(self, kind: Kind, *path: str, original: JsonValue = MISSING, update: JsonValue = MISSING) -> None:
+        self._append(Difference(kind, path, original, update))
+
+    def extend(self, differences: Differences, *path: str) -> None:
+        """Add the differences of a pair inside of this one, which is at this path."""
+        for found in differences:
+            if path:
+                found = Difference(found.kind, path + found.path, found.original, found.update)
+            self._append(found)
+
+    def add_values(self, kind: Kind, keyword: str, original: JsonValue, update: JsonValue) -> None:
+        """Add a difference between the values of a keyword; None: that side does not have it."""
+        self.add(
+            kind,
+            keyword,
+            original=MISSING if original is None else original,
+            update=MISSING if update is None else update,
+        )
+
+    def compare_limit(self, name: str, keyword: str, original: JsonValue, update: JsonValue) -> None:
+        """Compare a number that limits values; None: that side has no limit. `name` is how its kinds begin."""
+        if original == update:
+            return
+        if original is None:
+            change = "ADDED"
+        elif update is None:
+            change = "REMOVED"
+        else:
+            change = "INCREASED" if original < update else "DECREASED"
+        self.add_values(Kind(f"{name}_{change}"), keyword, original, update)
+
+    def compare_unevaluated(self, name: str, keyword: str, original: JsonValue, update: JsonValue) -> Steps:
+        """Compare the schemas of properties or items that no other keyword evaluates; None: that side has none."""
+        if original is None and update is None:
+            return
+        before = _openness(self.original, original)
+        after = _openness(self.update, update)
+        if before == after == _SCHEMA:
+            found = yield Pair(self.original.nodes.node(original), self.update.nodes.node(update))
+            self.extend(found, keyword)
+        elif before != after:
+            if after < before:
+                change = "REMOVED" if after == _CLOSED else "NARROWED"
+            else:
+                change = "ADDED" if before == _CLOSED else "EXTENDED"
+            self.add_values(Kind(f"{name}_{change}"), keyword, original, update)
+
+    def tolerates(self, differences: Differences) -> bool:
+        """Return whether a reader tolerates all of these differences."""
+        return all(found.kind in self._compatible for found in differences)
+
+    def spend(self, steps: int) -> None:
+        self._budget.spend(steps)
+
+    @property
+    def budget(self) -> Budget:
+        return self._budget
+
+    def _append(self, found: Difference) -> None:
+        self._budget.spend(1 + len(found.path) // 4)
+        is_incompatible = found.kind not in self._compatible
+        if len(self.differences) < _DIFFERENCES_MAX:
+            self.differences.append(found)
+        elif is_incompatible and not self._has_incompatible:
+            self.differences[-1] = found
+        self._has_incompatible |= is_incompatible
+
+
+def _openness(side: Side, schema: JsonValue) -> int:
+    if schema is None:
+        return _ABSENT
+    node = side.nodes.node(schema)
+    if isinstance(node, FalseNode):
+        return _CLOSED
+    return _EMPTY if isinstance(node, EmptyNode) else _SCHEMA
