@@ -26,7 +26,7 @@ from ottla.model.errors import ErrorCode
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Handler, Slot
 from ottla.net.server import Server
-from ottla.security.errors import AuthenticationFailed
+from ottla.security.errors import AuthenticationFailed, KeysBeingRead
 from ottla.security.sasl import REFUSAL_TEXT, Exchange, Identity, Mechanisms
 from ottla.wire import (
     Message,
@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
 _VERSION_MAX = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
 _SIZE = Struct(">i")
+#: time after which a login is checked again that needs a key which may be in the document that is being read
+_KEYS_S = 0.1
 
 
 class _Login:
@@ -215,16 +217,26 @@ class Authentication:
         if isinstance(result, bytes):
             self._responded(connection, login, answer, result)
             return
-        future = self._loop.run_in_executor(None, result)
-        future.add_done_callback(partial(self._computed, connection, login, answer))
+        self._compute(connection, login, answer, result)
+
+    def _compute(
+        self, connection: Connection, login: _Login, answer: Callable[..., None], work: Callable[[], bytes]
+    ) -> None:
+        if not connection.closing:
+            future = self._loop.run_in_executor(None, work)
+            future.add_done_callback(partial(self._computed, connection, login, answer, work))
 
     def _computed(
-        self, connection: Connection, login: _Login, answer: Callable[..., None], future: asyncio.Future[bytes]
-    ) -> None:
+        self, connection: Connection, login: _Login, answer: Callable[..., None], work: Callable[[], bytes],
+        future: asyncio.Future[bytes],
+    ) -> None:  # fmt: skip
         if connection.closing:
             return
         try:
             self._responded(connection, login, answer, future.result())
+        except KeysBeingRead:
+            # The reading has a time limit, and so has the login.
+            self._loop.call_later(_KEYS_S, self._compute, connection, login, answer, work)
         except AuthenticationFailed as error:
             self._refuse(connection, login, answer, error)
         except BaseException:

@@ -164,6 +164,7 @@ class Broker:
         self._listeners = {endpoint.name: self._secure(endpoint.name) for endpoint in settings.endpoints}
         if not self._is_alone:
             self._peers = Peers(settings)
+        self._reload_certificates()  # which begins to read the keys of token issuers, for the first clients
         listeners = [
             (endpoint, self._network.bind(
                 endpoint, backlog=settings.socket_listen_backlog_size,

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ottla.security.errors import AuthenticationFailed, SecurityConfigError
+from ottla.security.errors import AuthenticationFailed, KeysBeingRead, SecurityConfigError
 from ottla.security.oauth import JWKS_BYTES_MAX, Jwks
 from ottla.security.web_documents import DocumentError, Limits, check_url, read_file, request_document, shown_url
 
@@ -60,22 +60,25 @@ class TokenKeys:
                 raise SecurityConfigError(f"{_SETTING}: {error}") from None
 
     def find(self, key_id: str | None) -> Any:
-        """Return a key. Read the document again if it is unknown. Raise AuthenticationFailed if there is none."""
+        """Return a key. Read the document again if it is unknown.
+
+        Raise AuthenticationFailed if there is none, and KeysBeingRead while another thread reads the document.
+        """
         try:
             return self._jwks.find(key_id)
         except AuthenticationFailed:
-            if not self._read_for_unknown_key():
-                raise
+            self._read_for_unknown_key()
         return self._jwks.find(key_id)
 
-    def _read_for_unknown_key(self) -> bool:
-        """Return whether the document was read. Other logins do not wait for it."""
-        now = self._monotonic()
-        if now < self._unknown_due or not self._reading.acquire(blocking=False):
-            return False
+    def _read_for_unknown_key(self) -> None:
+        if not self._reading.acquire(blocking=False):
+            # Not waited for here: logins with known keys need this thread.
+            raise KeysBeingRead("the keys of the token issuer are being read")
         try:
-            self._unknown_due = now + _AGAIN_S
-            return self._load_or_report()
+            now = self._monotonic()
+            if now >= self._unknown_due:
+                self._unknown_due = now + _AGAIN_S
+                self._load_or_report()
         finally:
             self._reading.release()
 
@@ -92,13 +95,11 @@ class TokenKeys:
         with self._reading:
             self._load_or_report()
 
-    def _load_or_report(self) -> bool:
+    def _load_or_report(self) -> None:
         try:
             self._load()
         except (OSError, DocumentError, SecurityConfigError) as error:
             log.warning("keys of tokens cannot be read, known keys stay url=%s error=%s", self._shown, error)
-            return False
-        return True
 
     def _load(self) -> None:
         self._jwks.load(self._read(self._url))

@@ -33,6 +33,8 @@ _ATTRIBUTES: Final = {
 #: tags of the string types of ASN.1, and their encodings
 _STRINGS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1E: "utf-16-be"}
 _FILE_BYTES_MAX: Final = 4 << 20
+#: the first bytes of JKS and JCEKS files
+_JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -91,7 +93,7 @@ def load_key_pair(settings: ListenerSettings) -> KeyPair:
         if not key or not certificates:
             raise SecurityConfigError(f"{path} must have a private key and its certificate, both as PEM")
         return KeyPair(key, certificates)
-    _refuse_jks(settings.ssl_keystore_type, path)
+    _refuse_jks(path, data)
     return _load_pkcs12(path, data, settings.ssl_keystore_password, settings.ssl_key_password)
 
 
@@ -119,7 +121,7 @@ def load_trusted(settings: ListenerSettings) -> str:
     if settings.ssl_truststore_type == "PEM":
         found = b"".join(_pem_parts(data, rb"CERTIFICATE"))
     else:
-        _refuse_jks(settings.ssl_truststore_type, path)
+        _refuse_jks(path, data)
         password = settings.ssl_truststore_password
         try:
             store = load_pkcs12(data, password.encode() if password else None)
@@ -132,8 +134,13 @@ def load_trusted(settings: ListenerSettings) -> str:
     return found.decode()
 
 
-def _refuse_jks(store_type: str, path: str) -> None:
-    if store_type == "JKS":
+def _refuse_jks(path: str, data: bytes) -> None:
+    """Raise SecurityConfigError if a file is a JKS or JCEKS store.
+
+    The setting of the type does not decide: keytool makes PKCS12 files since Java 9, and Java reads them with
+    ``ssl.keystore.type=JKS``, Kafka's default, too.
+    """
+    if data[:4] in _JAVA_STORES:
         raise SecurityConfigError(
             f"{path} is a JKS file, which only Java reads; convert it with "
             f"keytool -importkeystore -srckeystore {path} -destkeystore NEW.p12 -deststoretype PKCS12"

@@ -14,6 +14,7 @@ from ottla.broker.authentication import Authentication, LoginRules
 from ottla.model.errors import ErrorCode
 from ottla.net.connection import ANONYMOUS, Connection
 from ottla.security import sasl
+from ottla.security.errors import KeysBeingRead
 from ottla.security.sasl_client import Sasl, ScramExchange
 from ottla.security.scram import Mechanism, ScramCredential, ScramServer
 from ottla.wire import Message, decode, encode, request_header_version, response_class, response_header_version
@@ -352,3 +353,50 @@ def test_connection_that_is_lost_during_a_computation_is_left_alone(fixture: Log
     client.connection.connection_lost(None)
     fixture.loop.run()
     assert client.connection.principal == ANONYMOUS
+
+
+# -- keys of token issuers ---------------------------------------------------------------------------------------------
+
+
+class KeysLater:
+    """A login whose key is known after some attempts."""
+
+    def __init__(self, attempts: int) -> None:
+        self._attempts = attempts
+        self.identity: sasl.Identity | None = None
+
+    def respond(self, token: bytes) -> Callable[[], bytes]:
+        return self._check
+
+    def _check(self) -> bytes:
+        if self._attempts:
+            self._attempts -= 1
+            raise KeysBeingRead("the keys are being read")
+        self.identity = sasl.Identity("User:alice")
+        return b""
+
+
+def test_login_is_checked_again_while_the_keys_of_the_issuer_are_read(
+    fixture: LoginFixture, client: LoginClient
+) -> None:
+    exchange = KeysLater(attempts=3)
+    fixture.authentication._mechanisms["OAUTHBEARER"] = lambda: exchange  # type: ignore[index]
+    assert handshake(client, "OAUTHBEARER").error_code == 0
+    assert authenticate(client, b"token") is None
+    for _ in range(3):
+        assert exchange.identity is None
+        assert 0.1 in fixture.timers.fire()
+        client.turn()
+    assert client.answer(SaslAuthenticateRequest(auth_bytes=b""), 2).error_code == 0
+    metadata(client)
+    assert fixture.handled[-1][0] == "User:alice"
+
+
+def test_login_of_a_closed_connection_is_not_checked_again(fixture: LoginFixture, client: LoginClient) -> None:
+    exchange = KeysLater(attempts=1)
+    fixture.authentication._mechanisms["OAUTHBEARER"] = lambda: exchange  # type: ignore[index]
+    handshake(client, "OAUTHBEARER")
+    authenticate(client, b"token")
+    client.connection.abort()
+    fixture.timers.fire()
+    assert exchange.identity is None

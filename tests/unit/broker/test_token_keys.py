@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,8 +15,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ottla.broker.token_keys import TokenKeys, read_document
-from ottla.security.errors import AuthenticationFailed, SecurityConfigError
-from ottla.security.web_documents import DocumentError
+from ottla.model.settings_security import listener_settings
+from ottla.security.errors import AuthenticationFailed, KeysBeingRead, SecurityConfigError
+from ottla.security.oauth import OauthExchange, OauthRules
+from ottla.security.sasl import Identity
+from ottla.security.web_documents import DocumentError, web_context
+from token_issuer import AUDIENCE, ISSUER, TokenIssuer
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 URL = "https://issuer.example/keys?secret=canary"
@@ -115,12 +120,15 @@ def test_known_key_needs_no_reading() -> None:
     assert issuer.readings == 1
 
 
-def test_login_does_not_wait_while_another_one_reads() -> None:
+def test_login_with_an_unknown_key_is_checked_again_after_the_reading_of_another_one() -> None:
     issuer = Issuer("one")
     keys = issuer.keys()
-    with keys._reading, pytest.raises(AuthenticationFailed):
+    with keys._reading, pytest.raises(KeysBeingRead):
         keys.find("one")
     assert issuer.readings == 0
+    keys.refresh()
+    with keys._reading:
+        assert keys.find("one") is not None  # a known key needs no reading
 
 
 @pytest.mark.parametrize(
@@ -154,6 +162,76 @@ def test_document_is_read_at_each_interval_and_sooner_after_a_failure() -> None:
     assert not keys.take_due()
     issuer.now += 1.0
     assert keys.take_due()
+
+
+# -- https -------------------------------------------------------------------------------------------------------------
+
+
+class Over:
+    """The keys of an https server, with the clock of the test."""
+
+    def __init__(self, server: TokenIssuer, authority: Path | None) -> None:
+        texts = {"ssl.truststore.type": "PEM", **({"ssl.truststore.location": str(authority)} if authority else {})}
+        self.now = 1000.0
+        self.keys = TokenKeys(
+            server.url("/keys"), refresh_s=60.0, monotonic=lambda: self.now,
+            tls=lambda: web_context(listener_settings(texts), {}),
+        )  # fmt: skip
+
+    def log_in(self, token: str) -> Identity | None:
+        exchange = OauthExchange(jwks=self.keys, rules=OauthRules(issuer=ISSUER, audiences=(AUDIENCE,)))
+        check = exchange.respond(f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+        assert not isinstance(check, bytes)
+        check()
+        return exchange.identity
+
+
+def test_keys_are_read_over_https_and_a_new_key_is_found_by_the_first_token_that_names_it(tmp_path: Path) -> None:
+    with TokenIssuer(tmp_path) as server:
+        over = Over(server, server.authority)
+        assert over.log_in(server.token()) is not None and server.key_requests == 1
+        server.rotate("two")
+        assert over.log_in(server.token()) is None and server.key_requests == 1  # too early for another request
+        over.now += 10.0
+        assert over.log_in(server.token()) is not None and server.key_requests == 2
+        # Tokens with unknown keys cause one request in ten seconds.
+        for number in range(5):
+            unknown = jwt.encode({"sub": "a", "exp": time.time() + 60}, KEY, "ES256", {"kid": f"unknown-{number}"})
+            assert over.log_in(unknown) is None
+        assert server.key_requests == 2
+
+
+def test_known_keys_are_used_while_the_server_is_down_and_no_key_is_known_without_it(tmp_path: Path) -> None:
+    with TokenIssuer(tmp_path) as server:
+        known, unknown = Over(server, server.authority), Over(server, server.authority)
+        token, expired = server.token(), server.token(lifetime_s=-60.0)
+        assert known.log_in(token) is not None
+    for each in (known, unknown):
+        each.now += 3600.0
+        assert each.keys.take_due()
+        each.keys.refresh()
+    assert known.log_in(token) is not None and known.log_in(expired) is None
+    assert unknown.log_in(token) is None
+
+
+@pytest.mark.parametrize(("host", "is_trusted"), [("127.0.0.1", False), ("other.example", True)])
+def test_no_key_of_a_server_that_cannot_prove_its_name_is_used(
+    tmp_path: Path, host: str, is_trusted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with TokenIssuer(tmp_path, host=host) as server:
+        over = Over(server, server.authority if is_trusted else None)
+        assert over.log_in(server.token()) is None and server.key_requests == 0
+    assert "the certificate of the web server is not trusted" in caplog.text
+
+
+@pytest.mark.parametrize("status", [204, 302, 404, 500])
+def test_error_of_the_server_leaves_the_known_keys(tmp_path: Path, status: int) -> None:
+    with TokenIssuer(tmp_path) as server:
+        over = Over(server, server.authority)
+        assert over.log_in(server.token()) is not None
+        server.status = status
+        over.keys.refresh()
+        assert over.log_in(server.token()) is not None and server.key_requests == 2
 
 
 # -- web servers -------------------------------------------------------------------------------------------------------

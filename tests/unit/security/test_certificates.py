@@ -127,6 +127,7 @@ def test_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
 
 def test_what_is_wrong_is_said_without_secrets(tmp_path: Path) -> None:
     p12 = write(tmp_path / "broker.p12", pkcs12())
+    jks = write(tmp_path / "broker.jks", b"\xfe\xed\xfe\xed\0\0\0\2\0\0\0\1")
     no_key = write(tmp_path / "no-key.pem", CHAIN)
     mixed = write(tmp_path / "mixed.pem", CHAIN + OTHER.private_key_pem.bytes())
     empty = write(tmp_path / "empty.pem", b"")
@@ -136,7 +137,8 @@ def test_what_is_wrong_is_said_without_secrets(tmp_path: Path) -> None:
         ("ssl.keystore.password is wrong", {"ssl_keystore_location": p12, "ssl_keystore_password": "canary"}),
         ("must have a private key", {"ssl_keystore_type": "PEM", "ssl_keystore_location": no_key}),
         ("do not belong together", {"ssl_keystore_type": "PEM", "ssl_keystore_location": mixed}),
-        ("keytool", {"ssl_keystore_type": "JKS", "ssl_keystore_location": p12}),
+        ("keytool -importkeystore -srckeystore", {"ssl_keystore_type": "JKS", "ssl_keystore_location": jks}),
+        ("-deststoretype PKCS12", {"ssl_keystore_location": jks, "ssl_keystore_password": "canary"}),
         ("needs ssl.keystore.certificate.chain", {"ssl_keystore_key": KEY.decode()}),
         ("-----BEGIN", {"ssl_keystore_key": "canary", "ssl_keystore_certificate_chain": "canary"}),
     ]
@@ -193,3 +195,12 @@ def test_subject_is_written_as_java_writes_it() -> None:
         r"CN=locälhost,1.2.840.113549.1.9.1=#16056140622e63,OU=Eng\, Core,O=Example Inc,ST=CA,C=US"
     )
     assert subject_of(certificate([x509.NameAttribute(NameOID.COMMON_NAME, ' #a="b" ')])) == r"CN=\ #a=\"b\"\ "
+
+
+def test_pkcs12_file_with_the_type_jks_is_read_as_java_does(tmp_path: Path) -> None:
+    """keytool makes PKCS12 files since Java 9, and a server.properties for Kafka often says JKS or nothing."""
+    path = write(tmp_path / "broker.jks", pkcs12())
+    given = {"ssl_keystore_type": "JKS", "ssl_keystore_location": path, "ssl_keystore_password": "secret"}
+    server_context(settings(**given))
+    trusted = {"ssl_truststore_type": "JKS", "ssl_truststore_location": path, "ssl_truststore_password": "secret"}
+    assert "BEGIN CERTIFICATE" in load_trusted(settings(**trusted))
