@@ -82,12 +82,16 @@ class Invariants:
         """Return which offsets may be lower than in the last sample, when the leader epoch was ``epoch_before``.
 
         A follower truncates open transactions that the leader does not have. After a power failure a new leader may
-        lack records that were not synced.
+        lack records that were not synced. A follower that has lost all records behind its log start may learn from the
+        leader that their history ends before the log start: its log begins anew there, as in Kafka, because a leader
+        that was elected uncleanly may have other records at these offsets.
         """
         if self._world.replication is None:
             return ()
         is_follower = partition.role is not Role.LEADER
-        if self._world.replication.power_failures and (is_follower or partition.leader_epoch > epoch_before):
+        if self._world.replication.power_failures and is_follower:
+            return "stable-offset", "high-watermark", "log-start"
+        if self._world.replication.power_failures and partition.leader_epoch > epoch_before:
             return "stable-offset", "high-watermark"
         return ("stable-offset",) if is_follower else ()
 
