@@ -22,6 +22,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from ottla.env.clock import Clock
+from ottla.env.log_limit import LogLimit
 from ottla.model.errors import ErrorCode
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Handler, Slot
@@ -42,6 +43,7 @@ from ottla.wire.messages.sasl_authenticate import SaslAuthenticateResponse
 from ottla.wire.messages.sasl_handshake import SaslHandshakeResponse
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
 _VERSION_MAX = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}

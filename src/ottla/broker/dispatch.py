@@ -42,6 +42,7 @@ from ottla.broker.throttling import UNCOUNTED, Usage, with_throttle_time
 from ottla.cluster.store import StoreError
 from ottla.coordinator.runtime import PendingReply
 from ottla.env.deferred import UNITS_MAX
+from ottla.env.log_limit import LogLimit
 from ottla.env.tasks import Tasks
 from ottla.model.errors import ErrorCode, OttlaError
 from ottla.model.types import FrameBuffer
@@ -64,6 +65,7 @@ from ottla.wire.messages.sasl_authenticate import SaslAuthenticateResponse
 from ottla.wire.messages.sasl_handshake import SaslHandshakeResponse
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 PRODUCE, FETCH, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 0, 1, 17, 18, 36
 #: Records apart, no request needs as much: the largest is the SyncGroup of a leader, with the assignments of a group.

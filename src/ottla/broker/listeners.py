@@ -20,6 +20,7 @@ from ottla.broker.authentication import Authentication, LoginRules
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.token_keys import TokenKeys
 from ottla.env.clock import Clock
+from ottla.env.log_limit import LogLimit
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint, is_loopback
@@ -39,6 +40,7 @@ from ottla.security.tokens import DelegationToken, TokenLogins, TokenSecret
 from ottla.security.web_documents import web_context
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 #: returns the function that finds the credentials of users for a mechanism
 Credentials = Callable[[Mechanism], FindCredential]

@@ -14,12 +14,14 @@ import logging
 from collections.abc import Callable
 
 from ottla.env.clock import Clock
+from ottla.env.log_limit import LogLimit
 from ottla.env.metrics import Histogram
 from ottla.net.connection import Connection, Handler
 from ottla.net.network import Listener, Network, SocketNetwork
 from ottla.net.tls import TlsServer
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 #: the longest time between two searches for idle connections
 _SWEEP_S = 5.0

@@ -25,12 +25,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from ottla.env.log_limit import LogLimit
 from ottla.net.connection import Connection, Handler, Region
 
 if TYPE_CHECKING:
     from ottla.net.server import Server
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 _RECEIVE_BYTES = 256 << 10
 #: encrypted bytes that an SSLObject gets at a time: two records

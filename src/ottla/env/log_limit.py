@@ -1,0 +1,44 @@
+"""A limit for messages that clients cause, so that no client can fill the log."""
+
+from __future__ import annotations
+
+import logging
+
+#: messages of one kind that are logged in a minute; kinds are told apart by the text before arguments are filled in
+PER_MINUTE_MAX = 100
+
+
+class LogLimit(logging.Filter):
+    """Admits a bounded number of messages of each kind per minute. The next one tells how many were left out.
+
+    log = logging.getLogger(__name__)
+    log.addFilter(LogLimit())
+    """
+
+    def __init__(self, per_minute_max: int = PER_MINUTE_MAX) -> None:
+        super().__init__()
+        self._per_minute_max = per_minute_max
+        self._minute = -1
+        #: messages of this minute by kind, logged or not
+        self._counts: dict[str, int] = {}
+        #: messages of earlier minutes that were left out and not told yet
+        self._left_out: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log a message."""
+        minute, kind = int(record.created // 60), str(record.msg)
+        if minute != self._minute:
+            self._begin(minute)
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if count > self._per_minute_max:
+            return False
+        if (left_out := self._left_out.pop(kind, 0)) > 0:
+            record.msg = f"{kind} (earlier ones that were not logged: {left_out})"
+        return True
+
+    def _begin(self, minute: int) -> None:
+        for kind, count in self._counts.items():
+            if count > self._per_minute_max:
+                self._left_out[kind] = self._left_out.get(kind, 0) + count - self._per_minute_max
+        self._minute = minute
+        self._counts.clear()
