@@ -110,12 +110,14 @@ def rest_page() -> str:
     from ottla.rest.proxy import Proxy
     from ottla.rest.service import operations
     from ottla.rest.settings import RestSettings
+    from ottla.rest.v3_read import ReadRoutes
     from ottla.web.server import Listener
 
     lines = [REST_HEAD]
     # Handlers are not called, so that no Kafka client is needed.
     settings, kafka = RestSettings.parse({}), cast("Kafka", None)
-    rows = operations(Proxy(settings, kafka, Listener("http", "127.0.0.1", 8082)), Instances(settings, kafka))
+    proxy = Proxy(settings, kafka, Listener("http", "127.0.0.1", 8082))
+    rows = operations(proxy, Instances(settings, kafka), ReadRoutes(proxy))
     for tag in dict.fromkeys(row.tag for row in rows):
         of_tag = [(row.method, f"`{row.path}`", row.summary) for row in rows if row.tag == tag]
         lines += [f"## {tag}", "", *table(("Method", "Path", "Meaning"), of_tag), ""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,9 @@ class RestClient:
         self.pid = pid
         self.http = httpx.Client(base_url=url, timeout=60)
         self.cluster_id = ""
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
 
     def find_cluster(self) -> None:
         self.cluster_id = self.get("/v3/clusters").json()["data"][0]["cluster_id"]

@@ -209,7 +209,7 @@ class GroupConsumer:
         with self._lock:
             if self._has_subscription:
                 raise _illegal("Subscription to topics, partitions and pattern are mutually exclusive")
-            self._call(lambda: self._consumer.assign([_partition(tp) for tp in partitions]))
+            self._call(lambda: self._consumer.assign([kafka_partition(tp) for tp in partitions]))
             self._drop_all()
             self._is_assigned, self._is_paused = bool(partitions), False
 
@@ -233,7 +233,7 @@ class GroupConsumer:
         while True:
             try:
                 with self._lock:
-                    self._call(lambda: self._consumer.seek(_partition(tp, offset)))
+                    self._call(lambda: self._consumer.seek(kafka_partition(tp, offset)))
                     self._drop({tp})
                 return
             except KafkaRefusal as refusal:
@@ -251,7 +251,7 @@ class GroupConsumer:
                     if refusal.code != _NO_OFFSET:
                         raise
                 return
-            rows = [_partition(each.tp, each.offset, each.metadata) for each in commits]
+            rows = [kafka_partition(each.tp, each.offset, each.metadata) for each in commits]
             for row in self._call(lambda: self._consumer.commit(offsets=rows, asynchronous=False)) or ():
                 if row.error is not None:
                     raise KafkaRefusal(row.error.code(), f"{row.topic}-{row.partition}", row.error.str())
@@ -259,7 +259,9 @@ class GroupConsumer:
     def committed(self, partitions: Sequence[TopicPartition]) -> list[Commit]:
         """Return the committed offsets; a partition without one is left out."""
         with self._lock:
-            rows = self._call(lambda: self._consumer.committed([_partition(tp) for tp in partitions], _COMMITTED_S_MAX))
+            rows = self._call(
+                lambda: self._consumer.committed([kafka_partition(tp) for tp in partitions], _COMMITTED_S_MAX)
+            )
         found = []
         for row in rows:
             if row.error is not None:
@@ -337,7 +339,8 @@ class Poller:
             time.sleep(_POLL_WAITING_S if any(each.is_waited_for for each in consumers) else _POLL_IDLE_S / 5)
 
 
-def _partition(tp: TopicPartition, offset: int = -1001, metadata: str | None = None) -> Any:
+def kafka_partition(tp: TopicPartition, offset: int = -1001, metadata: str | None = None) -> Any:
+    """Return the object of confluent-kafka for a partition; without an offset, its committed or default position."""
     from confluent_kafka import TopicPartition as KafkaPartition
 
     return KafkaPartition(tp.topic, tp.partition, offset, metadata or "")

@@ -23,6 +23,7 @@ from ottla.rest.v3_acls import AclRoutes
 from ottla.rest.v3_configs import ConfigRoutes
 from ottla.rest.v3_groups import GroupRoutes
 from ottla.rest.v3_produce import ProduceRoutes
+from ottla.rest.v3_read import ReadRoutes
 from ottla.rest.v3_topics import TopicRoutes
 from ottla.web.app import HttpError, Operation, Parameter
 from ottla.web.service import Service, run_service
@@ -53,10 +54,16 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
     kafka = Kafka(service.settings)
     proxy = Proxy(service.settings, kafka, service.listeners[0])
     instances = Instances(service.settings, kafka)
+    reading = ReadRoutes(proxy)
+
+    async def end_streams() -> None:
+        reading.is_stopping = True
+
+    service.before_stop(end_streams)
     cleaning = asyncio.create_task(_clean_up(kafka, instances))
     try:
         yield service.make_app(
-            operations(proxy, instances), title="Ottla REST proxy", error_response=error_response,
+            operations(proxy, instances, reading), title="Ottla REST proxy", error_response=error_response,
             describe_error=describe_error, parameters=PARAMETERS,
         )  # fmt: skip
     finally:
@@ -65,7 +72,7 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
         await kafka.close()
 
 
-def operations(proxy: Proxy, instances: Instances) -> list[Operation]:
+def operations(proxy: Proxy, instances: Instances, reading: ReadRoutes) -> list[Operation]:
     """Return the table of all operations."""
     topics = Topics(proxy.kafka)
     request_max_bytes = proxy.settings.request_max_bytes
@@ -77,6 +84,7 @@ def operations(proxy: Proxy, instances: Instances) -> list[Operation]:
         *TopicRoutesV2(proxy, topics).operations(request_max_bytes),
         *ConsumerRoutesV2(proxy, instances).operations(),
         *ProduceRoutes(proxy, topics, DataEncoder()).operations(request_max_bytes),
+        *reading.operations(),
     ]
 
 
