@@ -79,7 +79,6 @@ OS_ACCESS: dict[str, set[str]] = {
     # Encryption and the keys for logins; the listeners of a simulation have neither.
     "broker/listeners.py": {"run_in_executor", "secrets", "ssl"},
     "broker/peer_logins.py": {"random", "run_in_executor", "threading"},
-    "broker/token_keys.py": {"ssl", "threading"},
     "net/client.py": {"ssl"},
     "net/tls.py": {"ssl"},
     # A generator with a fixed seed.

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from drivers import DEADLINE_S, Refused, secure
 
+from ottla.client.logins import check_login
 from ottla.security.sasl_client import Sasl
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.api_versions import ApiVersionsRequest
@@ -179,3 +180,11 @@ def test_user_that_logged_in_is_the_principal(broker: SecureBroker, mechanism: s
     with pytest.raises(Refused) as refused:
         secure.confluent(broker.librdkafka("PLAINTEXT"), topic, 0)
     assert refused.value.code == _TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize(("listener", "mechanism"), [("SASL_SSL", "PLAIN"), ("SASL_PLAINTEXT", "SCRAM-SHA-512")])
+def test_login_of_a_user_is_checked_at_the_cluster(broker: SecureBroker, listener: str, mechanism: str) -> None:
+    properties = {name: str(text) for name, text in broker.librdkafka(listener, mechanism).items()}
+    assert check_login(properties)
+    assert not check_login({**properties, "sasl.password": "wrong"})
+    assert not check_login({**properties, "sasl.username": "stranger"})

@@ -18,7 +18,6 @@ from functools import partial
 
 from ottla.broker.authentication import Authentication, LoginRules
 from ottla.broker.dispatch import Dispatcher
-from ottla.broker.token_keys import TokenKeys
 from ottla.env.clock import Clock
 from ottla.env.log_limit import LogLimit
 from ottla.model.errors import StartError
@@ -36,6 +35,7 @@ from ottla.security.principals import KerberosPrincipalMapper, SslPrincipalMappe
 from ottla.security.salts import SaltShape, choose
 from ottla.security.sasl import OWN_WORK, Exchange, Mechanisms, PlainExchange, ScramExchange, Work
 from ottla.security.scram import FindCredential, Mechanism, ScramServer
+from ottla.security.token_keys import TokenKeys
 from ottla.security.tokens import DelegationToken, TokenLogins, TokenSecret
 from ottla.security.web_documents import web_context
 

@@ -34,7 +34,7 @@ _mechanism_option = click.option(
 
 @click.group("user")
 def command() -> None:
-    """Manage users who log in with SCRAM."""
+    """Manage users who log in with SCRAM, and users of HTTP services."""
 
 
 @command.command("list")
@@ -105,6 +105,55 @@ def remove(names: tuple[str, ...], titles: tuple[str, ...], connection: Connecti
     users = list(dict.fromkeys(names))
     found: dict[str, Any] = dict.fromkeys(users, wanted) if wanted else describe(connection, users)
     delete(connection, {user: list(found[user]) for user in users})
+
+
+@command.command("hash")
+@click.argument("name", metavar="USER")
+@click.option(
+    "--password-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="Read the password from the first line of a file that only you can read; - is standard input.",
+)
+@click.option(
+    "--file",
+    "users_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Add the line to this file, or replace the one of the same user. Only you can read the file.",
+)
+def print_hash(name: str, password_file: str | None, users_file: str | None) -> None:
+    """Print a line for `authentication.users.file` of an HTTP service: a user and the hash of a password.
+
+    The password is asked for at a terminal, else read from standard input. `ottla registry` and `ottla rest` read a
+    changed file without a restart. Users of the cluster itself are added with `ottla user add`.
+    """
+    from ottla.security.errors import SecurityConfigError
+    from ottla.security.password_hashes import SALT_BYTES, hash_password, user_line
+
+    try:
+        line = user_line(name, hash_password(_password(password_file), os.urandom(SALT_BYTES)))
+        if users_file is None:
+            click.echo(line)
+        else:
+            _replace_line(users_file, name, line)
+    except SecurityConfigError as error:
+        raise Failure(str(error)) from None
+
+
+def _replace_line(path: str, name: str, line: str) -> None:
+    """Write a line to a file of users. A reader sees the old file or the new one."""
+    lines = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            lines = [each for each in file.read().splitlines() if each.partition(":")[0] != name]
+    temporary = f"{path}.{os.getpid()}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write("\n".join([*lines, line, ""]))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
 
 
 def _password(path: str | None) -> bytes:

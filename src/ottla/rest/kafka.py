@@ -17,13 +17,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from ottla.client.cluster import Cluster
 from ottla.client.security import PROPERTIES
 from ottla.rest.errors import KafkaRefusal
 from ottla.rest.settings import RestSettings
+from ottla.web.authentication import Identity as Identity
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -56,15 +56,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who acts towards the cluster: the user's own credentials, or the proxy's if there are none."""
-
-    name: str = ""
-    #: properties that replace those of the proxy, such as sasl.username
-    properties: tuple[tuple[str, str], ...] = ()
-
-
+#: acts towards the cluster with the proxy's own credentials
 SERVICE: Final = Identity()
 
 

@@ -44,7 +44,7 @@ class Proxy:
     def identity(self, request: Request) -> Identity:
         """Return who the request acts for towards the cluster."""
         found = request.scope.get("identity")
-        return found if isinstance(found, Identity) else SERVICE
+        return found if isinstance(found, Identity) and (found.properties or found.token) else SERVICE
 
     async def call(
         self, request: Request, function: Callable[Concatenate[Cluster, _P], _T], *args: _P.args, **kwargs: _P.kwargs

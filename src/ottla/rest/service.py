@@ -11,6 +11,7 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from ottla.client.logins import check_login
 from ottla.rest.consumers import Instances
 from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
@@ -45,7 +46,7 @@ PARAMETERS: Final = (
 
 def run(texts: Mapping[str, str]) -> int:
     """Run the proxy until it is stopped. Return the exit code."""
-    return run_service("rest", RestSettings.parse, texts, start)
+    return run_service("rest", RestSettings.parse, texts, start, check_login)
 
 
 @asynccontextmanager

@@ -96,30 +96,31 @@ class OauthExchange:
     def _check(self, message: bytes) -> bytes:
         authorization_id, text = _parse_message(message)
         try:
-            self.identity = self._identity(text, authorization_id)
+            self.identity = check_token(text, self.jwks, self.rules, authorization_id)
         except AuthenticationFailed as error:
             self._refusal = error
             return b'{"status":"invalid_token"}'
         return b""
 
-    def _identity(self, text: str, authorization_id: str) -> Identity:
-        rules = self.rules
-        try:
-            header = jwt.get_unverified_header(text)
-            key = self.jwks.find(header.get("kid"))
-            claims: Mapping[str, Any] = jwt.decode(
-                text, key, algorithms=list(ALGORITHMS), issuer=rules.issuer, leeway=rules.clock_skew_s,
-                audience=list(rules.audiences) or None,
-                options={"require": ["exp", rules.user_claim], "verify_aud": bool(rules.audiences)},
-            )  # fmt: skip
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
-            raise AuthenticationFailed(f"the token is refused: {error}") from None
-        name = claims.get(rules.user_claim)
-        if not isinstance(name, str) or not name or authorization_id not in ("", name):
-            raise AuthenticationFailed("the token names no user, or another one than the client asks for")
-        if not _is_scope(claims.get(rules.scope_claim)):
-            raise AuthenticationFailed(f"the claim {rules.scope_claim} of the token is no text and no list of texts")
-        return Identity(user_principal(name), min(int(claims["exp"]), _EXPIRY_S_MAX) * 1000)
+
+def check_token(text: str, keys: Keys, rules: OauthRules, wanted_name: str = "") -> Identity:
+    """Return the user whom a token names. Raise AuthenticationFailed if it is not valid, or names another user."""
+    try:
+        header = jwt.get_unverified_header(text)
+        key = keys.find(header.get("kid"))
+        claims: Mapping[str, Any] = jwt.decode(
+            text, key, algorithms=list(ALGORITHMS), issuer=rules.issuer, leeway=rules.clock_skew_s,
+            audience=list(rules.audiences) or None,
+            options={"require": ["exp", rules.user_claim], "verify_aud": bool(rules.audiences)},
+        )  # fmt: skip
+    except (jwt.PyJWTError, ValueError, TypeError) as error:
+        raise AuthenticationFailed(f"the token is refused: {error}") from None
+    name = claims.get(rules.user_claim)
+    if not isinstance(name, str) or not name or wanted_name not in ("", name):
+        raise AuthenticationFailed("the token names no user, or another one than the client asks for")
+    if not _is_scope(claims.get(rules.scope_claim)):
+        raise AuthenticationFailed(f"the claim {rules.scope_claim} of the token is no text and no list of texts")
+    return Identity(user_principal(name), min(int(claims["exp"]), _EXPIRY_S_MAX) * 1000)
 
 
 def _parse_message(message: bytes) -> tuple[str, str]:

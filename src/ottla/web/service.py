@@ -19,6 +19,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from ottla.model.types import is_loopback
 from ottla.security.certificates import Certificates
 from ottla.security.errors import SecurityConfigError
 from ottla.web.app import App, DescribeError, ErrorResponse, Operation, Parameter, Router
+from ottla.web.authentication import Authenticator, CheckLogin
 from ottla.web.openapi import Api, document_operations
 from ottla.web.server import BoundSocket, Listener, bind, serve
 from ottla.web.settings import WebSettings
@@ -50,8 +52,12 @@ Settings = TypeVar("Settings", bound=WebSettings)
 class Service(Generic[Settings]):
     """What a service gets when it starts."""
 
-    def __init__(self, settings: Settings, listeners: Sequence[Listener]) -> None:
+    def __init__(
+        self, settings: Settings, listeners: Sequence[Listener], check_login: CheckLogin | None = None
+    ) -> None:
+        """Raise StartError if the settings of authentication do not fit together."""
         self.settings = settings
+        self.authenticator = Authenticator(settings, check_login)
         #: with the ports that were chosen for port 0
         self.listeners = tuple(listeners)
         #: is set when the service has to stop
@@ -98,12 +104,13 @@ class Service(Generic[Settings]):
         """
         api = Api(
             title=title, version=version, description=description, parameters=parameters, schemas=schemas or {},
-            error_media_types=error_media_types,
+            error_media_types=error_media_types, authentication=self.settings.authentication_methods,
         )  # fmt: skip
         return App(
             Router([*operations, *document_operations(operations, api)]),
             error_response=error_response,
             describe_error=describe_error,
+            authenticate=self.authenticator,
             rewrite_path=rewrite_path,
         )
 
@@ -112,9 +119,13 @@ Start = Callable[[Service[Settings]], AbstractAsyncContextManager[ASGIApp]]
 
 
 def run_service(
-    name: str, parse: Callable[[Mapping[str, str]], Settings], texts: Mapping[str, str], start: Start[Settings]
-) -> int:
-    """Run a service until SIGTERM or SIGINT. Return the exit code of the process."""
+    name: str, parse: Callable[[Mapping[str, str]], Settings], texts: Mapping[str, str], start: Start[Settings],
+    check_login: CheckLogin | None = None,
+) -> int:  # fmt: skip
+    """Run a service until SIGTERM or SIGINT. Return the exit code of the process.
+
+    ``check_login`` returns whether the cluster accepts the credentials of a user (`web/authentication.py`).
+    """
     try:
         settings = parse(texts)
     except ValueError as error:
@@ -126,22 +137,25 @@ def run_service(
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(name, settings, start))
+        return runner.run(_run(name, settings, start, check_login))
 
 
-async def _run(name: str, settings: Settings, start: Start[Settings]) -> int:
+async def _run(name: str, settings: Settings, start: Start[Settings], check_login: CheckLogin | None) -> int:
+    bound: list[tuple[Listener, socket.socket]] = []
     try:
         wanted = [Listener.parse(text) for text in settings.listeners]
         for listener in insecure_listeners(settings, wanted):
             log.warning("listener has no TLS or no authentication listener=%s", listener)
         certificates = _certificates(settings, wanted)
-        bound = [bind(listener) for listener in wanted]
+        bound += [bind(listener) for listener in wanted]
+        service = Service(settings, [listener for listener, _ in bound], check_login)
     except StartError as error:
+        for _, each in bound:
+            each.close()
         return _complain(name, str(error), FAILED)
-    service = Service(settings, [listener for listener, _ in bound])
     _stop_on_signals(service.stop)
     tls = None if certificates is None else reloading_context(certificates)
-    sockets = [BoundSocket(socket, tls if listener.scheme == "https" else None) for listener, socket in bound]
+    sockets = [BoundSocket(each, tls if listener.scheme == "https" else None) for listener, each in bound]
     watching = asyncio.create_task(_reload(certificates)) if certificates is not None else None
 
     def tell_ready() -> None:
@@ -158,8 +172,9 @@ async def _run(name: str, settings: Settings, start: Start[Settings]) -> int:
     finally:
         if watching is not None:
             watching.cancel()
-        for _, socket in bound:
-            socket.close()
+        await service.authenticator.close()
+        for _, each in bound:
+            each.close()
     return OK if service.failure is None else _complain(name, service.failure, FAILED)
 
 

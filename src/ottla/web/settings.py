@@ -13,12 +13,15 @@ from typing import Any, ClassVar, Final, Self
 from ottla.model.setting_types import (
     ANY,
     BOOL,
+    INT,
     LIST,
     STRING,
     InvalidSettings,
     Setting,
     SettingsSnapshot,
     SettingType,
+    at_least,
+    list_of,
     one_of,
     unknown_name,
 )
@@ -74,6 +77,36 @@ class WebSettings(SettingsSnapshot):
         one_of("NONE", "REQUESTED", "REQUIRED"), "Whether clients must have a certificate, at https listeners.",
         aliases=("ssl.client.auth",),
     )  # fmt: skip
+    authentication_method = Setting(
+        "authentication.method", LIST, ("NONE",), list_of("NONE", "BASIC", "BEARER"),
+        "How clients prove who they are: NONE, BASIC, BEARER, or BASIC,BEARER.",
+    )  # fmt: skip
+    authentication_realm = Setting(
+        "authentication.realm", STRING, "ottla", ANY, "Name that clients show to their users."
+    )
+    authentication_users_file = Setting(
+        "authentication.users.file",
+        STRING,
+        "",
+        ANY,
+        "File with the users of BASIC: lines that `ottla user hash` writes.",
+    )
+    authentication_pass_through = Setting(
+        "authentication.pass.through", BOOL, False, ANY,
+        "Whether the service logs in to the cluster with the credentials of each request. The users of BASIC are then "
+        "those of the cluster.",
+    )  # fmt: skip
+    authentication_failures_per_minute = Setting(
+        "authentication.failures.per.minute", INT, 30, at_least(1),
+        "Failed authentications of one address; more: error 42901.",
+    )  # fmt: skip
+    sasl_oauthbearer_jwks_endpoint_url = ListenerSettings.sasl_oauthbearer_jwks_endpoint_url
+    sasl_oauthbearer_jwks_endpoint_refresh_ms = ListenerSettings.sasl_oauthbearer_jwks_endpoint_refresh_ms
+    sasl_oauthbearer_expected_audience = ListenerSettings.sasl_oauthbearer_expected_audience
+    sasl_oauthbearer_expected_issuer = ListenerSettings.sasl_oauthbearer_expected_issuer
+    sasl_oauthbearer_clock_skew_seconds = ListenerSettings.sasl_oauthbearer_clock_skew_seconds
+    sasl_oauthbearer_sub_claim_name = ListenerSettings.sasl_oauthbearer_sub_claim_name
+    sasl_oauthbearer_scope_claim_name = ListenerSettings.sasl_oauthbearer_scope_claim_name
     log_level = Setting("log.level", STRING, "INFO", one_of("DEBUG", "INFO", "WARNING", "ERROR"), "Log level.")
 
     def tls(self) -> ListenerSettings:
@@ -87,7 +120,11 @@ class WebSettings(SettingsSnapshot):
     @property
     def authenticates_clients(self) -> bool:
         """Whether a client must prove who it is."""
-        return self.ssl_client_authentication == "REQUIRED"
+        return bool(self.authentication_methods) or self.ssl_client_authentication == "REQUIRED"
+
+    @property
+    def authentication_methods(self) -> tuple[str, ...]:
+        return tuple(method for method in self.authentication_method if method != "NONE")
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> Self:

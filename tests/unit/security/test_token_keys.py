@@ -14,11 +14,11 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ottla.broker.token_keys import TokenKeys, read_document
 from ottla.model.settings_security import listener_settings
 from ottla.security.errors import AuthenticationFailed, KeysBeingRead, SecurityConfigError
 from ottla.security.oauth import OauthExchange, OauthRules
 from ottla.security.sasl import Identity
+from ottla.security.token_keys import TokenKeys, read_document
 from ottla.security.web_documents import DocumentError, web_context
 from token_issuer import AUDIENCE, ISSUER, TokenIssuer
 

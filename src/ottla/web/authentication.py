@@ -1,0 +1,321 @@
+"""Who sends a request: HTTP basic authentication, bearer tokens, certificates.
+
+    authentication.method=BASIC     a user name and a password: those of authentication.users.file, or, with
+                                    authentication.pass.through=true, those of a user of the Kafka cluster
+    authentication.method=BEARER    a signed token (JWT), checked with the keys of sasl.oauthbearer.jwks.endpoint.url
+    authentication.method=NONE      the subject of the client's certificate, if it has one
+
+With authentication.pass.through=true the service logs in to the cluster as the user of each request, so that the ACLs
+of the cluster decide what the user can do.
+
+Cost. A hash of a password takes a quarter of a second and 32 MB, and a login to the cluster some milliseconds. Both run
+in a few threads. Checks of the same credentials at the same time are done once, and the result of a successful one
+holds for a short time. The table of these results has keyed hashes, no passwords. A wrong password of a known user
+takes as long as that of an unknown one.
+
+Failures. Each address has a budget of failures; when it is used up, the client gets 429 until some time has passed.
+Requests with credentials that were checked a short time ago are not affected. No log, error or repr shows a password or
+a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+
+from ottla.model.errors import StartError
+from ottla.security import sasl
+from ottla.security.certificates import subject_of
+from ottla.security.errors import AuthenticationFailed, KeysBeingRead, SecurityConfigError
+from ottla.security.oauth import OauthRules, check_token
+from ottla.security.password_hashes import UsersFile
+from ottla.security.principals import SslPrincipalMapper
+from ottla.security.token_keys import TokenKeys
+from ottla.web.app import HttpError
+from ottla.web.rates import Rates
+from ottla.web.settings import WebSettings
+
+log = logging.getLogger(__name__)
+
+#: threads that compute hashes, threads that log in to the cluster, and checks that wait for one of them
+_THREADS: Final = 2
+_LOGIN_THREADS: Final = 8
+_WAITING_MAX: Final = 64
+#: how long a successful check holds
+CACHE_S: Final = 60.0
+_CACHE_MAX: Final = 10_000
+_HEADER_CHARACTERS_MAX: Final = 64 << 10
+#: how often the file of users is looked at
+_USERS_S: Final = 1.0
+#: how long a thread waits for keys that another one reads
+_KEYS_ATTEMPTS: Final = 50
+_KEYS_PAUSE_S: Final = 0.1
+_REFUSAL: Final = "authentication failed: the credentials are not valid"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The user of a request, or with an empty name the service itself. Equal for equal credentials."""
+
+    name: str = ""
+    #: properties with which a Kafka client logs in as this user; empty: the client of the service is used
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    #: the token with which a Kafka client logs in as this user by OAUTHBEARER; empty without one
+    token: str = field(default="", repr=False)
+    #: when the token expires
+    expires_ms: int | None = None
+
+
+class Login(NamedTuple):
+    """A user name and a password that a client has sent."""
+
+    name: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Login({self.name!r})"
+
+
+#: returns whether the cluster accepts a login with these properties of a Kafka client; it may block for seconds
+CheckLogin = Callable[[Mapping[str, str]], bool]
+#: checks credentials in a thread; returns the identity, None if they are wrong, and raises if they cannot be checked
+_Check = Callable[[], Identity | None]
+
+
+class Authenticator:
+    """Authenticates requests by the settings of a service. Called on the event loop."""
+
+    def __init__(
+        self, settings: WebSettings, check_login: CheckLogin | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Raise StartError, which says what to change, if a file is missing or settings do not fit together."""
+        self._settings = settings
+        self._now = now
+        self._check_login = check_login
+        self._basic, self._bearer = (method in settings.authentication_method for method in ("BASIC", "BEARER"))
+        self._pass_through = settings.authentication_pass_through
+        self._mapper = SslPrincipalMapper(settings.ssl_principal_mapping_rules)
+        self._users: UsersFile | None = None
+        self._users_due = 0.0
+        self._keys: TokenKeys | None = None
+        try:
+            self._prepare()
+        except SecurityConfigError as error:
+            raise StartError(f"authentication.method={','.join(settings.authentication_method)}: {error}") from None
+        self._secret = os.urandom(32)
+        #: keyed hash of credentials -> identity and when the entry expires
+        self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
+        #: checks in progress, by the same hash
+        self._checks: dict[bytes, asyncio.Future[Identity | None]] = {}
+        self._threads = ThreadPoolExecutor(
+            _THREADS if self._users is not None else _LOGIN_THREADS, thread_name_prefix="authentication"
+        )
+        self._failures = Rates(per_s=settings.authentication_failures_per_minute / 60, burst_s=60.0, now=now)
+
+    def _prepare(self) -> None:
+        settings = self._settings
+        if self._pass_through and not (self._basic or self._bearer):
+            raise SecurityConfigError("authentication.pass.through=true needs BASIC or BEARER")
+        if self._basic and self._pass_through:
+            if not settings.client.get("security.protocol", "").upper().startswith("SASL_"):
+                raise SecurityConfigError(
+                    "authentication.pass.through=true needs a listener of the cluster with logins: set "
+                    "client.security.protocol=SASL_SSL"
+                )
+            if settings.authentication_users_file:
+                raise SecurityConfigError(
+                    "with authentication.pass.through=true the users are those of the cluster; remove "
+                    "authentication.users.file"
+                )
+            if self._check_login is None:
+                raise SecurityConfigError("this service does not log in to the cluster for its users")
+        elif self._basic:
+            if not settings.authentication_users_file:
+                raise SecurityConfigError(
+                    "BASIC needs authentication.users.file, with lines of ottla user hash, or "
+                    "authentication.pass.through=true"
+                )
+            self._users = UsersFile(settings.authentication_users_file)
+        if self._bearer:
+            self._keys = TokenKeys(
+                settings.sasl_oauthbearer_jwks_endpoint_url, monotonic=self._now,
+                refresh_s=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000,
+            )  # fmt: skip
+            self._rules = OauthRules(
+                issuer=settings.sasl_oauthbearer_expected_issuer or None,
+                audiences=settings.sasl_oauthbearer_expected_audience,
+                user_claim=settings.sasl_oauthbearer_sub_claim_name,
+                scope_claim=settings.sasl_oauthbearer_scope_claim_name,
+                clock_skew_s=settings.sasl_oauthbearer_clock_skew_seconds,
+            )
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def __call__(self, request: Request) -> Identity | None:
+        """Return the user of the request; None if none is needed and the client has no certificate.
+
+        Raise HttpError 401 if the credentials are missing or wrong, and 429 after too many wrong ones.
+        """
+        if not (self._basic or self._bearer):
+            return self._certified(request)
+        self._reload_users()
+        scheme, _, text = request.headers.get("authorization", "").partition(" ")
+        if len(text) > _HEADER_CHARACTERS_MAX:
+            raise self._refusal("the credentials are too long")
+        if scheme.lower() == "basic" and self._basic:
+            login = _parse_basic(text)
+            if login is None:
+                raise self._refusal(_REFUSAL)
+            return await self._authenticate(request, f"basic\0{login.name}\0{login.password}", self._basic_check(login))
+        if scheme.lower() == "bearer" and self._bearer:
+            token = text.strip()
+            return await self._authenticate(request, f"bearer\0{token}", lambda: self._check_token(token))
+        raise self._refusal("the request has no credentials")
+
+    def _certified(self, request: Request) -> Identity | None:
+        certificate = request.scope.get("client_certificate")
+        if certificate is None:
+            return None
+        try:
+            return Identity(self._mapper.name(subject_of(certificate)))
+        except (AuthenticationFailed, ValueError):
+            raise self._refusal("the subject of the certificate is not accepted") from None
+
+    # -- checks -------------------------------------------------------------------------------------------------------
+
+    async def _authenticate(self, request: Request, credentials: str, check: _Check) -> Identity:
+        key = hashlib.blake2b(credentials.encode(), key=self._secret, digest_size=32).digest()
+        if (known := self._find(key)) is not None:
+            return known
+        peer = request.client.host if request.client is not None else ""
+        if (wait_s := self._failures.wait_s(peer)) > 0:
+            headers = {"retry-after": str(int(wait_s) + 1)}
+            raise HttpError(429, 42901, "authentication failed too often; try again later", headers)
+        try:
+            identity = await self._check_once(key, check)
+        except AuthenticationFailed as error:
+            log.info("authentication failed peer=%s reason=%s", peer, error)
+            identity = None
+        if identity is None:
+            self._failures.spend(peer)
+            raise self._refusal(_REFUSAL)
+        return identity
+
+    def _find(self, key: bytes) -> Identity | None:
+        found = self._known.get(key)
+        if found is None:
+            return None
+        if found[0] <= self._now():
+            del self._known[key]
+            return None
+        self._known.move_to_end(key)
+        return found[1]
+
+    async def _check_once(self, key: bytes, check: _Check) -> Identity | None:
+        """Run a check in a thread, or wait for the same one that is in progress."""
+        running = self._checks.get(key)
+        if running is None:
+            if len(self._checks) >= _WAITING_MAX:
+                raise HttpError(503, 503, "too many clients authenticate at the same time", {"retry-after": "1"})
+            running = asyncio.ensure_future(asyncio.get_running_loop().run_in_executor(self._threads, check))
+            self._checks[key] = running
+            users = None if self._users is None else self._users.users
+            running.add_done_callback(lambda done: self._remember(key, done, users))
+        # A client that disconnects does not end the check for the others.
+        return await asyncio.shield(running)
+
+    def _remember(self, key: bytes, done: asyncio.Future[Identity | None], users: object) -> None:
+        del self._checks[key]
+        if done.cancelled() or done.exception() is not None:
+            return
+        identity = done.result()
+        if identity is None or (self._users is not None and self._users.users is not users):
+            return
+        expires = self._now() + CACHE_S
+        if identity.expires_ms is not None:
+            expires = min(expires, self._now() + identity.expires_ms / 1000 - time.time())
+        self._known[key] = (expires, identity)
+        if len(self._known) > _CACHE_MAX:
+            self._known.popitem(last=False)
+
+    def _basic_check(self, login: Login) -> _Check:
+        if self._users is None:
+            return lambda: self._check_at_cluster(login)
+        password_hash, is_known = self._users.find(login.name)
+        identity = Identity(login.name)
+        password = login.password.encode()
+        return lambda: identity if password_hash.is_password(password) and is_known else None
+
+    def _check_at_cluster(self, login: Login) -> Identity | None:
+        assert self._check_login is not None
+        client = self._settings.client
+        mechanism = client.get("sasl.mechanism") or client.get("sasl.mechanisms") or "PLAIN"
+        own = {"sasl.mechanism": mechanism, "sasl.username": login.name, "sasl.password": login.password}
+        inherited = {name: text for name, text in client.items() if not name.startswith("sasl.")}
+        if not self._check_login({**inherited, "bootstrap.servers": self._settings.bootstrap_servers, **own}):
+            return None
+        return Identity(login.name, tuple(own.items()))
+
+    def _check_token(self, token: str) -> Identity:
+        assert self._keys is not None
+        if self._keys.take_due():
+            self._keys.refresh()
+        found = self._check_signature(token, self._keys)
+        name = found.principal.removeprefix("User:")
+        return Identity(name, token=token if self._pass_through else "", expires_ms=found.expires_ms)
+
+    def _check_signature(self, token: str, keys: TokenKeys) -> sasl.Identity:
+        """Return the user of a token. Wait a while if another thread reads the keys, then raise HttpError 503."""
+        for _ in range(_KEYS_ATTEMPTS):
+            try:
+                return check_token(token, keys, self._rules)
+            except KeysBeingRead:
+                time.sleep(_KEYS_PAUSE_S)
+        raise HttpError(503, 503, "the keys of the token issuer are being read", {"retry-after": "1"})
+
+    def _reload_users(self) -> None:
+        if self._users is None or self._now() < self._users_due:
+            return
+        self._users_due = self._now() + _USERS_S
+        try:
+            if self._users.reload():
+                self._known.clear()
+        except SecurityConfigError as error:
+            self._known.clear()
+            log.error("file of users is not used, no user can authenticate error=%s", error)
+
+    def _refusal(self, text: str) -> HttpError:
+        realm = self._settings.authentication_realm.replace("\\", "").replace('"', "")
+        schemes = []
+        if self._basic:
+            schemes.append(f'Basic realm="{realm}", charset="UTF-8"')
+        if self._bearer:
+            schemes.append(f'Bearer realm="{realm}"')
+        return HttpError(401, 40101, text, {"www-authenticate": ", ".join(schemes)} if schemes else {})
+
+
+def _parse_basic(text: str) -> Login | None:
+    """Return the user name and the password of a header. None if it is malformed.
+
+    >>> _parse_basic("YW5uOnM6MQ=="), _parse_basic("x")
+    (Login('ann'), None)
+    """
+    try:
+        name, colon, password = base64.b64decode(text.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    # The protocol of Kafka's logins ends a name at a zero byte.
+    return Login(name, password) if colon and name and password and "\0" not in name + password else None
