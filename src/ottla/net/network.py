@@ -21,6 +21,8 @@ from ottla.net.peers import Peers, PeerWatch
 
 #: a flag of ``DirectSocket.send``: the kernel waits for the bytes that follow
 MSG_MORE = socket.MSG_MORE
+#: an option of ``DirectSocket.setsockopt``: the event loop reads the socket only when it has so many bytes
+SOL_SOCKET, SO_RCVLOWAT = socket.SOL_SOCKET, socket.SO_RCVLOWAT
 #: descriptors that are reserved for the files of logs
 _DESCRIPTORS_KEPT_MAX = 256
 
@@ -42,9 +44,10 @@ class Listener(Protocol):
 
 
 class DirectSocket(Protocol):
-    """The socket of a connection, for a send that bypasses the transport."""
+    """The socket of a connection, for calls that bypass the transport."""
 
     def send(self, data: bytes, flags: int, /) -> int: ...
+    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
     def detach(self) -> int: ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import ssl
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import trustme
 from tests.unit.net.test_connection import Client, Fixture, Transport, framed
 
 from ottla.net.connection import Connection
+from ottla.net.network import SocketNetwork
 from ottla.net.tls import TlsConnection, TlsLayer, TlsServer
 
 CA = trustme.CA(key_type=trustme.KeyType.ECDSA)
@@ -51,6 +53,22 @@ class RawTransport(Transport):
         assert high == 0
 
 
+class LowWatermark(SocketNetwork):
+    """A network with one socket, of which only the low watermark can be set."""
+
+    def __init__(self) -> None:
+        self.bytes_min = 1
+        self.calls = 0
+
+    def direct_socket(self, socket_fd: int) -> Any:
+        return self
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+        self.bytes_min = value
+        self.calls += 1
+
+
 class TlsClient(Client):
     """A connection behind TLS, and the client's side of the encryption."""
 
@@ -61,11 +79,14 @@ class TlsClient(Client):
         self.frames, self.slots, self.on_frame = [], [], self.reserve
         self._loop, self._kernel = fixture.loop, bytearray()
         self.outcomes: list[ssl.SSLError | None] = []
+        self.reads = 0
+        fixture.server.network = self.low_watermark = LowWatermark()
         self.connection = TlsConnection(fixture.server, self._handle)
         self.layer = TlsLayer(
             self.connection, server or server_context(), server_name=None, call_soon=fixture.loop.call_soon,
             handshake_done=lambda layer, error: self.outcomes.append(error),
         )  # fmt: skip
+        self.layer.received = self.connection.set_low_watermark
         raw: Any = RawTransport("10.0.0.1", None)
         self.transport = raw
         raw.protocol = self.layer
@@ -91,7 +112,7 @@ class TlsClient(Client):
         self.exchange(pieces)
 
     def exchange(self, pieces: random.Random | None = None) -> None:
-        """Carry encrypted bytes in both directions."""
+        """Carry encrypted bytes in both directions, in pieces of random sizes."""
         data = self._outgoing.read()
         while data:
             count = pieces.randint(1, len(data)) if pieces is not None else len(data)
@@ -102,12 +123,19 @@ class TlsClient(Client):
         self.transport.sent.clear()
 
     def _carry(self, data: bytes) -> None:
+        """Give bytes to the kernel, from which the layer gets them when there are as many as the low watermark."""
         self._kernel += data
-        while self._kernel and self.transport.reading and not self.transport.ended:
+        while (
+            self._kernel
+            and len(self._kernel) >= self.low_watermark.bytes_min
+            and self.transport.reading
+            and not self.transport.ended
+        ):
             view = self.layer.get_buffer(-1)
             count = min(len(view), len(self._kernel))
             view[:count] = self._kernel[:count]
             del self._kernel[:count]
+            self.reads += 1
             self.layer.buffer_updated(count)
 
     def send(self, data: bytes, pieces: random.Random | None = None) -> None:
@@ -158,11 +186,15 @@ def test_request_is_decrypted_and_its_reply_encrypted(fixture: Fixture, version:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_frames_arrive_whole_and_in_order_however_they_are_split(seed: int) -> None:
-    """With two requests in flight at most, so that the connection often stops reading in the middle of a record."""
+    """With two requests in flight at most, so that the connection often stops reading in the middle of a record.
+
+    No byte waits in the kernel for bytes that are not sent.
+    """
     source = random.Random(seed)
+    version = source.choice([ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
     sizes = [source.choice([source.randint(8, 3000), source.randint(8, 300_000)]) for _ in range(source.randint(1, 6))]
     fixture = Fixture(in_flight_max=2)
-    client = TlsClient(fixture)
+    client = TlsClient(fixture, client=client_context(maximum_version=version))
     client.on_frame = client.echo
     client.shake_hands(source)
     payloads = [source.randbytes(size) for size in sizes]
@@ -176,6 +208,18 @@ def test_frames_arrive_whole_and_in_order_however_they_are_split(seed: int) -> N
     client.turn()
     assert client.frames == payloads
     assert client.read() == b"".join(payloads)
+
+
+def test_event_loop_waits_for_the_rest_of_a_frame(fixture: Fixture) -> None:
+    """It reads some thousand bytes at a time, although the client sends records of 500 bytes."""
+    client = opened(fixture)
+    data = framed(bytes(16_000), bytes(100_000), b"the last one")
+    before = client.reads
+    for start in range(0, len(data), 500):
+        client.send(data[start : start + 500])
+    assert [len(frame) for frame in client.frames] == [16_000, 100_000, 12]
+    assert client.low_watermark.bytes_min == 1
+    assert client.reads - before < 20 and client.low_watermark.calls < 10, "there are 233 records"
 
 
 def test_connection_that_does_not_read_decrypts_nothing(fixture: Fixture) -> None:
@@ -261,6 +305,19 @@ def test_client_that_ends_its_side_still_gets_its_replies(fixture: Fixture) -> N
     client.exchange()
     client.slots[0].fill(b"reply")
     client.turn()
+    assert client.transport.ended == "closed"
+
+
+def test_client_that_ends_its_side_gets_replies_to_requests_that_waited(fixture: Fixture) -> None:
+    """More requests than may be in flight arrive in the same read as the end."""
+    client = opened(fixture)
+    payloads = [b"request %d" % number for number in range(20)]
+    for payload in payloads:
+        client.tls.write(framed(payload))
+    with pytest.raises(ssl.SSLWantReadError):
+        client.tls.unwrap()
+    client.turn()
+    assert client.frames == payloads
     assert client.transport.ended == "closed"
 
 
