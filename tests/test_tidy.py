@@ -71,7 +71,7 @@ OS_ACCESS: dict[str, set[str]] = {
     "net/network.py": {"create_connection", "create_server", "os", "resource", "socket"},
     "net/peers.py": {"add_reader", "select"},
     "cluster/embedded.py": {"concurrent.futures", "os", "run_in_executor", "sqlite3"},
-    "cluster/zookeeper_connection.py": {"create_connection", "run_in_executor"},  # and the thread of kazoo
+    "cluster/zookeeper_connection.py": {"create_connection", "run_in_executor", "ssl"},  # and the thread of kazoo
     "broker/broker.py": {"os"},  # urandom is the default of an argument
     # The event loop of the simulation has its own run_in_executor.
     "broker/apis/offsets.py": {"run_in_executor"},

@@ -30,6 +30,7 @@ from ottla.broker.metrics import BrokerMetrics
 from ottla.broker.peer_logins import Peers
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.services import Services
+from ottla.broker.zookeeper_access import zookeeper_security
 from ottla.cluster.access_nodes import ACCESS_SKELETON, quotas_in
 from ottla.cluster.controller import ops_bump_leader_epochs, put_state
 from ottla.cluster.decide import decide_and_write, read_and_write
@@ -49,7 +50,6 @@ from ottla.cluster.schema import (
 from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Node, Op, StoreError, in_multis
 from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.cluster.zookeeper import ZooKeeperStore
-from ottla.cluster.zookeeper_acl import ZooKeeperSecurity
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
 from ottla.env.collector import freeze_objects
@@ -243,7 +243,7 @@ class Broker:
         settings = self._settings
         return await ZooKeeperStore.open(
             settings.zookeeper_connect, session_timeout_s=settings.zookeeper_session_timeout_ms / 1000,
-            security=ZooKeeperSecurity(settings.zookeeper_auth_digest, settings.zookeeper_set_acl),
+            security=zookeeper_security(settings),
         )  # fmt: skip
 
     def _store_advice(self) -> str:

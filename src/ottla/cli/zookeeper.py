@@ -30,15 +30,38 @@ LISTEN_DEFAULT = "127.0.0.1:2181"
     "--ensemble", metavar="N=HOST:PORT:PORT,...", multiple=True,
     help="All members, each with the ports for followers and for elections. Repeatable.",
 )  # fmt: skip
-def command(data: str, listen: str, number: int | None, ensemble: tuple[str, ...]) -> None:
+@click.option(
+    "--keystore", metavar="FILE", type=click.Path(dir_okay=False),
+    help="Serve over TLS only: file with the key and certificate of this server, as PEM.",
+)  # fmt: skip
+@click.option(
+    "--truststore", metavar="FILE", type=click.Path(dir_okay=False),
+    help="With --keystore: file with the certificates of the authorities of clients, as PEM.",
+)  # fmt: skip
+@click.option(
+    "--client-auth", type=click.Choice(["required", "none"]), default="required", show_default=True,
+    help="With --keystore: whether clients need a certificate.",
+)  # fmt: skip
+def command(
+    data: str, listen: str, number: int | None, ensemble: tuple[str, ...], keystore: str | None,
+    truststore: str | None, client_auth: str,
+) -> None:  # fmt: skip
     """Run a ZooKeeper server in the foreground until SIGTERM or Ctrl-C.
 
     Prints a line that starts with `ready` when it serves; a member of an ensemble serves when the majority of the
     members run. Needs `ottla[spark]`, which contains ZooKeeper, and Java 17 or newer. Brokers join with
     `-X zookeeper.connect=HOST:PORT`. Nodes are on disk before a change is acknowledged.
-    """
-    from ottla.cli.zookeeper_server import Server, ServerProcess, ZooKeeperFailed
 
+    With --keystore and --truststore brokers connect over TLS (`zookeeper.ssl.client.enable=true`). The connections
+    between the members of an ensemble are not encrypted.
+    """
+    from ottla.cli.zookeeper_server import Server, ServerProcess, ServerTls, ZooKeeperFailed
+
+    if (keystore is None) != (truststore is None):
+        raise click.UsageError("TLS needs both --keystore and --truststore")
+    tls = None
+    if keystore is not None and truststore is not None:
+        tls = ServerTls(keystore=Path(keystore), truststore=Path(truststore), is_mutual=client_auth == "required")
     host, port = _parse_address(listen)
     members = _parse_members(number, ensemble)
     stop, changed = threading.Event(), threading.Event()
@@ -53,7 +76,9 @@ def command(data: str, listen: str, number: int | None, ensemble: tuple[str, ...
     interrupts.end_with_stdin()
     try:
         process = ServerProcess(
-            Server(data=Path(data), host=host, port=port or _free_port(host), number=number or 0, ensemble=members)
+            Server(
+                data=Path(data), host=host, port=port or _free_port(host), number=number or 0, ensemble=members, tls=tls
+            )
         )
         try:
             _serve(process, stop, changed)

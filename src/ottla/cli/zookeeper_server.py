@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -22,6 +23,14 @@ from ottla.spark.java import JavaMissing, find_java
 
 #: the jars that ZooKeeper needs, without their versions
 _JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+#: those that it needs for TLS
+_TLS_JARS = (
+    "netty-handler", "netty-transport", "netty-common", "netty-buffer", "netty-codec-base", "netty-resolver",
+    "netty-transport-classes-epoll", "netty-transport-native-unix-common", "netty-tcnative-classes",
+)  # fmt: skip
+_NETTY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
+#: the form in which Java reads a key
+_PKCS8 = b"-----BEGIN PRIVATE KEY-----"
 _MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JAVA_OPTIONS = (
     "-Xms16m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
@@ -43,6 +52,54 @@ class ZooKeeperFailed(OttlaError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """The certificates of a server that clients reach over TLS only. Both files are PEM."""
+
+    #: the server's key, in PKCS #8, and its certificates
+    keystore: Path
+    #: certificates of the authorities that sign those of clients
+    truststore: Path
+    #: whether clients need a certificate
+    is_mutual: bool = True
+
+    def check(self) -> None:
+        """Raise ZooKeeperFailed if a file cannot be used, or others can read the key."""
+        try:
+            if self.keystore.stat().st_mode & 0o077:
+                raise ZooKeeperFailed(f"{self.keystore} has a key and can be read by other users; run chmod 600 on it")
+            if _PKCS8 not in self.keystore.read_bytes():
+                raise ZooKeeperFailed(
+                    f"{self.keystore} has no private key in PKCS #8 as PEM, which Java needs; convert it with "
+                    f"openssl pkcs8 -topk8 -nocrypt -in {self.keystore}"
+                )
+            self.client_context()
+        except OSError as error:  # which includes those of TLS
+            reason = error.strerror or error
+            raise ZooKeeperFailed(f"{self.keystore} and {self.truststore} cannot be used: {reason}") from None
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return the context with which this process asks the server whether it serves."""
+        context = ssl.create_default_context(cafile=str(self.truststore))
+        context.check_hostname = False  # the server is on this machine, at an address that may be no name
+        context.load_cert_chain(str(self.keystore))
+        return context
+
+    def lines(self, host: str, port: int) -> dict[str, str]:
+        """Return the lines of the configuration."""
+        return {
+            "secureClientPort": str(port),
+            "secureClientPortAddress": host,
+            "serverCnxnFactory": _NETTY,
+            "ssl.keyStore.location": str(self.keystore.resolve()),
+            "ssl.keyStore.type": "PEM",
+            "ssl.trustStore.location": str(self.truststore.resolve()),
+            "ssl.trustStore.type": "PEM",
+            "ssl.clientAuth": "need" if self.is_mutual else "none",
+            "ssl.enabledProtocols": "TLSv1.2,TLSv1.3",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server of its own, or a member of an ensemble."""
 
@@ -59,6 +116,8 @@ class Server:
     #: further lines of the configuration file and options of Java
     settings: Mapping[str, str] = field(default_factory=dict)
     java_options: Sequence[str] = ()
+    #: None: clients connect without TLS
+    tls: ServerTls | None = None
 
 
 def parse_ensemble(texts: Sequence[str]) -> dict[int, str]:
@@ -86,8 +145,11 @@ def write_config(server: Server) -> Path:
         "syncLimit": str(server.sync_limit),
         "maxSessionTimeout": "60000",
         "dataDir": str(server.data.resolve()),
-        "clientPort": str(server.port),
-        "clientPortAddress": server.host,
+        **(
+            {"clientPort": str(server.port), "clientPortAddress": server.host}
+            if server.tls is None
+            else server.tls.lines(server.host, server.port)
+        ),
         "admin.enableServer": "false",
         "4lw.commands.whitelist": _COMMANDS,
         "maxClientCnxns": "0",
@@ -116,8 +178,8 @@ def _claim_data(server: Server) -> None:
     path.write_text(f"{server.number}\n")
 
 
-def find_jars(directory: Path | None = None) -> list[Path]:
-    """Return ZooKeeper's jars. Raise ZooKeeperFailed if pyspark is not installed or has not all of them."""
+def find_jars(directory: Path | None = None, *, is_tls: bool = False) -> list[Path]:
+    """Return ZooKeeper's jars, and those for TLS. Raise ZooKeeperFailed if pyspark is not installed or lacks one."""
     if directory is None:
         spec = importlib.util.find_spec("pyspark")
         if spec is None or spec.origin is None:
@@ -126,17 +188,18 @@ def find_jars(directory: Path | None = None) -> list[Path]:
             )
         directory = Path(spec.origin).parent / "jars"
     found = {re.sub(r"-[0-9][^/]*\.jar$", "", path.name): path for path in sorted(directory.glob("*.jar"))}
-    missing = [name for name in _JARS if name not in found]
+    wanted = _JARS + _TLS_JARS if is_tls else _JARS
+    missing = [name for name in wanted if name not in found]
     if missing:
         raise ZooKeeperFailed(
             f"{directory} has no {' and no '.join(missing)} jar: reinstall pyspark by `pip install 'ottla[spark]'`"
         )
-    return [found[name] for name in _JARS]
+    return [found[name] for name in wanted]
 
 
-def java_command(config: Path, java_options: Sequence[str] = ()) -> list[str]:
+def java_command(config: Path, java_options: Sequence[str] = (), *, is_tls: bool = False) -> list[str]:
     """Return the command that runs a server. Raise ZooKeeperFailed if Java or a jar is missing."""
-    jars = find_jars()
+    jars = find_jars(is_tls=True) if is_tls else find_jars()
     try:
         java = find_java(program="ZooKeeper").home / "bin" / "java"
     except JavaMissing as missing:
@@ -151,8 +214,10 @@ class ServerProcess:
     def __init__(self, server: Server) -> None:
         """Start the process. Raise ZooKeeperFailed if it cannot run or the address is in use."""
         self.server = server
+        if server.tls is not None:
+            server.tls.check()
         try:
-            command = java_command(write_config(server), server.java_options)
+            command = java_command(write_config(server), server.java_options, is_tls=server.tls is not None)
         except OSError as error:
             raise ZooKeeperFailed(f"{server.data} cannot be written ({error}): choose another --data") from error
         _check_addresses(server)
@@ -171,7 +236,7 @@ class ServerProcess:
         """
         while True:
             self.check_running()
-            yield ask_mode(self.server.host, self.server.port)
+            yield ask_mode(self.server.host, self.server.port, self.server.tls)
             time.sleep(_POLL_S)
 
     def check_running(self) -> None:
@@ -198,15 +263,16 @@ class ServerProcess:
                 self.process.wait()
 
 
-def ask_mode(host: str, port: int) -> str | None:
+def ask_mode(host: str, port: int, tls: ServerTls | None = None) -> str | None:
     """Return the mode of the server at this address, None if none serves there."""
     try:
-        with socket.create_connection((host, port), timeout=_ANSWER_S_MAX) as connection:
-            connection.settimeout(_ANSWER_S_MAX)
-            connection.sendall(b"srvr")
-            answer = b""
-            while chunk := connection.recv(4096):
-                answer += chunk
+        with socket.create_connection((host, port), timeout=_ANSWER_S_MAX) as plain:
+            plain.settimeout(_ANSWER_S_MAX)
+            with plain if tls is None else tls.client_context().wrap_socket(plain) as connection:
+                connection.sendall(b"srvr")
+                answer = b""
+                while chunk := connection.recv(4096):
+                    answer += chunk
     except OSError:
         return None
     match = re.search(rb"^Mode: (\w+)", answer, re.M)

@@ -98,7 +98,9 @@ class ZooKeeperStore:
         self._loop = asyncio.get_running_loop()
         self._servers = address.servers
         self._security = security
-        self._connection = Connection(address.servers, session_timeout_s, self._receive, digest=security.digest)
+        self._connection = Connection(
+            address.servers, session_timeout_s, self._receive, digest=security.digest, tls=security.tls
+        )
 
         # Session
         self._session = Session(0, SessionState.SUSPENDED)
@@ -156,9 +158,10 @@ class ZooKeeperStore:
                     await store._protect_nodes()
         except TimeoutError:
             await store.close()
+            failure = store._connection.failure
             raise UnusableStore(
-                f"ZooKeeper at {connect} did not answer within {connect_timeout_s:g} s: "
-                "check that it runs, and check zookeeper.connect"
+                f"ZooKeeper at {connect} did not answer within {connect_timeout_s:g} s"
+                f"{f' ({failure})' if failure else ''}: check that it runs, and check zookeeper.connect"
             ) from None
         except BaseException:
             await store.close()

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ottla.cluster.schema import CLUSTER_SECRET
 from ottla.cluster.store import UnusableStore, is_below
@@ -56,6 +57,8 @@ class ZooKeeperSecurity:
     #: USER:PASSWORD; empty: it does not authenticate
     digest: str = field(default="", repr=False)
     sets_acl: bool = False
+    #: returns a TLS context for a new connection; None: connections do not use TLS
+    tls: Callable[[], Any] | None = field(default=None, repr=False)
 
     def check(self) -> None:
         """Raise UnusableStore if the settings contradict each other. Secrets are not shown."""

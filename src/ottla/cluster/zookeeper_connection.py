@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,7 @@ from kazoo.retry import KazooRetry
 
 from ottla.cluster.zookeeper_messages import Answer, Call, Connected, Event, Expired, Lost, Message
 from ottla.cluster.zookeeper_wire import MALFORMED_ANSWER
+from ottla.security.errors import SecurityConfigError
 
 log = logging.getLogger(__name__)
 #: kazoo's own lines; the brokers log the changes of a session themselves
@@ -66,8 +68,9 @@ class Connection:
 
     def __init__(
         self, servers: tuple[str, ...], session_timeout_s: float, receive: Callable[[list[Message]], None], *,
-        digest: str = "",
+        digest: str = "", tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:  # fmt: skip
+        """``tls`` returns the context for a new connection; None: connections do not use TLS."""
         self._loop = asyncio.get_running_loop()
         self._receive = receive
         self._session_timeout_s = session_timeout_s
@@ -75,7 +78,12 @@ class Connection:
         self._inbox: deque[Message] = deque()
         #: whether the event loop will look into the inbox
         self._woken = False
-        self._client = _Client(",".join(servers), session_timeout_s, self._deliver, digest)
+        self._client = _Client(",".join(servers), session_timeout_s, self._deliver, digest, tls)
+
+    @property
+    def failure(self) -> str:
+        """Return why the last handshake of TLS failed; empty if it did not."""
+        return str(self._client.handler.failure)
 
     def start(self) -> None:
         """Connect, and connect again whenever the connection is lost."""
@@ -127,9 +135,12 @@ class Connection:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads without the two that call back, because nothing is called back."""
 
-    def __init__(self, connect_s_max: float) -> None:
+    def __init__(self, connect_s_max: float, tls: Callable[[], ssl.SSLContext] | None) -> None:
         super().__init__()
         self._connect_s_max = connect_s_max
+        self._tls = tls
+        #: why the last handshake of TLS failed
+        self.failure = ""
 
     def start(self) -> None:
         self._running = True
@@ -137,17 +148,37 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def stop(self) -> None:
         self._running = False
 
-    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
-        return super().create_connection(*args, timeout=min(timeout, self._connect_s_max), **kwargs)
+    def create_connection(self, *args: Any, timeout: float, hostname: str | None = None, **kwargs: Any) -> Any:
+        limit_s = min(timeout, self._connect_s_max)
+        plain = super().create_connection(*args, timeout=limit_s, hostname=hostname, **kwargs)
+        return plain if self._tls is None else self._encrypt(plain, hostname, limit_s, self._tls)
+
+    def _encrypt(
+        self, plain: Any, host: str | None, limit_s: float, tls: Callable[[], ssl.SSLContext]
+    ) -> ssl.SSLSocket:  # fmt: skip
+        """Return the connection with TLS. Not kazoo's, which does not check the name of the host unless it is told."""
+        plain.settimeout(limit_s)
+        try:
+            encrypted = tls().wrap_socket(plain, server_hostname=host)
+        except (OSError, SecurityConfigError) as error:
+            plain.close()
+            reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
+            if reason != self.failure:
+                log.warning("no TLS connection to ZooKeeper, trying again server=%s error=%s", host, reason)
+            self.failure = reason
+            raise ConnectionDropped(f"no TLS connection: {reason}") from None
+        self.failure = ""
+        return encrypted
 
 
 class _Client(KazooClient):  # type: ignore[misc]
     """A kazoo client whose requests, answers and events do not pass through kazoo's own queues."""
 
     def __init__(
-        self, servers: str, session_timeout_s: float, deliver: Callable[[Message], None], digest: str
+        self, servers: str, session_timeout_s: float, deliver: Callable[[Message], None], digest: str,
+        tls: Callable[[], ssl.SSLContext] | None,
     ) -> None:  # fmt: skip
-        handler = _Handler(max(session_timeout_s * _CONNECT_PART, _CONNECT_S_MIN))
+        handler = _Handler(max(session_timeout_s * _CONNECT_PART, _CONNECT_S_MIN), tls)
         retry = {"max_tries": -1, "delay": _RETRY_S, "max_jitter": 0.5, "max_delay": _RETRY_S_MAX}
         super().__init__(
             hosts=servers, timeout=session_timeout_s, handler=handler, logger=_kazoo_log,
@@ -180,7 +211,9 @@ class _Client(KazooClient):  # type: ignore[misc]
         socket = self._connection._socket
         if socket is not None:
             with suppress(OSError):
-                socket.shutdown(_SHUTDOWN_BOTH)
+                # That of the base class: the shutdown of an SSLSocket ends the encryption first, and the thread could
+                # write a request in the clear before the connection is closed.
+                super(type(socket), socket).shutdown(_SHUTDOWN_BOTH)
 
     def _session_callback(self, state: str) -> None:
         if state != self._state:
@@ -237,11 +270,15 @@ class _ConnectionHandler(ConnectionHandler):  # type: ignore[misc]
 
     def _read_socket(self, read_timeout: float) -> Any:
         # Read many frames at once: kazoo would wait for each half of a frame with a selector of its own.
-        with suppress(BlockingIOError):
-            chunk = self._socket.recv(_READ_BYTES_MAX)
-            if not chunk:
-                raise ConnectionDropped("closed by the server")
-            self._received += chunk
+        with suppress(BlockingIOError, ssl.SSLWantReadError):
+            is_more = True
+            while is_more:
+                chunk = self._socket.recv(_READ_BYTES_MAX)
+                if not chunk:
+                    raise ConnectionDropped("closed by the server")
+                self._received += chunk
+                # Bytes that are decrypted already do not wake the thread.
+                is_more = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
         received, start = self._received, 0
         response = None
         while len(received) >= start + int_struct.size:

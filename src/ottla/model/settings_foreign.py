@@ -89,7 +89,8 @@ _REFUSED_NAMES = {
     "create.topic.policy.class.name": "",
     "principal.builder.class": "",
     "remote.log.storage.system.enable": "false",
-    "zookeeper.ssl.client.enable": "false",
+    "zookeeper.ssl.crl.enable": "false",
+    "zookeeper.ssl.ocsp.enable": "false",
 }
 _REFUSED_PREFIXES = ("password.encoder.", "sasl.", "security.", "ssl.")
 #: ignored settings of which Kafka does not know the names either, or which may hold passwords of other systems

@@ -50,6 +50,8 @@ OAUTH_LOGIN_HANDLERS = (
 _RETRIEVERS = tuple(f"{_OAUTH}{each}JwtRetriever" for each in ("Default", "ClientCredentials", "File"))
 _VALIDATORS = tuple(f"{_OAUTH}{each}JwtValidator" for each in ("Default", "Broker", "Client"))
 STORE_TYPES = one_of("PEM", "PKCS12", "JKS")
+_STORE_TYPE_OR_NONE = one_of("", "PEM", "PKCS12", "JKS")
+_ZOOKEEPER_SOCKETS = tuple(f"org.apache.zookeeper.ClientCnxnSocket{each}" for each in ("Netty", "NIO"))
 
 
 class ListenerSettings(SettingsSnapshot):
@@ -295,6 +297,43 @@ class SecuritySettings(ListenerSettings):
         "zookeeper.auth.digest", PASSWORD, "", ANY,
         "Ottla only. USER:PASSWORD with which brokers authenticate to ZooKeeper, the same for all brokers.",
     )  # fmt: skip
+    zookeeper_ssl_client_enable = Setting(
+        "zookeeper.ssl.client.enable", BOOL, False, ANY, "Whether connections to ZooKeeper use TLS."
+    )
+    zookeeper_clientCnxnSocket = Setting(
+        "zookeeper.clientCnxnSocket", STRING, "", one_of("", *_ZOOKEEPER_SOCKETS),
+        "Kafka's class of connections to ZooKeeper; it needs that of Netty for TLS. Ottla needs none.",
+    )  # fmt: skip
+    zookeeper_ssl_keystore_location = Setting(
+        "zookeeper.ssl.keystore.location", STRING, "", ANY, "File with the key and certificate for ZooKeeper."
+    )
+    zookeeper_ssl_keystore_password = Setting(
+        "zookeeper.ssl.keystore.password", PASSWORD, "", ANY, "Password of that file."
+    )
+    zookeeper_ssl_keystore_type = Setting(
+        "zookeeper.ssl.keystore.type", STRING, "", _STORE_TYPE_OR_NONE, "Form of that file; empty: the file decides."
+    )
+    zookeeper_ssl_truststore_location = Setting(
+        "zookeeper.ssl.truststore.location", STRING, "", ANY,
+        "File with the certificates of the authorities that sign those of ZooKeeper.",
+    )  # fmt: skip
+    zookeeper_ssl_truststore_password = Setting(
+        "zookeeper.ssl.truststore.password", PASSWORD, "", ANY, "Password of that file."
+    )
+    zookeeper_ssl_truststore_type = Setting(
+        "zookeeper.ssl.truststore.type", STRING, "", _STORE_TYPE_OR_NONE, "Form of that file; empty: the file decides."
+    )
+    zookeeper_ssl_endpoint_identification_algorithm = Setting(
+        "zookeeper.ssl.endpoint.identification.algorithm", STRING, "HTTPS", one_of("HTTPS", "https", "", "false"),
+        "HTTPS: the host names in the certificates of ZooKeeper are checked.",
+    )  # fmt: skip
+    zookeeper_ssl_enabled_protocols = Setting(
+        "zookeeper.ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), list_of("TLSv1.2", "TLSv1.3"),
+        "Versions of TLS for ZooKeeper.",
+    )  # fmt: skip
+    zookeeper_ssl_cipher_suites = Setting(
+        "zookeeper.ssl.cipher.suites", LIST, (), ANY, "Cipher suites of TLS 1.2 for ZooKeeper; empty: OpenSSL's."
+    )
     authorizer_class_name = Setting(
         "authorizer.class.name", STRING, "", one_of("", *AUTHORIZERS),
         "Whether ACLs decide what clients may do: `acl`, or one of Kafka's classes.",

@@ -134,6 +134,11 @@ def load_trusted(settings: ListenerSettings) -> str:
     return found.decode()
 
 
+def store_type(path: str) -> str:
+    """Return the form of a file with keys or certificates: PEM or PKCS12. Raise SecurityConfigError."""
+    return "PEM" if path and b"-----BEGIN" in _read(path) else "PKCS12"
+
+
 def _refuse_jks(path: str, data: bytes) -> None:
     """Raise SecurityConfigError if a file is a JKS or JCEKS store.
 

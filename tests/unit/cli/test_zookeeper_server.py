@@ -84,7 +84,7 @@ def test_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 @pytest.mark.parametrize("option", ["--listen", "--ensemble"])
 def test_address_in_use_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str) -> None:
-    monkeypatch.setattr(zookeeper_server, "java_command", lambda *_: ["false"])
+    monkeypatch.setattr(zookeeper_server, "java_command", lambda *_, **__: ["false"])
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
         port, other = taken.getsockname()[1], free.getsockname()[1]
         free.close()

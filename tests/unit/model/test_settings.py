@@ -331,7 +331,7 @@ def test_a_protection_ottla_cannot_give_is_refused_without_showing_it(name: str)
     ("name", "text"),
     [
         ("create.topic.policy.class.name", ""),
-        ("zookeeper.ssl.client.enable", "false"),
+        ("zookeeper.ssl.ocsp.enable", "false"),
     ],
 )
 def test_kafkas_default_without_protection_is_ignored(name: str, text: str) -> None:
