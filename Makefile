@@ -138,11 +138,13 @@ quotas: $(VENV)/.dev
 hostile: $(VENV)/.dev
 	OTTLA_HOSTILE=1 $(BIN)/pytest tests/hostile -s $(if $(ATTACKS),-k "$(ATTACKS)")
 
-# Random ACLs and requests against a reference: CASES=1000000 SEED=1, both optional; ZooKeeper over TLS. KAFKA=1 sends the requests of the access
+# Random ACLs and requests against a reference: CASES=1000000 SEED=1, both optional; ZooKeeper over TLS; brokers with
+# files server.properties that were written for Kafka. KAFKA=1 sends the requests of the access
 # matrix to Ottla and to Apache Kafka and compares the replies, and lets clients use delegation tokens in a cluster: two minutes.
 security: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python tests/security/acl_campaign.py --cases $(or $(CASES),1000000) --seed $(or $(SEED),1)
 	$(BIN)/python tests/security/zookeeper_tls.py
+	OTTLA_SECURITY=1 $(BIN)/pytest -q tests/compat/test_server_properties.py
 	$(if $(KAFKA),PYTHONPATH=. $(BIN)/python tests/security/kafka_matrix.py)
 	$(if $(KAFKA),OTTLA_SECURITY=1 $(BIN)/pytest -q tests/compat/test_cluster_tokens.py)
 

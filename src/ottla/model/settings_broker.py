@@ -516,7 +516,7 @@ class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, UnusedS
                 yield f"listener {name} is missing in listener.security.protocol.map; add {name}:PLAINTEXT"
             elif protocol not in PROTOCOLS:
                 yield f"listener {name} uses {protocol}; use one of {', '.join(PROTOCOLS)}"
-        yield from self.listener_overrides.problems(names)
+        yield from self.listener_overrides.problems(names, self.controller_listener_names)
         if self.inter_broker_listener_name and self.inter_broker_listener_name.upper() not in names:
             yield f"inter.broker.listener.name is {self.inter_broker_listener_name}, which listeners does not have"
         for endpoint in self.advertised_endpoints:

@@ -30,6 +30,7 @@ from ottla.model.setting_types import (
     one_of,
     unknown_name,
 )
+from ottla.model.settings_foreign import is_ignored, refusal_of
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
@@ -364,12 +365,18 @@ class ListenerOverrides:
     def __repr__(self) -> str:
         return f"ListenerOverrides({', '.join(self.texts)})"  # values may be secrets
 
-    def problems(self, listeners: Iterable[str]) -> Iterator[str]:
-        """Yield what is wrong: unknown listeners, settings and values. Secrets are not shown."""
+    def problems(self, listeners: Iterable[str], unopened: Iterable[str] = ()) -> Iterator[str]:
+        """Yield what is wrong: unknown listeners, settings and values. Secrets are not shown.
+
+        Settings of the listeners ``unopened``, which are those of controllers, have no effect.
+        """
         known = {name.lower() for name in listeners}
+        controllers = {name.lower() for name in unopened}
         for given, text in self.texts.items():
             listener, _, rest = given.removeprefix(_PREFIX).partition(".")
             row = LISTENER_SETTINGS.get(_without_mechanism(rest))
+            if listener in controllers or (row is None and refusal_of(rest, text) is None and is_ignored(rest)):
+                continue
             if listener not in known:
                 yield f"{given}: there is no listener {listener.upper()} in listeners"
             elif row is None:
