@@ -8,3 +8,7 @@
 
 `docs/reference/schema-compatibility.md` says where Confluent's registry behaves differently, and why.
 """
+
+from ottla.schemas.protobuf.protobuf_schema import ProtobufSchema, parse
+
+__all__ = ["ProtobufSchema", "parse"]
