@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -147,6 +147,11 @@ security: $(VENV)/.dev
 	OTTLA_SECURITY=1 $(BIN)/pytest -q tests/compat/test_server_properties.py
 	$(if $(KAFKA),PYTHONPATH=. $(BIN)/python tests/security/kafka_matrix.py)
 	$(if $(KAFKA),OTTLA_SECURITY=1 $(BIN)/pytest -q tests/compat/test_cluster_tokens.py)
+
+# Schemas of each format, random pairs of them, against the reference of that format: Java's Avro, protoc, ... PAIRS=10000 SEED=1.
+schemas: $(VENV)/.dev
+	for campaign in tests/schemas/*_campaign.py; do \
+	  PYTHONPATH=. $(BIN)/python $$campaign --pairs $(or $(PAIRS),10000) --seed $(or $(SEED),1) || exit 1; done
 
 # Exactly once through Spark, into a topic and a table, while drivers, executors and brokers are killed: KILLS=100
 # ROWS=1000000 SEED=1 BROKERS=3, all of them optional. BROKERS=3 runs ZooKeeper and a cluster.
