@@ -20,7 +20,8 @@ import weak "google/protobuf/any.proto";
 option java_package = "shop";
 
 message Order {
-  reserved 5, 7 to 9, "old";
+  reserved 5, 7 to 9;
+  reserved "old";
 
   option deprecated = true;
 
@@ -185,6 +186,7 @@ def test_values_of_options_are_printed_as_messages_and_lists() -> None:
 def test_editions_are_accepted() -> None:
     text = (
         'edition = "2023";\npackage p;\n\noption features.field_presence = IMPLICIT;\n\nmessage A {\n'
+        "  reserved old, older;\n\n"
         "  int32 a = 1 [features = {\n    field_presence: LEGACY_REQUIRED\n  }];\n  repeated int32 b = 2;\n}\n"
     )
     assert _printed(text) == text
@@ -209,6 +211,7 @@ def test_editions_are_accepted() -> None:
         ('syntax = "proto3"; message A { int32 a = 08; }', 'expected the number of a field, found "08"'),
         ('syntax = "proto3"; message A { int32 a = 1b; }', "a number is followed by 'b'"),
         ('syntax = "proto3"; message A { reserved 5 to 3; }', "the range 5 to 3 ends before it starts"),
+        ('syntax = "proto3"; message A { reserved 1, "a"; }', 'expected a number, found ""a""'),
         ('syntax = "proto3"; option java_package = "\\q";', "invalid escape sequence"),
         ('message A {} syntax = "proto3";', "must be the first statement"),
         ('syntax = "proto3"; package a; package b;', "the package is stated twice"),

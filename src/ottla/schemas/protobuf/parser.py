@@ -255,16 +255,17 @@ class _Parser(OptionParser):
         return Extensions(ranges, options, at)
 
     def _reserved(self, at: int, largest: int, smallest: int) -> Reserved:
+        """Read a list of names or a list of numbers; one statement cannot have both."""
         values: list[str | int | Range] = []
+        is_edition = self._file.edition is not None
+        if is_edition and self._tokens.kind is TokenKind.STRING:
+            self._tokens.fail("reserved names are written without quotes in editions")
+        has_names = self._tokens.kind is (TokenKind.NAME if is_edition else TokenKind.STRING)
         while True:
-            if self._tokens.kind is TokenKind.STRING:
-                if self._file.edition is not None:
-                    self._tokens.fail("reserved names are written without quotes in editions")
-                values.append(self.string("a name"))
-            elif self._tokens.kind is TokenKind.NAME and self._file.edition is not None:
-                values.append(self.name("a name"))
-            else:
+            if not has_names:
                 values.append(self._range(smallest, largest))
+            else:
+                values.append(self.name("a name") if is_edition else self.string("a name"))
             if not self.try_consume(","):
                 self.consume(";")
                 return Reserved(values, at)

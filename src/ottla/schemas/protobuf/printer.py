@@ -42,9 +42,12 @@ class Printer:
 
     def __init__(self, *, without_extensions: bool = False) -> None:
         self._without_extensions = without_extensions
+        #: around reserved names; editions write them without
+        self._quote = '"'
 
     def file(self, file: File) -> str:
         """Return the text of a file, with a line feed at its end."""
+        self._quote = '"' if file.edition is None else ""
         lines: Lines = []
         if (header := self.syntax(file)) is not None:
             lines.append(header)
@@ -134,7 +137,10 @@ class Printer:
         return [head + " {", *_indented(options), "};"] if options else [head + ";"]
 
     def reserved(self, reserved: Reserved) -> Lines:
-        values = (f'"{escaped(item)}"' if isinstance(item, str) else self.range(item) for item in reserved.values)
+        quote = self._quote
+        values = (
+            f"{quote}{escaped(item)}{quote}" if isinstance(item, str) else self.range(item) for item in reserved.values
+        )
         return [f"reserved {', '.join(values)};"]
 
     def option(self, option: Option) -> Lines:
