@@ -117,7 +117,7 @@ def rest_page() -> str:
     # Handlers are not called, so that no Kafka client is needed.
     settings, kafka = RestSettings.parse({}), cast("Kafka", None)
     proxy = Proxy(settings, kafka, Listener("http", "127.0.0.1", 8082))
-    rows = operations(proxy, Instances(settings, kafka), ReadRoutes(proxy))
+    rows = operations(proxy, Instances(settings, kafka), ReadRoutes(proxy), None)
     for tag in dict.fromkeys(row.tag for row in rows):
         of_tag = [(row.method, f"`{row.path}`", row.summary) for row in rows if row.tag == tag]
         lines += [f"## {tag}", "", *table(("Method", "Path", "Meaning"), of_tag), ""]

@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, cast
 
 from ottla.rest import admin
@@ -35,6 +35,10 @@ _QUIET_S: Final = 0.05
 _PATTERN_S: Final = 10.0
 #: how often a GET that waits looks whether its client is still there
 _CONNECTED_S: Final = 0.5
+
+
+#: gets the schemas of these keys and values
+Load = Callable[[list[bytes | None]], Awaitable[None]]
 
 
 class InstanceOptions(NamedTuple):
@@ -183,7 +187,7 @@ class Instances:
 
     async def read(
         self, instance: Instance, timeout_s: float, bytes_max: int, convert: Callable[[Any], Any],
-        is_disconnected: Callable[[], Any],
+        is_disconnected: Callable[[], Any], load: Load | None = None,
     ) -> list[Any]:  # fmt: skip
         """Wait for records and return them. A client that has disconnected gets none, and the records stay."""
         wanted = instance.options.fetch_min_bytes
@@ -192,14 +196,14 @@ class Instances:
         instance.requests += 1
         try:
             async with instance.reading:
-                return await self._read(consumer, timeout_s, bytes_min, bytes_max, convert, is_disconnected)
+                return await self._read(consumer, timeout_s, bytes_min, bytes_max, convert, is_disconnected, load)
         finally:
             instance.requests -= 1
             self._touch(instance)
 
     async def _read(
         self, consumer: GroupConsumer, timeout_s: float, bytes_min: int, bytes_max: int,
-        convert: Callable[[Any], Any], is_disconnected: Callable[[], Any],
+        convert: Callable[[Any], Any], is_disconnected: Callable[[], Any], load: Load | None,
     ) -> list[Any]:  # fmt: skip
         deadline = time.monotonic() + timeout_s
         records: list[Any] = []
@@ -210,6 +214,8 @@ class Instances:
                 consumer.arrived.clear()
                 if not records and await is_disconnected():
                     return []
+                if load is not None:
+                    await load(consumer.peek())
                 try:
                     found, more = (
                         consumer.take(bytes_max - size, convert) if bytes_max > size or not records else ([], 0)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.model.types import TopicPartition
 from ottla.rest.errors import ILLEGAL_STATE, KafkaRefusal
+from ottla.rest.schema_data import NotLoaded
 from ottla.web.app import HttpError
 
 if TYPE_CHECKING:
@@ -134,6 +135,11 @@ class GroupConsumer:
 
     # Records, in the event loop
 
+    def peek(self) -> list[bytes | None]:
+        """Return the keys and values of the records that are kept."""
+        with self._kept_lock:
+            return [part for message in self._kept for part in (message.key(), message.value())]
+
     def take(self, bytes_max: int, convert: Callable[[Any], Any]) -> tuple[list[Any], int]:
         """Return records up to a number of bytes, and that number. At least one record, if there is one.
 
@@ -153,6 +159,8 @@ class GroupConsumer:
                     break
                 try:
                     found.append(convert(message))
+                except NotLoaded:
+                    break
                 except HttpError:
                     if found:
                         break

@@ -10,9 +10,11 @@ from typing import Any, Final, NamedTuple
 from ottla.client.cluster import Cluster
 from ottla.rest import admin
 from ottla.rest.admin import ConfigTarget
+from ottla.rest.bodies import Fields
 from ottla.rest.errors import INVALID_SCHEMA, KafkaRefusal, bad_request, partition_not_found, unprocessable
 from ottla.rest.kafka import Arrival, Delivery, Identity, Kafka
 from ottla.rest.records import NOTHING, PLAIN_FORMATS, SCHEMA_FORMATS, Encoded, encode_plain
+from ottla.rest.schema_data import STRATEGIES, SchemaData, SchemaWanted
 from ottla.web.app import HttpError
 
 _KNOWN_MAX: Final = 10_000
@@ -91,6 +93,9 @@ async def wait_for_all(deliveries: Sequence[Delivery], arrival: Arrival) -> None
 class DataEncoder:
     """Makes bytes of the keys and values of version 3: `{"type": "JSON", "data": …}`."""
 
+    def __init__(self, schemas: SchemaData | None) -> None:
+        self._schemas = schemas
+
     async def encode(self, topic: str, part: Any, *, is_key: bool) -> Encoded:
         """Return the bytes of a key or a value. Raise HttpError 400 or 422 if the data do not fit the format."""
         if part is None:
@@ -98,11 +103,20 @@ class DataEncoder:
         if not isinstance(part, dict):
             raise bad_request(f"{'key' if is_key else 'value'} must be an object with type and data")
         form = part.get("type")
-        if form is None:
-            raise unprocessable("type is required, because no schema registry is configured", INVALID_SCHEMA)
-        form = form.upper() if isinstance(form, str) else ""
-        if form in PLAIN_FORMATS:
-            return Encoded(encode_plain(form, part.get("data")), form)
-        if form not in _FORMATS:
-            raise bad_request(f"type must be one of {', '.join(_FORMATS)}")
-        raise unprocessable(f"{form} needs a schema registry; start the proxy with --registry", INVALID_SCHEMA)
+        if isinstance(form, str) and form.upper() in PLAIN_FORMATS:
+            return Encoded(encode_plain(form.upper(), part.get("data")), form.upper())
+        fields = Fields(part)
+        wanted = SchemaWanted(
+            topic, is_key,
+            None if form is None else fields.choice("type", _FORMATS),
+            fields.optional_text("subject"),
+            fields.choice("subject_name_strategy", STRATEGIES, STRATEGIES[0]),
+            fields.optional_integer("schema_id"),
+            fields.optional_integer("schema_version", 1),
+            fields.optional_text("schema"),
+        )  # fmt: skip
+        if sum(each is not None for each in (wanted.schema_id, wanted.version, wanted.text)) > 1:
+            raise bad_request("schema_id, schema_version and schema exclude each other")
+        if self._schemas is None:
+            raise unprocessable("type must be BINARY, JSON or STRING without --registry", INVALID_SCHEMA)
+        return (await self._schemas.find(wanted)).encode(part.get("data"))

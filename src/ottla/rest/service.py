@@ -17,6 +17,7 @@ from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
 from ottla.rest.producing import DataEncoder, Topics
 from ottla.rest.proxy import INTEGER, Proxy
+from ottla.rest.schema_data import SchemaData, open_registry
 from ottla.rest.settings import RestSettings
 from ottla.rest.v2_consumers import ConsumerRoutesV2
 from ottla.rest.v2_topics import TopicRoutesV2
@@ -56,6 +57,7 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
     proxy = Proxy(service.settings, kafka, service.listeners[0])
     instances = Instances(service.settings, kafka)
     reading = ReadRoutes(proxy)
+    schemas = open_registry(service.settings, kafka.run)
 
     async def end_streams() -> None:
         reading.is_stopping = True
@@ -64,7 +66,7 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
     cleaning = asyncio.create_task(_clean_up(kafka, instances))
     try:
         yield service.make_app(
-            operations(proxy, instances, reading), title="Ottla REST proxy", error_response=error_response,
+            operations(proxy, instances, reading, schemas), title="Ottla REST proxy", error_response=error_response,
             describe_error=describe_error, parameters=PARAMETERS,
         )  # fmt: skip
     finally:
@@ -73,7 +75,7 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
         await kafka.close()
 
 
-def operations(proxy: Proxy, instances: Instances, reading: ReadRoutes) -> list[Operation]:
+def operations(proxy: Proxy, instances: Instances, reading: ReadRoutes, schemas: SchemaData | None) -> list[Operation]:
     """Return the table of all operations."""
     topics = Topics(proxy.kafka)
     request_max_bytes = proxy.settings.request_max_bytes
@@ -82,9 +84,9 @@ def operations(proxy: Proxy, instances: Instances, reading: ReadRoutes) -> list[
         *ConfigRoutes(proxy).operations(),
         *GroupRoutes(proxy).operations(),
         *AclRoutes(proxy).operations(),
-        *TopicRoutesV2(proxy, topics).operations(request_max_bytes),
-        *ConsumerRoutesV2(proxy, instances).operations(),
-        *ProduceRoutes(proxy, topics, DataEncoder()).operations(request_max_bytes),
+        *TopicRoutesV2(proxy, topics, schemas).operations(request_max_bytes),
+        *ConsumerRoutesV2(proxy, instances, schemas).operations(),
+        *ProduceRoutes(proxy, topics, DataEncoder(schemas)).operations(request_max_bytes),
         *reading.operations(),
     ]
 

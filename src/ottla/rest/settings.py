@@ -1,7 +1,8 @@
 """Settings of the REST proxy, with Confluent's names where Confluent has the setting.
 
 `client.NAME` is a property of all Kafka clients of the proxy, `producer.NAME` and `consumer.NAME` one of its producers
-and consumers, as in Confluent's file. `admin.NAME` is accepted as `client.NAME`.
+and consumers, as in Confluent's file. `admin.NAME` is accepted as `client.NAME`. `schema.registry.NAME` is a property
+of the client of the registry, such as `schema.registry.basic.auth.user.info`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ottla.web.settings import WebSettings
 
 _PRODUCER: Final = "producer."
 _CONSUMER: Final = "consumer."
+_REGISTRY: Final = "schema.registry."
 
 
 class RestSettings(WebSettings):
@@ -33,6 +35,8 @@ class RestSettings(WebSettings):
         }
     )
 
+    #: properties of the client of the schema registry, without the prefix
+    registry: Mapping[str, str]
     #: more properties of producers and of consumers, without the prefix
     producer: Mapping[str, str]
     consumer: Mapping[str, str]
@@ -109,10 +113,11 @@ class RestSettings(WebSettings):
     def parse(cls, texts: Mapping[str, str]) -> Self:
         """Return the settings. Raise InvalidSettings with one line for each name or value that is not allowed."""
         own = {name for row in cls.rows().values() for name in (row.name, *row.aliases)} | cls.ignored_names
-        parts: dict[str, dict[str, str]] = {_PRODUCER: {}, _CONSUMER: {}, "": {}}
+        parts: dict[str, dict[str, str]] = {_PRODUCER: {}, _CONSUMER: {}, _REGISTRY: {}, "": {}}
         for name, text in texts.items():
-            prefix = next((each for each in (_PRODUCER, _CONSUMER) if name.startswith(each) and name not in own), "")
+            prefix = next((each for each in parts if each and name.startswith(each) and name not in own), "")
             parts[prefix][name.removeprefix(prefix)] = text
         made = super().parse(parts[""])
-        vars(made).update(producer=MappingProxyType(parts[_PRODUCER]), consumer=MappingProxyType(parts[_CONSUMER]))
+        clients = {"producer": _PRODUCER, "consumer": _CONSUMER, "registry": _REGISTRY}
+        vars(made).update({name: MappingProxyType(parts[prefix]) for name, prefix in clients.items()})
         return made

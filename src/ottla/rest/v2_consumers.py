@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ from ottla.rest.errors import (
 from ottla.rest.group_consumer import Commit
 from ottla.rest.proxy import BOOLEAN, INTEGER, KAFKA_ERRORS, NULLABLE_TEXT, TEXT, TEXTS, Proxy, body_schema, no_content
 from ottla.rest.records import PLAIN_FORMATS, decode_plain, read_time
+from ottla.rest.schema_data import SchemaData
 from ottla.rest.v2_media import EMBEDDED, V2, answer_v2, check_accepted, with_v2_errors
 from ottla.web.app import HttpError, Operation, Parameter
 
@@ -66,9 +68,10 @@ _T = TypeVar("_T")
 class ConsumerRoutesV2:
     """Handlers of consumer instances."""
 
-    def __init__(self, proxy: Proxy, instances: Instances) -> None:
+    def __init__(self, proxy: Proxy, instances: Instances, schemas: SchemaData | None) -> None:
         self._proxy = proxy
         self._instances = instances
+        self._schemas = schemas
 
     def operations(self) -> list[Operation]:
         """Return the rows of the table of operations."""
@@ -121,7 +124,7 @@ class ConsumerRoutesV2:
 
     async def create(self, request: Request) -> Response:
         group = request.path_params["group"]
-        options = _read_options(Fields(await read_optional_object(request) or {}))
+        options = _read_options(Fields(await read_optional_object(request) or {}), self._schemas is not None)
         if len(group) > _NAME_MAX:
             raise unprocessable(f"the group's name has more than {_NAME_MAX} characters", CONSUMER_CONFIG)
         instance = self._instances.create(group, self._proxy.identity(request), options)
@@ -240,9 +243,18 @@ class ConsumerRoutesV2:
         limit = settings.consumer_request_max_bytes
         found = await self._instances.read(
             instance, timeout_ms / 1000, min(bytes_max, limit) if bytes_max > 0 else limit,
-            lambda message: _record(message, form), request.is_disconnected,
+            functools.partial(_record, self._decoder(form)), request.is_disconnected, self._loader(form),
         )  # fmt: skip
         return answer_v2(found, media_type)
+
+    def _decoder(self, form: str) -> Callable[[bytes | None], Any]:
+        if form in PLAIN_FORMATS or self._schemas is None:
+            return functools.partial(decode_plain, form)
+        return functools.partial(self._schemas.decode, form)
+
+    def _loader(self, form: str) -> Callable[[list[bytes | None]], Awaitable[None]] | None:
+        """Return what gets the schemas of records before they are decoded; None if the format has no schemas."""
+        return None if form in PLAIN_FORMATS or self._schemas is None else self._schemas.load
 
     async def commit(self, request: Request) -> Response:
         instance = self._find(request)
@@ -274,9 +286,9 @@ class ConsumerRoutesV2:
         return answer_v2({"offsets": rows})
 
 
-def _record(message: Any, form: str) -> dict[str, Any]:
+def _record(decode: Callable[[bytes | None], Any], message: Any) -> dict[str, Any]:
     try:
-        key, value = decode_plain(form, message.key()), decode_plain(form, message.value())
+        key, value = decode(message.key()), decode(message.value())
     except HttpError as error:
         place = f"{message.topic()}-{message.partition()} at offset {message.offset()}"
         raise HttpError(error.status, error.error_code, f"{error.message}: {place}") from None
@@ -286,12 +298,12 @@ def _record(message: Any, form: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _read_options(fields: Fields) -> InstanceOptions:
+def _read_options(fields: Fields, has_registry: bool) -> InstanceOptions:
     """Return the options of a new instance. Raise HttpError 422 for a value that is not allowed."""
     form = (fields.optional_text("format") or "binary").upper()
     if form not in EMBEDDED:
         raise unprocessable("Invalid format type.")
-    if form not in PLAIN_FORMATS:
+    if form not in PLAIN_FORMATS and not has_registry:
         raise unprocessable(f"{form} needs a schema registry; start the proxy with --registry", CONSUMER_CONFIG)
     reset = fields.optional_text("auto.offset.reset")
     if reset is not None and reset.lower() not in _RESETS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -12,6 +14,7 @@ from ottla.rest.admin import ConfigTarget
 from ottla.rest.bodies import INT32_MAX, Fields, path_integer, read_object
 from ottla.rest.errors import (
     AUTHENTICATION_FAILED,
+    INVALID_SCHEMA,
     KAFKA_ERROR,
     KAFKA_RETRIABLE,
     KEY_SCHEMA_MISSING,
@@ -26,7 +29,8 @@ from ottla.rest.errors import (
 from ottla.rest.kafka import Arrival, Delivery
 from ottla.rest.producing import Topics, check_size, wait_for_all
 from ottla.rest.proxy import BOOLEAN, INTEGER, KAFKA_ERRORS, NULLABLE_TEXT, TEXT, TEXTS, Proxy, body_schema
-from ottla.rest.records import PLAIN_FORMATS, encode_plain, now_ms
+from ottla.rest.records import BINARY, PLAIN_FORMATS, encode_plain, now_ms
+from ottla.rest.schema_data import SchemaData, SchemaWanted
 from ottla.rest.v2_media import EMBEDDED, V2, answer_v2, produced_format, with_v2_errors
 from ottla.web.app import Operation
 
@@ -55,9 +59,10 @@ _PRODUCED: Final = body_schema({
 class TopicRoutesV2:
     """Handlers of topics and brokers."""
 
-    def __init__(self, proxy: Proxy, topics: Topics) -> None:
+    def __init__(self, proxy: Proxy, topics: Topics, schemas: SchemaData | None) -> None:
         self._proxy = proxy
         self._topics = topics
+        self._schemas = schemas
 
     def operations(self, request_max_bytes: int) -> list[Operation]:
         """Return the rows of the table of operations."""
@@ -147,15 +152,14 @@ class TopicRoutesV2:
         records = fields.objects("records")
         if not 1 <= len(records) <= _RECORDS_MAX:
             raise unprocessable(f"records must have between 1 and {_RECORDS_MAX:,} records")
-        if form not in PLAIN_FORMATS:
-            has_key = any(record.has("key") for record in records)
-            raise _schema_missing(form, fields, has_key=has_key)
+        encode_key, key_id = await self._encoder(form, topic, fields, records, "key")
+        encode_value, value_id = await self._encoder(form, topic, fields, records, "value")
         # Everything is checked before the first record is sent.
         prepared = [
             (
                 record.optional_integer("partition", 0, INT32_MAX) if record.has("partition") else partition,
-                encode_plain(form, record.value("key")),
-                encode_plain(form, record.value("value")),
+                encode_key(record.value("key")),
+                encode_value(record.value("value")),
             )
             for record in records
         ]
@@ -175,15 +179,29 @@ class TopicRoutesV2:
             for number, key, value in prepared
         ]
         await wait_for_all(sent, arrival)
-        return answer_v2({"offsets": [_offset(each) for each in sent], "key_schema_id": None, "value_schema_id": None})
+        offsets = [_offset(each) for each in sent]
+        return answer_v2({"offsets": offsets, "key_schema_id": key_id, "value_schema_id": value_id})
 
+    async def _encoder(
+        self, form: str, topic: str, fields: Fields, records: list[Fields], part: str
+    ) -> tuple[Callable[[Any], bytes | None], int | None]:
+        """Return the function that makes bytes of all keys or all values, and the id of their schema.
 
-def _schema_missing(form: str, fields: Fields, *, has_key: bool) -> Exception:
-    if has_key and not (fields.has("key_schema") or fields.has("key_schema_id")):
-        return unprocessable("Request includes keys but does not include key schema", KEY_SCHEMA_MISSING)
-    if not (fields.has("value_schema") or fields.has("value_schema_id")):
-        return unprocessable("Request includes values but does not include value schema", VALUE_SCHEMA_MISSING)
-    return unprocessable(f"{form} needs a schema registry; start the proxy with --registry", 42207)
+        Raise HttpError 422 (42201, 42202) if records have such a part and the request has no schema for it.
+        """
+        if form in PLAIN_FORMATS:
+            return functools.partial(encode_plain, form), None
+        schema_id, text = fields.optional_integer(f"{part}_schema_id"), fields.optional_text(f"{part}_schema")
+        if schema_id is None and text is None:
+            if any(record.has(part) for record in records):
+                code = KEY_SCHEMA_MISSING if part == "key" else VALUE_SCHEMA_MISSING
+                raise unprocessable(f"Request includes {part}s but does not include {part} schema", code)
+            return functools.partial(encode_plain, BINARY), None
+        if self._schemas is None:
+            raise unprocessable(f"{form} needs a schema registry; start the proxy with --registry", INVALID_SCHEMA)
+        wanted = SchemaWanted(topic, part == "key", form, schema_id=schema_id, text=text if schema_id is None else None)
+        found = await self._schemas.find(wanted)
+        return lambda data: found.encode(data).payload, found.schema_id
 
 
 def _offset(delivery: Delivery) -> dict[str, Any]:
