@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -439,6 +440,7 @@ def main() -> None:
     if problem := kafka_server.fetch() or kafka_server.available():
         raise SystemExit(problem)
     logging.disable()  # Ottla logs each refused request
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Kafka is stopped
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         comparison = compare(Path(directory), arguments.api)
