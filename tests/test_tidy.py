@@ -209,7 +209,7 @@ def test_every_metric_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     names = {
         name
-        for path in ("broker/metrics.py", "broker/group_metrics.py", "env/metrics.py")
+        for path in ("broker/metrics.py", "broker/group_metrics.py", "env/metrics.py", "web/metrics.py")
         for name in re.findall(r'"(ottla_\w+)"', (SOURCE / path).read_text())
     }
     assert names

@@ -83,10 +83,6 @@ class RestSettings(WebSettings):
         "request.max.bytes", INT, 16 << 20, between(1024, 1 << 30),
         "Bytes of a request's body, and of one record of a stream; more: error 413.",
     )  # fmt: skip
-    rate_limit_requests_per_sec = Setting(
-        "rate.limit.requests.per.sec", INT, 0, at_least(0),
-        "Requests per second of one user, or of one address without authentication; more: error 42901. 0: no limit.",
-    )  # fmt: skip
     rate_limit_bytes_per_sec = Setting(
         "rate.limit.bytes.per.sec", LONG, 0, at_least(0),
         "Bytes of bodies per second of one user, or of one address; more: error 42902. 0: no limit.",

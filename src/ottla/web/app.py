@@ -9,9 +9,10 @@ slash at the end is ignored. `{name}` matches one segment; the decoded segment i
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 import anyio
@@ -26,6 +27,11 @@ log = logging.getLogger(__name__)
 BODY_BYTES_MAX: Final = 16 << 20
 #: a client that sends nothing for this long in the middle of a body is disconnected
 BODY_PAUSE_S_MAX: Final = 30.0
+#: an operation with a larger limit reads its body in pieces and keeps none of them; for other bodies, there is a limit
+#: for the time of the whole body, and for the bytes of the bodies of all requests
+STREAM_BYTES_MIN: Final = 1 << 31
+BODY_S_MAX: Final = 300.0
+BUFFERED_BYTES_MAX: Final = 512 << 20
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -154,6 +160,31 @@ DescribeError = Callable[[Exception], HttpError | None]
 ErrorResponse = Callable[[HttpError], Response]
 
 
+class Guard(Protocol):
+    """What is done with every request, besides its operation: rates, web pages of other origins, metrics."""
+
+    def begin(self) -> None: ...
+
+    def preflight(self, request: Request) -> Response | None:
+        """Return the answer to a preflight request of a browser; None if it is another request."""
+
+    def check_origin(self, request: Request) -> dict[str, str]:
+        """Return headers for the answer. Raise HttpError if the request is that of a web page that is not allowed."""
+
+    def admit(self, request: Request) -> None:
+        """Raise HttpError if the client sends too many requests. Its operation and its identity are known."""
+
+    def end(self, operation: Operation | None, status: int, seconds: float) -> None:
+        """The answer was sent; ``seconds`` is the time until it began."""
+
+
+class _Buffered:
+    """The bytes of bodies that requests hold at the moment."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
 class App:
     """The ASGI app: limits, authentication, routing, errors."""
 
@@ -164,12 +195,15 @@ class App:
         error_response: ErrorResponse,
         describe_error: DescribeError,
         authenticate: Authenticate | None = None,
+        guard: Guard | None = None,
         rewrite_path: Callable[[str], str] = lambda path: path,
     ) -> None:
         self.router = router
         self._error_response = error_response
         self._describe_error = describe_error
         self._authenticate = authenticate
+        self._guard = guard
+        self._buffered = _Buffered()
         self._rewrite_path = rewrite_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -178,59 +212,116 @@ class App:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1000})
             return
+        began = time.monotonic()
+        if self._guard is not None:
+            self._guard.begin()
+        body = _Body(receive, self._buffered)
+        status, seconds = 499, 0.0  # the client has disconnected
         try:
-            response = await self._respond(scope, receive)
+            response = await self._answer(scope, body)
+            seconds = time.monotonic() - began
+            if response is not None:
+                status = response.status_code
+                await response(scope, receive, send)
+        finally:
+            body.release()
+            if self._guard is not None:
+                self._guard.end(scope.get("operation"), status, seconds)
+
+    async def _answer(self, scope: Scope, body: _Body) -> Response | None:
+        """Return the response of the operation, or that of an error; None if the client has disconnected."""
+        try:
+            return await self._respond(scope, body)
         except ClientDisconnect:
-            return
+            return None
         except HttpError as error:
-            response = self._error_response(error)
+            found = error
         except Exception as error:
             known = self._describe_error(error)
             if known is None:
                 log.exception("request %s %s failed", scope["method"], scope["path"])
                 known = HttpError(500, 500, "Internal Server Error")
-            response = self._error_response(known)
-        await response(scope, receive, send)
+            found = known
+        response = self._error_response(found)
+        for name, value in scope.get("answer_headers", {}).items():
+            response.headers.setdefault(name, value)
+        return response
 
-    async def _respond(self, scope: Scope, receive: Receive) -> Response:
+    async def _respond(self, scope: Scope, body: _Body) -> Response:
+        request = Request(scope, body.receive)
+        if self._guard is not None and (answer := self._guard.preflight(request)) is not None:
+            return answer
+        if self._guard is not None:
+            scope["answer_headers"] = self._guard.check_origin(request)
         raw_path = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].decode("latin-1")
         operation, values = self.router.find(scope["method"], self._rewrite_path(raw_path))
         scope["path_params"] = values
         scope["operation"] = operation
-        limit = operation.body_bytes_max
+        body.limit = operation.body_bytes_max
         length = Headers(scope=scope).get("content-length", "")
-        if length.isdigit() and int(length) > limit:
-            raise _too_large(limit)
-        request = Request(scope, _limited(receive, limit))
+        if length.isdigit() and int(length) > body.limit:
+            raise _too_large(body.limit)
         if self._authenticate is not None and not operation.is_public:
             scope["identity"] = await self._authenticate(request)
-        return await operation.handler(request)
+        if self._guard is not None:
+            self._guard.admit(request)
+        response = await operation.handler(request)
+        for name, value in scope.get("answer_headers", {}).items():
+            response.headers.setdefault(name, value)
+        return response
 
 
 def _too_large(limit: int) -> HttpError:
     return HttpError(413, 413, f"the request's body is larger than {limit:,} bytes")
 
 
-def _limited(receive: Receive, limit: int) -> Receive:
-    """Return `receive` with a limit of bytes for the whole body, and of time between two parts of it."""
-    seen = 0
-    is_complete = False
+class _Body:
+    """The body of a request, with limits for its bytes and its time."""
 
-    async def receive_within_limit() -> Message:
-        nonlocal seen, is_complete
-        if is_complete:
+    def __init__(self, receive: Receive, buffered: _Buffered) -> None:
+        self._receive = receive
+        self._buffered = buffered
+        self.limit = BODY_BYTES_MAX
+        self._seen = 0
+        self._is_complete = False
+        self._began = time.monotonic()
+
+    @property
+    def _is_stream(self) -> bool:
+        return self.limit >= STREAM_BYTES_MIN
+
+    async def receive(self) -> Message:
+        """Return the next part. Raise HttpError: 408 too slow, 413 too large, 503 if all bodies together are."""
+        if self._is_complete:
             # What follows the body is the client's disconnect, for which a long answer waits without a limit.
-            return await receive()
+            return await self._receive()
+        wait_s = BODY_PAUSE_S_MAX
+        if not self._is_stream:
+            wait_s = min(wait_s, max(self._began + BODY_S_MAX - time.monotonic(), 0.0))
         try:
-            with anyio.fail_after(BODY_PAUSE_S_MAX):
-                message = await receive()
+            with anyio.fail_after(wait_s):
+                message = await self._receive()
         except TimeoutError:
             raise HttpError(408, 408, "the request's body did not arrive in time", {"connection": "close"}) from None
         if message["type"] == "http.request":
-            seen += len(message.get("body", b""))
-            is_complete = not message.get("more_body", False)
-            if seen > limit:
-                raise _too_large(limit)
+            self._is_complete = not message.get("more_body", False)
+            self._count(len(message.get("body", b"")))
         return message
 
-    return receive_within_limit
+    def _count(self, size: int) -> None:
+        self._seen += size
+        if self._seen > self.limit:
+            raise _too_large(self.limit)
+        if self._is_stream:
+            return
+        self._buffered.total += size
+        if self._buffered.total > BUFFERED_BYTES_MAX:
+            self._buffered.total -= size
+            self._seen -= size
+            raise HttpError(503, 503, "the bodies of all requests are too large at the moment", {"retry-after": "1"})
+
+    def release(self) -> None:
+        """The request is complete."""
+        if not self._is_stream:
+            self._buffered.total -= min(self._seen, self._buffered.total)
+            self._seen = 0

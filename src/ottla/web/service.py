@@ -36,6 +36,9 @@ from ottla.security.certificates import Certificates
 from ottla.security.errors import SecurityConfigError
 from ottla.web.app import App, DescribeError, ErrorResponse, Operation, Parameter, Router
 from ottla.web.authentication import Authenticator, CheckLogin
+from ottla.web.connections import ConnectionLimits, ConnectionTable
+from ottla.web.guard import ServiceGuard, state_operations
+from ottla.web.metrics import HttpMetrics
 from ottla.web.openapi import Api, document_operations
 from ottla.web.server import BoundSocket, Listener, bind, serve
 from ottla.web.settings import WebSettings
@@ -58,6 +61,14 @@ class Service(Generic[Settings]):
         """Raise StartError if the settings of authentication do not fit together."""
         self.settings = settings
         self.authenticator = Authenticator(settings, check_login)
+        self.connections = ConnectionTable(
+            ConnectionLimits(
+                connections_max=settings.max_connections,
+                head_bytes_max=settings.max_header_bytes,
+                setup_s=settings.connection_setup_timeout_ms / 1000,
+            )
+        )
+        self.guard = ServiceGuard(settings, HttpMetrics(self.connections))
         #: with the ports that were chosen for port 0
         self.listeners = tuple(listeners)
         #: is set when the service has to stop
@@ -96,18 +107,23 @@ class Service(Generic[Settings]):
         schemas: Mapping[str, Mapping[str, Any]] | None = None,
         error_media_types: Sequence[str] = ("application/json",),
         rewrite_path: Callable[[str], str] = lambda path: path,
+        health: Callable[[], str | None] = lambda: None,
     ) -> App:
         """Return the app with the operations of the service and those that all services have.
 
         ``parameters`` describe the variable segments of paths, and ``schemas`` are those that other schemas refer to
-        (`web/openapi.py`).
+        (`web/openapi.py`). ``health`` returns why the service cannot do its work, None if it can.
         """
         api = Api(
             title=title, version=version, description=description, parameters=parameters, schemas=schemas or {},
             error_media_types=error_media_types, authentication=self.settings.authentication_methods,
         )  # fmt: skip
+        taken = {(each.method, each.path) for each in operations}
+        own = [each for each in state_operations(self.guard.metrics, health) if (each.method, each.path) not in taken]
+        every = [*operations, *own]
         return App(
-            Router([*operations, *document_operations(operations, api)]),
+            Router([*every, *document_operations(every, api)]),
+            guard=self.guard,
             error_response=error_response,
             describe_error=describe_error,
             authenticate=self.authenticator,
@@ -165,7 +181,10 @@ async def _run(name: str, settings: Settings, start: Start[Settings], check_logi
 
     try:
         async with start(service) as app:
-            await serve(app, sockets, service.stop, started=tell_ready, before_stop=service.prepare_stop)
+            await serve(
+                app, sockets, service.stop, started=tell_ready, before_stop=service.prepare_stop,
+                connections=service.connections,
+            )  # fmt: skip
             notify_service_manager("STOPPING=1")
     except StartError as error:
         return _complain(name, str(error), FAILED)

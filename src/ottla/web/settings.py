@@ -107,6 +107,32 @@ class WebSettings(SettingsSnapshot):
     sasl_oauthbearer_clock_skew_seconds = ListenerSettings.sasl_oauthbearer_clock_skew_seconds
     sasl_oauthbearer_sub_claim_name = ListenerSettings.sasl_oauthbearer_sub_claim_name
     sasl_oauthbearer_scope_claim_name = ListenerSettings.sasl_oauthbearer_scope_claim_name
+    access_control_allow_origin = Setting(
+        "access.control.allow.origin", LIST, (), ANY,
+        "Origins of web pages that may use the service from a browser, such as https://shop.example; * allows all.",
+    )  # fmt: skip
+    access_control_allow_methods = Setting(
+        "access.control.allow.methods", LIST, (), ANY, "Methods that these pages may use; empty: all."
+    )
+    access_control_allow_headers = Setting(
+        "access.control.allow.headers", LIST, (), ANY,
+        "Headers that these pages may send; empty: Accept, Authorization, Content-Type.",
+    )  # fmt: skip
+    rate_limit_requests_per_sec = Setting(
+        "rate.limit.requests.per.sec", INT, 0, at_least(0),
+        "Requests per second of one user, or of one address without authentication; more: error 42901. 0: no limit.",
+    )  # fmt: skip
+    max_connections = Setting(
+        "max.connections", INT, 10_000, at_least(1),
+        "Open connections. With another one, the oldest that waits for a request is closed.",
+    )  # fmt: skip
+    max_header_bytes = Setting(
+        "max.header.bytes", INT, 65_536, at_least(1024), "Bytes of the first line and the headers of a request."
+    )
+    connection_setup_timeout_ms = Setting(
+        "connection.setup.timeout.ms", INT, 10_000, at_least(1),
+        "Time that a client has for the TLS handshake, and then for the headers of a request.",
+    )  # fmt: skip
     log_level = Setting("log.level", STRING, "INFO", one_of("DEBUG", "INFO", "WARNING", "ERROR"), "Log level.")
 
     def tls(self) -> ListenerSettings:
