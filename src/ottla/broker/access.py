@@ -12,6 +12,7 @@ is such a resource or not, and an id that it may not describe is answered as an 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -167,15 +168,17 @@ class _DenialLog:
 class Access:
     """The checks of requests. Without an authorizer everything is allowed.
 
-    A refusal is logged, so that an administrator finds out which right a client lacks. A client that is refused again
-    and again, and one that tries many names, must not fill the log: see ``_DenialLog``.
+    A refusal is counted, and logged, so that an administrator finds out which right a client lacks. A client that is
+    refused again and again, and one that tries many names, must not fill the log: see ``_DenialLog``.
     """
 
-    __slots__ = ("_denials", "authorizer")
+    __slots__ = ("_denials", "authorizer", "refused")
 
     def __init__(self, authorizer: Authorizer | None = None, *, monotonic: Callable[[], float] = lambda: 0.0) -> None:
         self.authorizer = authorizer
         self._denials = _DenialLog(monotonic)
+        #: how many checks refused a client, by API key and type of the resource
+        self.refused: Counter[tuple[int, ResourceType]] = Counter()
 
     def may(
         self, connection: Connection, api_key: int, resource: ResourceType, name: str, purpose: str = "", *,
@@ -183,13 +186,15 @@ class Access:
     ) -> bool:  # fmt: skip
         """Return whether this API may be used with a resource.
 
-        ``quiet`` does not log a denial, because nothing is refused: the name is left out, or another right is enough.
+        ``quiet`` does not log and count a denial, because nothing is refused: the name is left out, or another right is
+        enough.
         """
         if self.authorizer is None:
             return True
         operation = _OPERATIONS[api_key, resource, purpose]
         is_allowed = self.authorizer.may(connection.principal, connection.peer_host, operation, resource, name)
         if not is_allowed and not quiet:
+            self.refused[api_key, resource] += 1
             self._denials.note(Denial(connection.principal, connection.peer_host, api_key, operation, resource, name))
         return is_allowed
 

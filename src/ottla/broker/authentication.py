@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
@@ -50,6 +51,8 @@ _VERSION_MAX = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
 _SIZE = Struct(">i")
 #: time after which a login is checked again that needs a key which may be in the document that is being read
 _KEYS_S = 0.1
+#: in place of a mechanism, for clients that have not chosen an enabled one
+NO_MECHANISM = "none"
 
 
 class _Login:
@@ -99,9 +102,9 @@ class Authentication:
         self._mechanisms = mechanisms
         self._rules = rules
         self._handle_authenticated = handle_authenticated
-        # Counters
-        self.accepted = 0
-        self.refused = 0
+        # Logins by mechanism, of which only enabled ones are counted under their names
+        self.accepted: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -142,7 +145,7 @@ class Authentication:
 
     def _end(self, connection: Connection, reason: Exception) -> None:
         """Close the connection without an answer."""
-        self.refused += 1
+        self.refused[_mechanism_of(connection)] += 1
         log.info("connection closed peer=%s listener=%s reason=%s", connection.peer_host, connection.listener, reason)
         connection.close()
 
@@ -271,7 +274,7 @@ class Authentication:
         return None if lifetime == math.inf else int(lifetime)
 
     def _accept(self, connection: Connection, login: _Login, identity: Identity, lifetime_ms: int | None) -> None:
-        self.accepted += 1
+        self.accepted[login.mechanism] += 1
         connection.principal = identity.principal
         login.exchange, login.is_token = None, identity.is_token
         login.is_session, login.session_mechanism = True, login.mechanism
@@ -288,7 +291,7 @@ class Authentication:
     def _refuse(
         self, connection: Connection, login: _Login, answer: Callable[..., None], reason: AuthenticationFailed
     ) -> None:
-        self.refused += 1
+        self.refused[login.mechanism] += 1
         log.info(
             "login refused peer=%s listener=%s mechanism=%s reason=%s", connection.peer_host, connection.listener,
             login.mechanism, reason,
@@ -310,6 +313,11 @@ class Authentication:
 def is_token_session(connection: Connection) -> bool:
     """Return whether the client of a connection authenticated with a delegation token."""
     return isinstance(connection.login, _Login) and connection.login.is_token
+
+
+def _mechanism_of(connection: Connection) -> str:
+    login = connection.login
+    return (login.mechanism if isinstance(login, _Login) else "") or NO_MECHANISM
 
 
 def _fill(slot: Slot, api_key: int, version: int, correlation_id: int, message: Message) -> None:

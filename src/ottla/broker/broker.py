@@ -144,7 +144,7 @@ class Broker:
         self._secret = b""
         self._metrics = BrokerMetrics(
             replicas=self.replicas, server=self.server, latency=self._latency, dispatchers=self._dispatchers,
-            settings=self._current_settings,
+            settings=self._current_settings, access=self._access,
         )  # fmt: skip
 
         # State
@@ -162,6 +162,7 @@ class Broker:
         settings = self._settings
         insecure = insecure_listeners(settings)
         self._listeners = {endpoint.name: self._secure(endpoint.name) for endpoint in settings.endpoints}
+        self._metrics.listeners = self._listeners
         if not self._is_alone:
             self._peers = Peers(settings)
         self._reload_certificates()  # which begins to read the keys of token issuers, for the first clients

@@ -42,6 +42,8 @@ from ottla.security.web_documents import web_context
 log = logging.getLogger(__name__)
 log.addFilter(LogLimit())
 
+#: in place of a mechanism of SASL
+TLS = "TLS"
 #: returns the function that finds the credentials of users for a mechanism
 Credentials = Callable[[Mechanism], FindCredential]
 
@@ -70,6 +72,7 @@ class ListenerSecurity:
         self.tls: TlsServer | None = None
         self.authentication: Authentication | None = None
         self._token_keys: TokenKeys | None = None
+        self._accepted_certificates = self._refused_certificates = 0
         try:
             self._prepare()
         except SecurityConfigError as error:
@@ -136,9 +139,24 @@ class ListenerSecurity:
             connection.principal = user(self._mapper.name(subject_of(certificate))) if certificate else ANONYMOUS
         except (AuthenticationFailed, ValueError) as error:
             log.info("connection closed peer=%s listener=%s reason=%s", connection.peer_host, self.name, error)
+            self._refused_certificates += 1
             connection.abort()
             return
+        self._accepted_certificates += 1
         self._server.set_up(connection)
+
+    # -- figures --------------------------------------------------------------------------------------------------
+
+    def accepted(self) -> Mapping[str, int]:
+        """Return the number of clients that authenticated, by mechanism."""
+        if self.authentication is not None:
+            return self.authentication.accepted
+        return {TLS: self._accepted_certificates} if self.is_tls else {}
+
+    def refused(self) -> Mapping[str, int]:
+        """Return the number of clients that failed to authenticate, by mechanism. Failed handshakes are TLS."""
+        failed = {TLS: self.tls.failed + self._refused_certificates} if self.tls is not None else {}
+        return {**failed, **self.authentication.refused} if self.authentication is not None else failed
 
     def reload(self) -> None:
         """Use new certificates if their files have changed, and read the keys of tokens if it is time.

@@ -6,12 +6,14 @@ figures of the broker as a whole come first, then those of partitions, then thos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ottla.broker.access import Access
 from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.group_metrics import GroupMetrics
+from ottla.broker.listeners import ListenerSecurity
 from ottla.broker.throttling import Throttling
 from ottla.env.metrics import Histogram, Page, in_slices, label_text
 from ottla.env.metrics_server import MetricsServer
@@ -29,13 +31,14 @@ class BrokerMetrics:
 
     def __init__(
         self, *, replicas: ReplicaManager, server: Server, latency: dict[int, Histogram],
-        dispatchers: Sequence[Dispatcher], settings: Callable[[], BrokerSettings],
+        dispatchers: Sequence[Dispatcher], settings: Callable[[], BrokerSettings], access: Access,
     ) -> None:  # fmt: skip
         self._replicas = replicas
         self._server = server
         self._latency = latency
         self._dispatchers = dispatchers
         self._settings = settings
+        self._access = access
         #: how late the event loop's last tick was
         self.loop_lag_s = 0.0
 
@@ -45,6 +48,7 @@ class BrokerMetrics:
         self.cluster: ClusterMetrics | None = None
         self.groups: GroupMetrics | None = None
         self.throttling: Throttling | None = None
+        self.listeners: Mapping[str, ListenerSecurity] = {}
 
     async def fill(self) -> list[bytes]:
         """Return the page, in pieces."""
@@ -74,10 +78,24 @@ class BrokerMetrics:
                 page.counter(
                     "ottla_throttle_seconds", "Throttle time of clients.", throttling.throttle_s[quota], labels
                 )
+        self._security_counters(page)
         for name, text, value in self._gauges():
             page.gauge(name, text, value)
         if self.cluster is not None:
             yield from self.cluster.broker_steps(page)
+
+    def _security_counters(self, page: Page) -> None:
+        """Write what was refused. Labels have values of the broker's own tables and settings, never of clients."""
+        for (api_key, resource), count in self._access.refused.items():
+            labels = label_text(api=APIS[api_key].name, resource=resource.name)
+            page.counter("ottla_authorization_refused", "Uses of a resource that ACLs refused.", count, labels)
+        for name, listener in self.listeners.items():
+            for mechanism, count in listener.accepted().items():
+                labels = label_text(listener=name, mechanism=mechanism)
+                page.counter("ottla_authentications", "Clients that authenticated.", count, labels)
+            for mechanism, count in listener.refused().items():
+                labels = label_text(listener=name, mechanism=mechanism)
+                page.counter("ottla_authentications_failed", "Clients that failed to authenticate.", count, labels)
 
     def _partition_steps(self, page: Page) -> Iterator[None]:
         for partition in self._replicas.all():

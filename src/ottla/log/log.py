@@ -686,11 +686,11 @@ class Log:
             if not segment.dropped:
                 segment.synced_bytes = max(segment.synced_bytes, size)
         number = max(bisect_right(self.segments, self.synced_end_offset, key=_base_offset) - 1, 0)
-        while self.segments[number] is not self.active and (
-            self.segments[number].synced_bytes >= self.segments[number].size_bytes
-        ):
+        while (segment := self.segments[number]) is not self.active and segment.synced_bytes >= segment.size_bytes:
             number += 1
             self.synced_end_offset = max(self.synced_end_offset, self.segments[number].base_offset)
+        if segment is self.active and segment.synced_bytes >= segment.written_bytes:
+            self.synced_end_offset = self.written_end_offset  # a truncation has synced the active segment meanwhile
 
     @property
     def recovery_point(self) -> int:

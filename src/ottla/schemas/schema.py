@@ -152,8 +152,15 @@ class ParsedSchema(ABC):
         """Return the tags inside of the schema (Confluent's `confluent:tags`)."""
 
     @abstractmethod
+    def tagged_entities(self) -> Mapping[Entity, frozenset[str]]:
+        """Return the tags of each record and field that has some, as `with_tags` takes them."""
+
+    @abstractmethod
     def with_tags(self, add: Mapping[Entity, frozenset[str]], remove: Mapping[Entity, frozenset[str]]) -> Self:
-        """Return the schema with tags added to and removed from its records and fields."""
+        """Return the schema with tags added to and removed from its records and fields.
+
+        Raise InvalidSchema if the schema has no such record or field.
+        """
 
     @abstractmethod
     def has_top_level_field(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The log of refused requests: it names the right that a client lacks, and no client can fill it."""
+"""The log and the metrics of refused requests: they name the right that a client lacks, and no client can fill them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.broker.memory_broker import MemoryBroker
 
 from ottla.broker.access import Access
 from ottla.security.acls import Authorizer, ResourceType
-from ottla.testing.raw import batch_of, produce_request
+from ottla.testing.raw import batch_of, fetch_from, fetch_request, produce_request
 from ottla.wire.messages import describe_topic_partitions, list_groups, list_transactions, metadata
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
@@ -78,5 +78,48 @@ def test_name_that_is_left_out_of_a_list_is_no_refusal(tmp_path: Path, caplog: p
             assert not [each for each in caplog.records if each.name == LOGGER]
             await client.decoded(produce_request(("orders", 0, batch_of(b"x")), acks=1), 11)
             assert len([each for each in caplog.records if each.name == LOGGER]) == 1
+
+    uvloop.run(main())
+
+
+async def _page(broker: MemoryBroker) -> list[str]:
+    return b"".join(await broker.broker._metrics.fill()).decode().splitlines()
+
+
+def test_metrics_page_has_refusals_by_api_and_type_of_resource(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with MemoryBroker(tmp_path) as broker:
+            assert not [line for line in await _page(broker) if "authorization_refused" in line]
+            client = broker.connect("User:mallory")
+            for number in range(3):
+                name = f"guess-{number}"
+                await client.decoded(produce_request((name, 0, batch_of(b"x")), acks=1), 11)
+            await client.decoded(fetch_request({"guess-0": [fetch_from(0, 0)]}, max_wait=0), 12)
+            topics = [metadata.MetadataRequestTopic(name=name) for name in ("a", "b")]
+            await client.decoded(metadata.MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
+            lines = [line for line in await _page(broker) if "authorization_refused" in line and line[0] != "#"]
+            assert lines == [
+                'ottla_authorization_refused_total{api="Produce",resource="TOPIC"} 3',
+                'ottla_authorization_refused_total{api="Fetch",resource="TOPIC"} 1',
+                'ottla_authorization_refused_total{api="Metadata",resource="TOPIC"} 2',
+            ]
+
+    uvloop.run(main())
+
+
+def test_metrics_page_has_logins_by_listener_and_mechanism(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with MemoryBroker(tmp_path) as broker:
+            listener: Any = SimpleNamespace(
+                accepted=lambda: {"PLAIN": 7}, refused=lambda: {"TLS": 1, "PLAIN": 2, "none": 3}
+            )
+            broker.broker._metrics.listeners = {"CLIENTS": listener}
+            lines = [line for line in await _page(broker) if line.startswith("ottla_authentications")]
+            assert lines == [
+                'ottla_authentications_total{listener="CLIENTS",mechanism="PLAIN"} 7',
+                'ottla_authentications_failed_total{listener="CLIENTS",mechanism="TLS"} 1',
+                'ottla_authentications_failed_total{listener="CLIENTS",mechanism="PLAIN"} 2',
+                'ottla_authentications_failed_total{listener="CLIENTS",mechanism="none"} 3',
+            ]
 
     uvloop.run(main())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.net.test_connection import Client, Fixture, Loop, framed
 
-from ottla.broker.authentication import Authentication, LoginRules
+from ottla.broker.authentication import NO_MECHANISM, Authentication, LoginRules
 from ottla.model.errors import ErrorCode
 from ottla.net.connection import ANONYMOUS, Connection
 from ottla.security import sasl
@@ -180,6 +180,7 @@ def test_login_and_then_requests_as_the_principal(fixture: LoginFixture, client:
     assert (answer.error_code, answer.error_message, answer.session_lifetime) == (0, None, 0)
     metadata(client)
     assert fixture.handled == [("User:alice", 3)]
+    assert fixture.authentication.accepted == {"SCRAM-SHA-256": 1} and not fixture.authentication.refused
     assert not fixture.server.unready
     client.feed(struct.pack(">i", REQUEST_BYTES_MAX))
     assert not client.transport.ended, "requests may be large now"
@@ -198,6 +199,7 @@ def test_versions_are_answered_before_the_login(fixture: LoginFixture, client: L
 def test_other_requests_before_the_login_close_the_connection(fixture: LoginFixture, client: LoginClient) -> None:
     metadata(client)
     assert client.transport.ended and fixture.handled == []
+    assert fixture.authentication.refused == {NO_MECHANISM: 1}
 
 
 def test_request_that_follows_the_login_in_one_packet_waits_for_it(fixture: LoginFixture, client: LoginClient) -> None:
@@ -212,8 +214,11 @@ def test_request_that_follows_the_login_in_one_packet_waits_for_it(fixture: Logi
 
 
 @pytest.mark.parametrize("mechanism", ["GSSAPI", "", "x" * 300])
-def test_unknown_mechanism_is_answered_with_the_known_ones(client: LoginClient, mechanism: str) -> None:
+def test_unknown_mechanism_is_answered_with_the_known_ones(
+    fixture: LoginFixture, client: LoginClient, mechanism: str
+) -> None:
     answer = handshake(client, mechanism)
+    assert fixture.authentication.refused == {NO_MECHANISM: 1}, "names of clients are no label values"
     assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert list(answer.mechanisms) == ["PLAIN", "SCRAM-SHA-256"] and client.transport.ended
 
@@ -229,7 +234,7 @@ def test_refusal_is_delayed_and_does_not_say_why(fixture: LoginFixture, client: 
     answer = client.answer(request, 2)
     assert (answer.error_code, answer.error_message) == (ErrorCode.SASL_AUTHENTICATION_FAILED, sasl.REFUSAL_TEXT)
     assert client.transport.ended and client.connection.principal == ANONYMOUS
-    assert fixture.authentication.refused == 1
+    assert fixture.authentication.refused == {"PLAIN": 1} and not fixture.authentication.accepted
 
 
 def test_password_of_a_stored_user_is_checked_outside_of_the_loop(client: LoginClient) -> None:

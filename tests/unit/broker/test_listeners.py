@@ -6,6 +6,7 @@ import json
 import ssl
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jwt
@@ -267,3 +268,23 @@ def test_new_certificate_is_used_and_a_wrong_one_is_not(tmp_path: Path, tls: dic
     write(path, b"this is no certificate")
     certificates.reload("SSL")
     assert certificates.context is second
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def test_failed_handshakes_and_logins_of_a_listener_are_counted_by_mechanism(tls: dict[str, str]) -> None:
+    listener = secured("SASL_SSL", **tls, **{"sasl.enabled.mechanisms": "SCRAM-SHA-256"})
+    dispatcher: Any = SimpleNamespace(handle=None)
+    listener.handler(dispatcher)
+    assert listener.tls is not None and listener.authentication is not None
+    listener.tls.failed = 2
+    listener.authentication.refused["SCRAM-SHA-256"] += 1
+    listener.authentication.accepted["SCRAM-SHA-256"] += 3
+    assert listener.refused() == {"TLS": 2, "SCRAM-SHA-256": 1}
+    assert listener.accepted() == {"SCRAM-SHA-256": 3}, "a handshake alone is no login"
+
+
+def test_listener_without_logins_counts_none() -> None:
+    listener = secured("PLAINTEXT")
+    assert (listener.accepted(), listener.refused()) == ({}, {})

@@ -142,6 +142,19 @@ def test_sync_counts_although_pending_batches_were_undone_meanwhile() -> None:
     assert log.synced_end_offset == 5
 
 
+@pytest.mark.parametrize("truncated_to", [8, 10])
+def test_sync_of_earlier_segments_completes_what_a_truncation_has_synced(truncated_to: int) -> None:
+    """Nothing is left to sync then, so no later sync would report the end of the log as synced."""
+    log = open_at(new_disk(), SETTINGS)
+    write_segments(log, 3, 3)
+    job = log.start_sync()
+    log.truncate_to(truncated_to)
+    assert log.synced_end_offset == 0
+    job.run()
+    log.note_synced(job)
+    assert (log.synced_end_offset, log.unsynced()) == (truncated_to, [])
+
+
 def test_sync_of_a_segment_that_was_deleted_meanwhile_is_no_failure(fixture: StoreFixture) -> None:
     log = fixture.log()
     write_segments(log, 2, 2)

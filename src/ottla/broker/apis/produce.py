@@ -530,7 +530,7 @@ class ProduceApi:
             return None
         key, (data,) = request.topics[0]
         try:
-            partition = self._find(connection, key, data, request, version, buffer)
+            partition = self._find(connection, key, data, request, version, buffer, quiet=True)
         except KafkaError:
             return None
         # The length of the batch is between the partition's number and the batch.
@@ -547,11 +547,14 @@ class ProduceApi:
 
     def _find(
         self, connection: Connection, key: bytes, data: PartitionData, request: ProduceRequest, version: int,
-        buffer: FrameBuffer,
+        buffer: FrameBuffer, *, quiet: bool = False,
     ) -> Partition:  # fmt: skip
-        """Return the partition of a batch. Raise the KafkaError to answer with if this broker does not lead it."""
+        """Return the partition of a batch. Raise the KafkaError to answer with if this broker does not lead it.
+
+        ``quiet`` is for callers that do not answer with the error: the batch is looked up again before the reply.
+        """
         if self._access.authorizer is not None:
-            self._check_access(connection, key, request, version)
+            self._check_access(connection, key, request, version, quiet=quiet)
         if not -1 <= request.acks <= 1:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
         by_id = version >= TOPIC_IDS_FROM
@@ -569,21 +572,23 @@ class ProduceApi:
             raise InvalidRecord("no batch in the request")
         return partition
 
-    def _check_access(self, connection: Connection, key: bytes, request: ProduceRequest, version: int) -> None:
+    def _check_access(
+        self, connection: Connection, key: bytes, request: ProduceRequest, version: int, *, quiet: bool
+    ) -> None:
         """Raise the KafkaError for a topic or a transaction that this client may not write to.
 
         The result is cached with the partition, because a change of ACLs raises the generation of the replicas.
         """
         transactional_id = request.transactional_id
         if transactional_id is not None and not self._access.may(
-            connection, _PRODUCE, ResourceType.TRANSACTIONAL_ID, transactional_id
+            connection, _PRODUCE, ResourceType.TRANSACTIONAL_ID, transactional_id, quiet=quiet
         ):
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         by_id = version >= TOPIC_IDS_FROM
         topic = self._services.view.topics_by_id.get(key) if by_id else None
         if topic is not None or not by_id:
             name = topic.name if topic is not None else key.decode()
-            self._access.check_topic(connection, _PRODUCE, name, by_id=by_id)
+            self._access.check_topic(connection, _PRODUCE, name, by_id=by_id, quiet=quiet)
 
     def _append(
         self, partition: Partition, buffer: FrameBuffer, view: memoryview, data: PartitionData, request: ProduceRequest,
@@ -615,7 +620,7 @@ class ProduceApi:
         for key, partitions in request.topics:
             for data in partitions:
                 try:
-                    partition = self._find(connection, key, data, request, version, buffer)
+                    partition = self._find(connection, key, data, request, version, buffer, quiet=True)
                 except KafkaError:
                     continue
                 if _is_in_transaction(partition, buffer, data.start, data.end):
