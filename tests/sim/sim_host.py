@@ -32,6 +32,8 @@ PORT = 9092
 #: the wall clock at the start of a run, in milliseconds since 1970
 WALL_START_MS = 1_800_000_000_000
 #: how long a broker that starts waits for the metadata store, as with ZooKeeper
+#: shorter than the time in which replicas must be in sync after the last fault
+_JOB_DELAY_S_MAX = 20.0
 _CONNECT_TIMEOUT_S = 30.0
 
 SETTINGS = {
@@ -263,7 +265,7 @@ class BrokerHost:
         return store
 
     def _job_delay(self) -> float:
-        return self._rng.expovariate(1 / self.disk_delay_s)
+        return min(self._rng.expovariate(1 / self.disk_delay_s), _JOB_DELAY_S_MAX)
 
     def stop(self) -> None:
         """Ask the process to stop cleanly."""
