@@ -2,7 +2,7 @@
 
 `server_properties/` has the files; only ports, paths and PEM texts are filled in. Every file is read and its
 certificates and logins are prepared as at a start, in a few milliseconds. `OTTLA_SECURITY=1` (make security) starts a
-broker with each of them; without it, one is started.
+broker with each of them.
 """
 
 from __future__ import annotations
@@ -193,6 +193,7 @@ def only_with(name: str) -> Any:
 ALICE = {"sasl_username": "alice", "sasl_password": "alice-secret"}
 
 
+@only_with("several-listeners")
 def test_client_logs_in_to_each_of_several_listeners(machine: Machine, start: Any) -> None:
     broker = start("several-listeners")
     broker.log_in(1, security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", **ALICE)
