@@ -61,7 +61,15 @@ def test_kinds_of_a_schema_of_draft_7(schema: dict[str, Any], expected: Any) -> 
         ({"type": "string", "enum": ["a"], "maxLength": 3}, {"allOf": ["String", "Enum"]}),
         ({"type": ["string", "null"], "minLength": 1}, {"anyOf": ["String", "Null"]}),
         ({"minLength": 1, "type": ["string", "null"]}, {"anyOf": ["String", "Null"]}),
-        ({"$ref": "#/$defs/a", "minLength": 1, "$defs": {"a": {}}}, {"allOf": ["Reference", "String"]}),
+        ({"$ref": "#/$defs/a", "minLength": 1, "$defs": {"a": {}}}, {"allOf": ["String", "Reference"]}),
+        (
+            {"enum": [1], "minLength": 1, "type": ["null", "string"], "minimum": 1},
+            {"allOf": [{"anyOf": ["Null", "String"]}, "Number", "Enum"]},
+        ),
+        (
+            {"minimum": 1, "type": ["null", "string"], "minLength": 1, "enum": [1]},
+            {"allOf": [{"anyOf": ["Null", "String"]}, "Number", "Enum"]},
+        ),
         ({"$ref": "#/$defs/a", "$defs": {"a": {}}}, "Reference"),
         ({"allOf": [{"type": "string", "enum": ["a"]}, {"not": {}}]}, {"allOf": ["String", "Enum", "Not"]}),
         ({"anyOf": [{"type": "string", "enum": ["a"]}]}, {"anyOf": [{"allOf": ["String", "Enum"]}]}),

@@ -2,7 +2,7 @@
 
 The parts may stand in another order. Each part of the side that has fewer must get a partner of its own on the other
 side that it is compatible with: a maximum matching in a bipartite graph. A pair of parts is compared only when the
-search for the matching reaches it. The search tries equal texts and equal places first, so that unchanged parts cost
+search for the matching reaches it. The search tries equal parts and equal places first, so that unchanged parts cost
 one comparison each.
 """
 
@@ -46,11 +46,11 @@ def compare_combined(report: Report, original: CombinedNode, update: CombinedNod
 
 
 def _different(report: Report, parts: list[Node]) -> list[Node]:
-    """Return the parts without repetitions of the same text."""
+    """Return the parts without repetitions."""
     seen: dict[tuple[type[Node], str], Node] = {}
     for part in parts:
-        report.spend(1 + len(part.text) // 50)
-        seen.setdefault((type(part), part.text), part)
+        report.spend(1 + len(part.key) // 50)
+        seen.setdefault((type(part), part.key), part)
     return list(seen.values())
 
 
@@ -67,9 +67,9 @@ class _Matching:
         self._row_of: dict[int, int] = {}
         places: dict[tuple[type[Node], str], int] = {}
         for column, part in enumerate(self._columns):
-            places.setdefault((type(part), part.text), column)
-        #: row -> the column with the same text, or at the same place
-        self._first = [places.get((type(part), part.text), row) for row, part in enumerate(self._rows)]
+            places.setdefault((type(part), part.key), column)
+        #: row -> the column of an equal part, or at the same place
+        self._first = [places.get((type(part), part.key), row) for row, part in enumerate(self._rows)]
 
     def find(self) -> Generator[Pair, Differences, list[tuple[int, Differences]]]:
         """Return the place of each matched part of the original, and the differences from its partner."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Protocol, Self
 
-from ottla.schemas.json_schema.text import JsonValue, print_json
+from ottla.schemas.json_schema.text import JsonValue, value_key
 
 #: the value of a keyword that a schema does not have; None is JSON's null
 MISSING: Final[Any] = type("Missing", (), {"__repr__": lambda _: "MISSING"})()
@@ -29,17 +29,18 @@ class Node:
     default: JsonValue = MISSING
     #: the extension "connect.type" of Kafka Connect
     connect_type: JsonValue = None
-    _text: str | None = None
+    _key: str | None = None
 
     @property
     def has_default(self) -> bool:
         return self.default is not MISSING
 
     @property
-    def text(self) -> str:
-        if self._text is None:
-            self._text = print_json(self.raw)
-        return self._text
+    def key(self) -> str:
+        """A text that nodes of one kind with the same keywords share."""
+        if self._key is None:
+            self._key = value_key(self.raw)
+        return self._key
 
 
 class EmptyNode(Node):
@@ -134,7 +135,7 @@ class Mergeable(Node):
                 values[each.name] = mine + its
             else:
                 values[each.name] = mine if its is absent else its
-        values["_text"] = None
+        values["_key"] = None
         return type(self)(**values)
 
 

@@ -1,11 +1,12 @@
 """Drafts 2019-09 and 2020-12: the node of a schema.
 
-Here each keyword stands for itself, also beside `$ref`. Confluent makes one node for each keyword and joins them in the
-order of the text: keywords of the same kind become one node, and kinds that do not fit become parts of an `allOf`.
+Here each keyword stands for itself, also beside `$ref`. Confluent makes one node for each keyword and joins them:
+keywords of the same kind become one node, and kinds that do not fit become parts of an `allOf`.
 
-Two things differ from Confluent, because its result is wrong. It opens the `allOf` that it made for one part of an
-`anyOf` or `oneOf`, so that `{"type": "string", "enum": ["a"]}` counts as two alternatives. And unknown keywords beside
-them make it forget `unevaluatedProperties` and `contains`.
+Three things differ from Confluent, because its result is wrong. It joins in the order of the text, so that a schema
+can be incompatible with itself in another order. It opens the `allOf` that it made for one part of an `anyOf` or
+`oneOf`, so that `{"type": "string", "enum": ["a"]}` counts as two alternatives. And unknown keywords beside them make
+it forget `unevaluatedProperties` and `contains`.
 """
 
 from __future__ import annotations
@@ -59,14 +60,12 @@ _FIELDS: Final[dict[str, tuple[type[Mergeable], str]]] = {
     "maxItems": (ArrayNode, "max_items"),
     "uniqueItems": (ArrayNode, "unique_items"),
 }
-#: the order in which Confluent joins these after all other keywords
-_LAST: Final = ("properties", "patternProperties", "unevaluatedItems", "unevaluatedProperties")
 
 
 def make_node(schema: _Schema, draft: Draft, nodes: Nodes) -> Node:
     """Return the node of a schema that is an object."""
     joined: Node | None = None
-    for node in _keyword_nodes(schema, draft, nodes):
+    for node in _in_fixed_order(_keyword_nodes(schema, draft, nodes)):
         joined = node if joined is None else _join(joined, node)
     if joined is None:
         joined = EmptyNode()
@@ -81,25 +80,44 @@ def make_node(schema: _Schema, draft: Draft, nodes: Nodes) -> Node:
     return joined
 
 
+def _in_fixed_order(keyword_nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes in an order that does not depend on the text: the type, then the kinds that it has."""
+    types: list[Node] = []
+    by_kind: dict[type[Node], Mergeable] = {}
+    others: list[Node] = []
+    for node in keyword_nodes:
+        if "type" in node.raw:
+            types.append(node)
+        elif isinstance(node, Mergeable):
+            kind = type(node)
+            by_kind[kind] = by_kind[kind].merged_with(node) if kind in by_kind else node
+        else:
+            others.append(node)
+    own = [kind for node in types for kind in _kinds_of(node)]
+    return [*types, *sorted(by_kind.values(), key=lambda node: type(node) not in own), *others]
+
+
+def _kinds_of(node: Node) -> list[type[Node]]:
+    return [type(part) for part in node.parts] if isinstance(node, CombinedNode) else [type(node)]
+
+
 def _keyword_nodes(schema: _Schema, draft: Draft, nodes: Nodes) -> Iterator[Node]:
-    """Yield one node for each keyword, in the order in which they are joined."""
+    """Yield one node for each keyword."""
     dynamic = "$dynamicRef" if draft is Draft.DRAFT_2020_12 else "$recursiveRef"
     if dynamic in schema:
         yield _reference(dynamic, schema, nodes)
     for keyword in schema:
-        if keyword not in _LAST:
-            node = _keyword_node(keyword, schema, draft, nodes)
-            if node is not None:
-                yield node
-    for keyword in _LAST:
-        # Confluent makes one node for each property, so an empty object makes none.
-        if keyword in schema and (schema[keyword] != {} or keyword.startswith("unevaluated")):
-            yield _field_node(keyword, schema[keyword])
+        node = _keyword_node(keyword, schema, draft, nodes)
+        if node is not None:
+            yield node
 
 
 def _keyword_node(keyword: str, schema: _Schema, draft: Draft, nodes: Nodes) -> Node | None:
     value = schema[keyword]
     raw = {keyword: value}
+    if keyword in ("properties", "patternProperties") and not value:
+        # Confluent makes one node for each property.
+        return None
     if keyword in _FIELDS:
         return _field_node(keyword, value)
     if keyword == "$ref":
