@@ -234,10 +234,10 @@ class Kafka:
         """Run a blocking function in a thread."""
         return await self._loop.run_in_executor(self._threads, function)
 
-    async def cluster_id(self) -> str:
-        """Return the id of the cluster, which never changes."""
+    async def cluster_id(self, identity: Identity) -> str:
+        """Return the id of the cluster, which never changes. The identity asks for it if it is not known yet."""
         if self._cluster_id is None:
-            self._cluster_id = await self.call(SERVICE, _read_cluster_id)
+            self._cluster_id = await self.call(identity, _read_cluster_id)
         return self._cluster_id
 
     def _make_cluster(self, identity: Identity) -> Cluster:

@@ -62,7 +62,7 @@ class Proxy:
 
     async def links(self, request: Request) -> Links:
         """Return the links of the cluster in the path. Raise HttpError 404 if it is another cluster."""
-        cluster_id = await self.kafka.cluster_id()
+        cluster_id = await self.kafka.cluster_id(self.identity(request))
         wanted = request.path_params["cluster_id"]
         if wanted != cluster_id:
             raise not_found(f"Cluster {wanted} cannot be found.")

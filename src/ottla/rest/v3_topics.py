@@ -150,7 +150,7 @@ class TopicRoutes:
 
     async def list_clusters(self, request: Request) -> Response:
         base = self._proxy.base_url(request)
-        links = Links(base, await self._proxy.kafka.cluster_id())
+        links = Links(base, await self._proxy.kafka.cluster_id(self._proxy.identity(request)))
         metadata = await self._proxy.call(request, admin.describe_cluster)
         found = resources.cluster(links, metadata.controller_id)
         return answer(listing("KafkaCluster", f"{base}/v3/clusters", [found]))
