@@ -3,3 +3,7 @@
 The parser is our own, because the libraries for Python differ from Java in what they accept, in the text that they
 print and in their rules of compatibility. Pure: no I/O.
 """
+
+from ottla.schemas.avro.avro_schema import AvroSchema, parse
+
+__all__ = ["AvroSchema", "parse"]
