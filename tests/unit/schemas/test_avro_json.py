@@ -68,7 +68,14 @@ def test_invalid_json_names_its_place(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"a":' * 700 + "1" + "}" * 700, "[" + "1" * 1001 + "]", "[" * 650 + '"\\' * 100_000]
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 700 + "1" + "}" * 700,
+        "[" + "1" * 1001 + "]",
+        "[0." + "1" * 1001 + "]",
+        "[" * 650 + '"\\' * 100_000,
+    ],
 )
 def test_deep_and_long_values_are_too_complex(text: str) -> None:
     with pytest.raises(SchemaTooComplex):

@@ -24,8 +24,9 @@ LONG_MAX: Final = (1 << 63) - 1
 
 #: a record in a record adds three levels of JSON: the record, the list of its fields, and the field
 _NESTING_MAX: Final = 3 * DEPTH_MAX
-#: Jackson's limit
-_NUMBER_CHARS_MAX: Final = 1_000
+#: Jackson's limits
+_NUMBER_DIGITS_MAX: Final = 1_000
+_KEY_CHARS_MAX: Final = 50_000
 
 # Each pattern matches also without its end, so that it never searches the rest of the text in vain.
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -122,6 +123,8 @@ def check_value(value: Json, budget: Budget, depth: int = 0) -> bool:
         if depth > DEPTH_MAX:
             raise SchemaTooComplex(f"a value in the schema is nested more than {DEPTH_MAX} levels deep")
         budget.spend(len(value))
+        if isinstance(value, dict) and max(map(len, value), default=0) > _KEY_CHARS_MAX:
+            raise SchemaTooComplex(f"a member of an object has a name of more than {_KEY_CHARS_MAX:,} characters")
         fits = True
         for member in value.values() if isinstance(value, dict) else value:
             fits &= check_value(member, budget, depth + 1)
@@ -193,13 +196,22 @@ def _java_number(value: float, digits: str, exponent: int) -> str:
 
 
 def _integer(text: str) -> int:
-    if len(text) > _NUMBER_CHARS_MAX:
-        raise SchemaTooComplex(f"a number has more than {_NUMBER_CHARS_MAX} digits")
+    _check_number(text)
     return int(text)
+
+
+def _float(text: str) -> float:
+    _check_number(text)
+    return float(text)
+
+
+def _check_number(text: str) -> None:
+    if len(text) > _NUMBER_DIGITS_MAX and sum(map(str.isdigit, text)) > _NUMBER_DIGITS_MAX:
+        raise SchemaTooComplex(f"a number has more than {_NUMBER_DIGITS_MAX} digits")
 
 
 def _reject_constant(text: str) -> NoReturn:
     raise InvalidSchema(f"not valid JSON: {text} is no number in JSON")
 
 
-_DECODER: Final = JSONDecoder(parse_int=_integer, parse_constant=_reject_constant)
+_DECODER: Final = JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_reject_constant)
