@@ -160,6 +160,12 @@ def test_tags_are_found_at_all_levels() -> None:
     assert schema("int").tags() == frozenset()
 
 
+def test_tags_are_reported_with_their_records_and_fields() -> None:
+    entities = {Entity("sr_field", "p.R.a"): frozenset({"PII"}), Entity("sr_record", "p.S"): frozenset({"X", "Y"})}
+    assert schema(TAGGED).tagged_entities() == entities
+    assert schema(TAGGED).with_tags({}, entities).tags() == frozenset()
+
+
 def test_tags_are_added_and_removed() -> None:
     changed = schema(TAGGED).with_tags(
         {Entity("sr_field", "p.S.b"): frozenset({"B"}), Entity("sr_record", "R"): frozenset({"T", "U"})},

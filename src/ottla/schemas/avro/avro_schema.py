@@ -108,6 +108,9 @@ class AvroSchema(ParsedSchema):
     def tags(self) -> frozenset[str]:
         return tags.find_tags(json_text.read(self._text)) if tags.TAGS in self._text else frozenset()
 
+    def tagged_entities(self) -> Mapping[Entity, frozenset[str]]:
+        return tags.tagged_entities(self._root)
+
     def with_tags(self, add: Mapping[Entity, frozenset[str]], remove: Mapping[Entity, frozenset[str]]) -> Self:
         json = json_text.read(self._text)
         tags.change_tags(json, add, remove)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.schemas.avro.json_text import Json, write
+from ottla.schemas.avro.nodes import Array, Map, Node, Record, Union
 from ottla.schemas.schema import Entity, InvalidSchema
 
 TAGS: Final = "confluent:tags"
@@ -24,6 +25,25 @@ def find_tags(json: Json) -> frozenset[str]:
         elif isinstance(value, list):
             pending += value
     return frozenset(tags)
+
+
+def tagged_entities(root: Node) -> dict[Entity, frozenset[str]]:
+    """Return the tags of the records and fields that have some, also of referenced types."""
+    found: dict[Entity, frozenset[str]] = {}
+    pending, seen = [root], set()
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Union):
+            pending += reversed(node.branches)
+        elif isinstance(node, Array | Map):
+            pending.append(node.items if isinstance(node, Array) else node.values)
+        elif isinstance(node, Record) and node.name.full not in seen:
+            seen.add(node.name.full)
+            tagged = [(Entity("sr_record", node.name.full), node.properties)]
+            tagged += [(Entity("sr_field", f"{node.name.full}.{each.name}"), each.properties) for each in node.fields]
+            found |= {entity: frozenset(_tags_of(properties)) for entity, properties in tagged if _tags_of(properties)}
+            pending += [field.type for field in reversed(node.fields)]
+    return found
 
 
 def change_tags(json: Json, add: Mapping[Entity, frozenset[str]], remove: Mapping[Entity, frozenset[str]]) -> None:
