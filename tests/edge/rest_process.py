@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import jsonschema
+
+#: lines of a stream that are checked
+_LINES_CHECKED = 20
 
 
 class RestClient:
@@ -21,6 +27,10 @@ class RestClient:
         self.pid = pid
         self.http = httpx.Client(base_url=url, timeout=60)
         self.cluster_id = ""
+        #: pattern, number of variable segments and operations of each path in the OpenAPI document
+        self._paths: list[tuple[re.Pattern[str], int, dict[str, Any]]] = []
+        self._error: dict[str, Any] = {}
+        self._validators: dict[int, jsonschema.Draft202012Validator] = {}
 
     def terminate(self) -> None:
         os.kill(self.pid, signal.SIGTERM)
@@ -36,7 +46,38 @@ class RestClient:
     def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         if not path.startswith("/"):
             path = f"/v3/clusters/{self.cluster_id}/{path}"
-        return self.http.request(method, path, **more)
+        found = self.http.request(method, path, **more)
+        self._check(method, path.partition("?")[0], found)
+        return found
+
+    def _check(self, method: str, path: str, found: httpx.Response) -> None:
+        """Check that the OpenAPI document describes this answer."""
+        if not self._paths:
+            document = self.http.get("/openapi.json").json()
+            self._error = document["components"]["schemas"]["Error"]
+            self._paths = [
+                (re.compile(re.sub(r"\{\w+\}", "[^/]+", template) + "/?"), template.count("{"), rows)
+                for template, rows in document["paths"].items()
+            ]
+        # A fixed segment is preferred to a variable one.
+        matches = sorted((count, n) for n, (pattern, count, rows) in enumerate(self._paths)
+                         if pattern.fullmatch(path) and method.lower() in rows)  # fmt: skip
+        if not matches:
+            assert found.status_code in (404, 405), path
+            return
+        described = self._paths[matches[0][1]][2][method.lower()]["responses"]
+        row = described.get(str(found.status_code), described["default"])
+        media_type = found.headers.get("content-type", "").partition(";")[0]
+        if "content" not in row:
+            assert found.content == b""
+        elif found.status_code >= 400:
+            assert set(found.json()) == set(self._error["required"])
+        else:
+            schema = row["content"][media_type]["schema"]
+            lines = found.text.splitlines() if path.endswith("/records") else [found.text]
+            validator = self._validators.setdefault(id(schema), jsonschema.Draft202012Validator(schema))
+            for line in lines[:_LINES_CHECKED]:
+                validator.validate(json.loads(line))
 
     def get(self, path: str, **more: Any) -> httpx.Response:
         return self.request("GET", path, **more)

@@ -15,6 +15,7 @@ from ottla.client.logins import check_login
 from ottla.rest.consumers import Instances
 from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
+from ottla.rest.limits import ByteRates
 from ottla.rest.producing import DataEncoder, Topics
 from ottla.rest.proxy import INTEGER, Proxy
 from ottla.rest.schema_data import SchemaData, open_registry
@@ -57,6 +58,7 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
     proxy = Proxy(service.settings, kafka, service.listeners[0])
     instances = Instances(service.settings, kafka)
     reading = ReadRoutes(proxy)
+    byte_rates = ByteRates(service.settings)
     schemas = open_registry(service.settings, kafka.run)
 
     async def end_streams() -> None:
@@ -66,8 +68,8 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
     cleaning = asyncio.create_task(_clean_up(kafka, instances))
     try:
         yield service.make_app(
-            operations(proxy, instances, reading, schemas), title="Ottla REST proxy", error_response=error_response,
-            describe_error=describe_error, parameters=PARAMETERS,
+            byte_rates.apply(operations(proxy, instances, reading, schemas)), title="Ottla REST proxy",
+            error_response=error_response, describe_error=describe_error, parameters=PARAMETERS,
         )  # fmt: skip
     finally:
         cleaning.cancel()

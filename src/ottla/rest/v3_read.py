@@ -97,11 +97,14 @@ class ReadRoutes:
         record = body_schema({"partition_id": INTEGER, "offset": INTEGER}, {
             "timestamp": TEXT, "headers": {"type": "array"}, "key": part, "value": part,
         })  # fmt: skip
+        # An error after the start of the stream is its last line.
+        failure = body_schema({"error_code": INTEGER, "message": TEXT})
         return [
             Operation(
                 method="GET", path=f"{CLUSTER}/topics/{{topic_name}}/records", handler=self.read, tag="Records (v3)",
                 summary="Read records from an offset or a time, as lines of JSON or as server-sent events",
-                query=_QUERY, answers={200: record}, produces=(_NDJSON, _EVENTS), errors=KAFKA_ERRORS,
+                query=_QUERY, answers={200: {"anyOf": [record, failure]}}, produces=(_NDJSON, _EVENTS),
+                errors=KAFKA_ERRORS,
             )
         ]  # fmt: skip
 
