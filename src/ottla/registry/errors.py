@@ -1,0 +1,109 @@
+"""The errors of the registry, with the codes of Confluent's."""
+
+from __future__ import annotations
+
+from ottla.web.app import HttpError
+
+
+def subject_not_found(subject: str) -> HttpError:
+    return HttpError(404, 40401, f"Subject '{subject}' not found.")
+
+
+def version_not_found(version: int) -> HttpError:
+    return HttpError(404, 40402, f"Version {version} not found.")
+
+
+def schema_not_found(name: int | str | None = None) -> HttpError:
+    return HttpError(404, 40403, "Schema not found" if name is None else f"Schema {name} not found")
+
+
+def subject_soft_deleted(subject: str) -> HttpError:
+    return HttpError(404, 40404, f"Subject '{subject}' was soft deleted. Set permanent=true to delete it permanently.")
+
+
+def subject_not_soft_deleted(subject: str) -> HttpError:
+    return HttpError(404, 40405, f"Subject '{subject}' must be soft deleted before it can be deleted permanently.")
+
+
+def version_soft_deleted(subject: str, version: int) -> HttpError:
+    text = f"Subject '{subject}' version {version} was soft deleted. Set permanent=true to delete it permanently."
+    return HttpError(404, 40406, text)
+
+
+def version_not_soft_deleted(subject: str, version: int) -> HttpError:
+    text = f"Subject '{subject}' version {version} must be soft deleted before it can be deleted permanently."
+    return HttpError(404, 40407, text)
+
+
+def no_subject_config(subject: str) -> HttpError:
+    return HttpError(404, 40408, f"Subject '{subject}' has no compatibility level of its own.")
+
+
+def no_subject_mode(subject: str) -> HttpError:
+    return HttpError(404, 40409, f"Subject '{subject}' has no mode of its own.")
+
+
+def incompatible(message: str) -> HttpError:
+    return HttpError(409, 40901, message)
+
+
+def invalid_schema(message: str) -> HttpError:
+    return HttpError(422, 42201, message)
+
+
+def invalid_version(version: object) -> HttpError:
+    return HttpError(422, 42202, f"'{version}' is not a version: use a number from 1 to 2147483647, 'latest' or -1.")
+
+
+def invalid_compatibility() -> HttpError:
+    levels = "NONE, BACKWARD, BACKWARD_TRANSITIVE, FORWARD, FORWARD_TRANSITIVE, FULL, FULL_TRANSITIVE"
+    return HttpError(422, 42203, f"Invalid compatibility level. Valid values are {levels}.")
+
+
+def invalid_mode() -> HttpError:
+    modes = "READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD"
+    return HttpError(422, 42204, f"Invalid mode. Valid values are {modes}.")
+
+
+def not_permitted(message: str) -> HttpError:
+    return HttpError(422, 42205, message)
+
+
+def referenced(subject: str, version: int, by: str) -> HttpError:
+    return HttpError(422, 42206, f"Version {version} of subject '{subject}' is referenced by {by}; delete that first.")
+
+
+def id_mismatch(message: str) -> HttpError:
+    return HttpError(422, 42207, message)
+
+
+def invalid_subject(subject: str) -> HttpError:
+    return HttpError(422, 42208, f"'{subject}' cannot be the name of a subject.")
+
+
+def schema_too_large(message: str) -> HttpError:
+    return HttpError(422, 42209, message)
+
+
+def invalid_rule_set(message: str) -> HttpError:
+    return HttpError(422, 42210, message)
+
+
+def context_not_empty(context: str) -> HttpError:
+    return HttpError(422, 42211, f"The context '{context}' still has subjects; delete them permanently first.")
+
+
+def store_failed(message: str) -> HttpError:
+    return HttpError(500, 50001, message)
+
+
+def timed_out(message: str) -> HttpError:
+    return HttpError(500, 50002, message)
+
+
+def forwarding_failed(message: str) -> HttpError:
+    return HttpError(500, 50003, message)
+
+
+def leader_unknown() -> HttpError:
+    return HttpError(500, 50004, "The registry has no leader at the moment; try again.")

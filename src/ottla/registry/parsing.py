@@ -1,0 +1,94 @@
+"""Parse schemas with their references, which are versions of subjects. Keep parsed versions in a cache.
+
+A thread may parse while the event loop does, so the cache has a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from ottla.registry import errors
+from ottla.registry.records import SchemaVersion
+from ottla.registry.state import State
+from ottla.registry.subjects import beside
+from ottla.schemas import formats
+from ottla.schemas.schema import NO_REFERENCES, InvalidSchema, ParsedSchema, Reference, Resolved, SchemaTooComplex
+
+#: parsed versions that are kept; a typical one has some 10 KB
+_KEPT: Final = 2000
+#: references of one schema, those of its references included
+_REFERENCES_MAX: Final = 1000
+
+
+class Parser:
+    """Parses the schemas of one registry."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        #: (context prefix of the subject, guid, type) -> parsed
+        self._parsed: OrderedDict[tuple[str, str, str], ParsedSchema] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def parse(self, subject: str, schema_type: str, text: str, references: Sequence[Reference] = ()) -> ParsedSchema:
+        """Return the schema. Raise HttpError 42201 with the reason if it is not valid."""
+        try:
+            return formats.parse(schema_type, text, self.resolve(subject, references))
+        except SchemaTooComplex as error:
+            raise errors.schema_too_large(str(error)) from None
+        except InvalidSchema as error:
+            raise errors.invalid_schema(f"Invalid schema of type {schema_type}: {error}") from None
+
+    def parse_version(self, row: SchemaVersion) -> ParsedSchema:
+        """Return the schema of a stored version."""
+        key = (row.subject.rpartition(":")[0], row.guid, row.schema_type)
+        with self._lock:
+            parsed = self._parsed.get(key)
+            if parsed is not None:
+                self._parsed.move_to_end(key)
+                return parsed
+        parsed = self.parse(row.subject, row.schema_type, row.text, row.references)
+        with self._lock:
+            self._parsed[key] = parsed
+            if len(self._parsed) > _KEPT:
+                self._parsed.popitem(last=False)
+        return parsed
+
+    def forget(self) -> None:
+        """Drop parsed versions, because a version that others refer to was replaced or deleted."""
+        with self._lock:
+            self._parsed.clear()
+
+    def resolve(self, subject: str, references: Sequence[Reference]) -> Resolved:
+        """Return the texts of the references and of their references. Raise InvalidSchema if one does not exist."""
+        if not references:
+            return NO_REFERENCES
+        texts: dict[str, str] = {}
+        seen: set[tuple[str, int]] = set()
+        # Depth first, without recursion: a reference is added to `texts` after its own references.
+        waiting: list[tuple[str, Reference, bool]] = [(subject, row, False) for row in reversed(references)]
+        while waiting:
+            parent, reference, is_resolved = waiting.pop()
+            if not reference.name or not reference.subject:
+                raise InvalidSchema(f"a reference needs a name, a subject and a version: {reference}")
+            place = beside(parent, reference.subject)
+            row = self._state.get(place, reference.version, deleted=True)
+            if row is None:
+                raise InvalidSchema(
+                    f"the reference '{reference.name}' names version {reference.version} of subject '{place}', which "
+                    "does not exist; register it first"
+                )
+            if is_resolved:
+                texts.setdefault(reference.name, row.text)
+                continue
+            if reference.name in texts or (place, row.version) in seen:
+                texts.setdefault(reference.name, row.text)
+                continue
+            seen.add((place, row.version))
+            if len(seen) > _REFERENCES_MAX:
+                raise SchemaTooComplex(f"the schema has more than {_REFERENCES_MAX:,} references")
+            waiting.append((parent, reference, True))
+            waiting += [(place, child, False) for child in reversed(row.references)]
+        return Resolved(tuple(references), texts)

@@ -1,0 +1,196 @@
+"""The records of the topic `_schemas`, in the format of Confluent's registry.
+
+A key is JSON with a `keytype`. A value is JSON, or null for a key that was deleted. The order of members matters: the
+topic is compacted by the bytes of the key.
+
+    {"keytype":"SCHEMA","subject":"orders-value","version":1,"magic":1}
+    {"keytype":"CONFIG","subject":null,"magic":0}              subject null: the global configuration
+    {"keytype":"MODE","subject":"orders-value","magic":0}
+    {"keytype":"DELETE_SUBJECT","subject":"orders-value","magic":0}      soft delete of all versions up to one
+    {"keytype":"CLEAR_SUBJECT","subject":"orders-value","magic":0}
+    {"keytype":"CONTEXT","tenant":"default","context":".test","magic":0}
+    {"keytype":"NOOP","magic":0}
+
+Members that this version does not know are kept in a value, and a record whose key type it does not know is ignored, so
+that a topic of a newer registry can be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ottla.schemas.schema import Reference, SchemaType
+
+Json = dict[str, Any]
+
+
+class Record(NamedTuple):
+    """A record to append: key and value as JSON bytes; the value is None to delete the key."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """One version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    text: str
+    #: as stored; a type that this version does not know is kept
+    schema_type: str = SchemaType.AVRO
+    references: tuple[Reference, ...] = ()
+    metadata: Json | None = None
+    rule_set: Json | None = None
+    is_deleted: bool = False
+    #: where and when the record was appended
+    offset: int = -1
+    timestamp_ms: int = -1
+    guid: str = field(default="")
+
+    def __post_init__(self) -> None:
+        if not self.guid:
+            object.__setattr__(self, "guid", guid_of(self.text, self.references, self.metadata, self.rule_set))
+
+    def deleted(self) -> SchemaVersion:
+        return replace(self, is_deleted=True)
+
+    def key(self) -> bytes:
+        return schema_key(self.subject, self.version)
+
+    def record(self) -> Record:
+        value: Json = {"subject": self.subject, "version": self.version, "id": self.id, "md5": self.guid}
+        if self.schema_type != SchemaType.AVRO:
+            value["schemaType"] = self.schema_type
+        if self.references:
+            value["references"] = references_json(self.references)
+        if self.metadata is not None:
+            value["metadata"] = self.metadata
+        if self.rule_set is not None:
+            value["ruleSet"] = self.rule_set
+        value |= {"schema": self.text, "deleted": self.is_deleted}
+        return Record(self.key(), _dump(value))
+
+    @classmethod
+    def parse(cls, value: Json, offset: int, timestamp_ms: int) -> SchemaVersion:
+        return cls(
+            subject=value["subject"],
+            version=value["version"],
+            id=value["id"],
+            text=value["schema"],
+            schema_type=value.get("schemaType") or SchemaType.AVRO,
+            references=parse_references(value.get("references")),
+            metadata=value.get("metadata"),
+            rule_set=value.get("ruleSet"),
+            is_deleted=bool(value.get("deleted")),
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+            guid=_as_guid(value.get("md5")),
+        )
+
+
+def schema_key(subject: str, version: int) -> bytes:
+    return _dump({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
+
+
+def subject_key(kind: str, subject: str | None) -> bytes:
+    """Return the key of CONFIG, MODE, DELETE_SUBJECT or CLEAR_SUBJECT."""
+    return _dump({"keytype": kind, "subject": subject, "magic": 0})
+
+
+def config_record(subject: str | None, config: Json | None) -> Record:
+    value = None if config is None else _dump(({} if subject is None else {"subject": subject}) | config)
+    return Record(subject_key("CONFIG", subject), value)
+
+
+def mode_record(subject: str | None, mode: str | None) -> Record:
+    value = None if mode is None else _dump(({} if subject is None else {"subject": subject}) | {"mode": mode})
+    return Record(subject_key("MODE", subject), value)
+
+
+def delete_subject_record(subject: str, version: int) -> Record:
+    return Record(subject_key("DELETE_SUBJECT", subject), _dump({"subject": subject, "version": version}))
+
+
+def clear_subject_record(subject: str | None) -> Record:
+    value = {} if subject is None else {"subject": subject}
+    return Record(subject_key("CLEAR_SUBJECT", subject), _dump(value))
+
+
+def context_record(context: str, *, is_deleted: bool = False) -> Record:
+    key = _dump({"keytype": "CONTEXT", "tenant": "default", "context": context, "magic": 0})
+    return Record(key, None if is_deleted else _dump({"tenant": "default", "context": context}))
+
+
+def noop_record(ids_max: Mapping[str, int] | None = None) -> Record:
+    """Return a record that changes nothing. It may keep the highest id of each context, see `State.apply`."""
+    return Record(b'{"keytype":"NOOP","magic":0}', _dump({"idsMax": dict(ids_max)}) if ids_max else None)
+
+
+def parse_references(value: Any) -> tuple[Reference, ...]:
+    return tuple(
+        Reference(row.get("name") or "", row.get("subject") or "", row.get("version", -1)) for row in value or ()
+    )
+
+
+def references_json(references: Iterable[Reference]) -> list[Json]:
+    return [{"name": row.name, "subject": row.subject, "version": row.version} for row in references]
+
+
+def guid_of(text: str, references: Iterable[Reference], metadata: Json | None, rule_set: Json | None) -> str:
+    """Return the id that a schema has in every registry: the MD5 of its content, as a UUID. Confluent's rule."""
+    digest = hashlib.md5(text.encode(), usedforsecurity=False)
+    for row in references:
+        digest.update(row.name.encode() + row.subject.encode() + struct.pack(">i", row.version))
+    if metadata is not None:
+        digest.update(b"\x01")
+        _hash_metadata(digest.update, metadata)
+    if rule_set is not None:
+        digest.update(b"\x01")
+        for kind in ("migrationRules", "domainRules", "encodingRules"):
+            for rule in rule_set.get(kind) or ():
+                _hash_rule(digest.update, rule)
+        digest.update((rule_set.get("enableAt") or "").encode())
+    return str(uuid.UUID(bytes=digest.digest()))
+
+
+def _hash_metadata(update: Any, metadata: Json) -> None:
+    for name, tags in sorted((metadata.get("tags") or {}).items()):
+        update("".join((name, *sorted(tags or ()))).encode())
+    for name, value in sorted((metadata.get("properties") or {}).items()):
+        update(f"{name}{value}".encode())
+    for name in sorted(metadata.get("sensitive") or ()):
+        update(name.encode())
+
+
+def _hash_rule(update: Any, rule: Mapping[str, Any]) -> None:
+    for name in ("name", "doc", "kind", "mode", "type"):
+        update((rule.get(name) or "").encode())
+    for tag in sorted(rule.get("tags") or ()):
+        update(tag.encode())
+    for name, value in sorted((rule.get("params") or {}).items()):
+        update(f"{name}{value}".encode())
+    for name in ("expr", "onSuccess", "onFailure"):
+        update((rule.get(name) or "").encode())
+    if rule.get("disabled"):
+        update(b"\x01")
+
+
+def _as_guid(value: Any) -> str:
+    """Return a stored `md5` as a UUID; "" if there is none. Older registries wrote it as plain hexadecimal digits."""
+    try:
+        return str(uuid.UUID(value)) if value else ""
+    except (ValueError, AttributeError, TypeError):
+        return ""
+
+
+def _dump(value: Json) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

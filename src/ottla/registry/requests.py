@@ -1,0 +1,221 @@
+"""The bodies of requests. Unknown members are ignored, because newer clients send more than this version knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ottla.registry import errors
+from ottla.registry.compatibility import LEVELS
+from ottla.registry.records import Json, parse_references
+from ottla.schemas.schema import Entity, Reference, SchemaType
+from ottla.web.app import HttpError
+
+VERSION_MAX: Final = 2**31 - 1
+MODES: Final = frozenset({"READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT", "FORWARD"})
+_RULE_NAME_CHARS_MAX: Final = 64
+_RULE_MODES: Final = {
+    "migrationRules": frozenset({"UPGRADE", "DOWNGRADE", "UPDOWN"}),
+    "domainRules": frozenset({"WRITE", "READ", "WRITEREAD"}),
+    "encodingRules": frozenset({"WRITE", "READ", "WRITEREAD"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NewSchema:
+    """A schema that a client registers, looks up or checks."""
+
+    text: str
+    schema_type: str = SchemaType.AVRO
+    references: tuple[Reference, ...] = ()
+    metadata: Json | None = None
+    rule_set: Json | None = None
+    #: -1 if the registry chooses it
+    id: int = -1
+    #: 0 if the registry chooses it, -1 for the next one
+    version: int = 0
+    tags_to_add: Mapping[Entity, frozenset[str]] | None = None
+    tags_to_remove: Mapping[Entity, frozenset[str]] | None = None
+    propagates_tags: bool = False
+
+    @classmethod
+    def parse(cls, body: Json) -> NewSchema:
+        """Raise HttpError 422 if a member has a wrong type."""
+        references = _member(body, "references", list) or []
+        for row in references:
+            _member(_object(row, "references"), "version", int)
+            _member(row, "name", str)
+            _member(row, "subject", str)
+        metadata, rule_set = _member(body, "metadata", dict), _member(body, "ruleSet", dict)
+        if metadata is not None:
+            check_metadata(metadata)
+        if rule_set is not None:
+            check_rule_set(rule_set)
+        schema_id, version = _member(body, "id", int), _member(body, "version", int)
+        return cls(
+            text=_member(body, "schema", str) or "",
+            schema_type=_member(body, "schemaType", str) or SchemaType.AVRO,
+            references=parse_references(references),
+            metadata=metadata,
+            rule_set=rule_set,
+            id=-1 if schema_id is None else schema_id,
+            version=version or 0,
+            tags_to_add=parse_tags(_member(body, "schemaTagsToAdd", list)),
+            tags_to_remove=parse_tags(_member(body, "schemaTagsToRemove", list)),
+            propagates_tags=bool(_member(body, "propagateSchemaTags", bool)),
+        )
+
+    def with_text(self, text: str) -> NewSchema:
+        return replace(self, text=text)
+
+
+def parse_body(body: bytes) -> Json:
+    """Return the object of a JSON body. Raise HttpError 400 if it is not JSON, and 422 if it is not an object."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise HttpError(400, 400, "the request's body is not JSON") from None
+    return _object(value, "the request's body")
+
+
+def parse_version(text: str) -> int:
+    """Return a version of the path; -1 for `latest`. Raise HttpError 42202 if it is not valid."""
+    if text.lower() == "latest":
+        return -1
+    try:
+        version = int(text) if text.isascii() else 0
+    except ValueError:
+        version = 0
+    if version != -1 and not 1 <= version <= VERSION_MAX:
+        raise errors.invalid_version(text)
+    return version
+
+
+def parse_id(text: str) -> int:
+    """Return the id of a path. Raise HttpError 404, as Confluent's registry does, if it is not a number."""
+    if not text.isascii() or not text.isdigit() or int(text) > VERSION_MAX:
+        raise HttpError(404, 404, "HTTP 404 Not Found")
+    return int(text)
+
+
+def parse_tags(rows: list[Any] | None) -> Mapping[Entity, frozenset[str]] | None:
+    """Return `[{"schemaEntity": {"entityType": …, "entityPath": …}, "tags": […]}]` as a mapping."""
+    if not rows:
+        return None
+    found: dict[Entity, frozenset[str]] = {}
+    for row in rows:
+        entity = _object(_object(row, "tags").get("schemaEntity"), "schemaEntity")
+        kind, path = _member(entity, "entityType", str), _member(entity, "entityPath", str)
+        tags = _member(row, "tags", list) or []
+        if kind is None or path is None or not all(isinstance(tag, str) for tag in tags):
+            raise HttpError(422, 422, "tags need a schemaEntity with entityType and entityPath, and a list of texts")
+        found[Entity(kind.lower(), path)] = frozenset(tags)
+    return found
+
+
+def parse_config(body: Json) -> Json:
+    """Return the members of a configuration that the request sets. A null resets a member; see `merge_config`.
+
+    Raise HttpError 42203 for an unknown level, and 42210 for rules that are not valid.
+    """
+    config: Json = {}
+    level = _member(body, "compatibility", str) or _member(body, "compatibilityLevel", str)
+    if level is not None:
+        if level.upper() not in LEVELS:
+            raise errors.invalid_compatibility()
+        config["compatibilityLevel"] = level.upper()
+    elif "compatibility" in body or "compatibilityLevel" in body:
+        config["compatibilityLevel"] = None
+    for name, kind in _CONFIG_MEMBERS.items():
+        if name in body:
+            config[name] = _member(body, name, kind)
+    for name in ("defaultMetadata", "overrideMetadata"):
+        if config.get(name) is not None:
+            check_metadata(config[name])
+    for name in ("defaultRuleSet", "overrideRuleSet"):
+        if config.get(name) is not None:
+            check_rule_set(config[name])
+    return config
+
+
+_CONFIG_MEMBERS: Final[Mapping[str, type]] = {
+    "alias": str, "aliasForDeks": str, "normalize": bool, "validateFields": bool, "validateNewSchemas": bool,
+    "validateRules": bool, "compatibilityPolicy": str, "compatibilityGroup": str, "defaultMetadata": dict,
+    "overrideMetadata": dict, "defaultRuleSet": dict, "overrideRuleSet": dict,
+}  # fmt: skip
+
+
+def parse_mode(body: Json) -> str | None:
+    """Return the mode; None if the request resets it. Raise HttpError 42204 if it is unknown."""
+    mode: str | None = _member(body, "mode", str)
+    if mode is None:
+        return None
+    if mode.upper() not in MODES:
+        raise errors.invalid_mode()
+    return mode.upper()
+
+
+def check_metadata(metadata: Json) -> None:
+    """Raise HttpError 422 if metadata has another shape than tags, properties and sensitive names."""
+    tags, properties = _member(metadata, "tags", dict) or {}, _member(metadata, "properties", dict) or {}
+    sensitive = _member(metadata, "sensitive", list) or []
+    texts = [*properties.values(), *sensitive, *(tag for row in tags.values() for tag in _list(row, "tags"))]
+    if not all(isinstance(text, str) for text in texts):
+        raise HttpError(422, 422, "the tags, properties and sensitive names of metadata must be texts")
+
+
+def check_rule_set(rule_set: Json) -> None:
+    """Raise HttpError 42210 for a rule without name or type, with a name that is taken, or with a wrong mode."""
+    names: set[str] = set()
+    for kind, modes in _RULE_MODES.items():
+        for row in _member(rule_set, kind, list) or []:
+            rule = _object(row, kind)
+            name, mode = _member(rule, "name", str), _member(rule, "mode", str)
+            if not name or len(name) > _RULE_NAME_CHARS_MAX or not _is_rule_name(name):
+                raise errors.invalid_rule_set(f"{name!r} cannot be the name of a rule")
+            if name in names:
+                raise errors.invalid_rule_set(f"two rules have the name {name!r}")
+            names.add(name)
+            if not _member(rule, "type", str):
+                raise errors.invalid_rule_set(f"the rule {name!r} has no type")
+            if mode is not None and mode.upper() not in modes:
+                raise errors.invalid_rule_set(f"the rule {name!r} of {kind} can only have a mode of {sorted(modes)}")
+            _check_actions(rule, name, mode)
+
+
+def _check_actions(rule: Json, name: str, mode: str | None) -> None:
+    for member in ("onSuccess", "onFailure"):
+        action = _member(rule, member, str)
+        if action and "," in action and mode not in (None, "WRITEREAD", "UPDOWN"):
+            raise errors.invalid_rule_set(f"the rule {name!r} needs mode WRITEREAD or UPDOWN for two actions")
+
+
+def _is_rule_name(name: str) -> bool:
+    return (name[0].isalpha() or name[0] == "_") and all(char.isalnum() or char in "_-" for char in name)
+
+
+def _member(body: Json, name: str, kind: type) -> Any:
+    """Return a member or None. Raise HttpError 422 if it has another type."""
+    value: Any = body.get(name)
+    if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        raise HttpError(422, 422, f"'{name}' must be of type {_JSON_NAMES[kind]}")
+    if isinstance(value, int) and not -(2**31) <= value <= VERSION_MAX:
+        raise HttpError(422, 422, f"'{name}' is out of range")
+    return value
+
+
+_JSON_NAMES: Final = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object"}
+
+
+def _object(value: Any, name: str) -> Json:
+    if not isinstance(value, dict):
+        raise HttpError(422, 422, f"{name} must be a JSON object")
+    return value
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise HttpError(422, 422, f"{name} must be a JSON array")
+    return value

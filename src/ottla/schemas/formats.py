@@ -1,0 +1,28 @@
+"""Choose the format of a schema. Each format is imported with its first schema, because their libraries take time."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+from ottla.schemas.schema import NO_REFERENCES, TEXT_BYTES_MAX, InvalidSchema, ParsedSchema, Resolved, SchemaTooComplex
+
+#: each module has a function `parse(text, resolved)`
+_MODULES: Final = {
+    "AVRO": "ottla.schemas.avro",
+    "JSON": "ottla.schemas.json_schema",
+    "PROTOBUF": "ottla.schemas.protobuf",
+}
+
+
+def parse(schema_type: str, text: str, resolved: Resolved = NO_REFERENCES) -> ParsedSchema:
+    """Return the parsed schema. Raise InvalidSchema if the type is unknown or the text is not a valid schema."""
+    size = len(text) + sum(map(len, resolved.texts.values()))
+    if size > TEXT_BYTES_MAX:
+        raise SchemaTooComplex(
+            f"the schema and its references have {size:,} characters; {TEXT_BYTES_MAX:,} are allowed"
+        )
+    if schema_type not in _MODULES:
+        raise InvalidSchema(f"unknown schema type {schema_type!r}: use {', '.join(_MODULES)}")
+    parsed: ParsedSchema = importlib.import_module(_MODULES[schema_type]).parse(text, resolved)
+    return parsed

@@ -1,0 +1,79 @@
+"""The records of the topic `_schemas`: the format of Confluent's registry."""
+
+from __future__ import annotations
+
+import json
+
+from ottla.registry.records import (
+    SchemaVersion,
+    config_record,
+    context_record,
+    delete_subject_record,
+    guid_of,
+    mode_record,
+    noop_record,
+)
+from ottla.registry.state import State
+from ottla.schemas.schema import Reference
+
+TEXT = '{"type":"record","name":"A","fields":[]}'
+
+
+def test_key_has_its_members_in_the_order_of_confluent() -> None:
+    """The topic is compacted by the bytes of keys, so both products must write the same bytes."""
+    row = SchemaVersion("orders-value", 3, 7, TEXT)
+    assert row.key() == b'{"keytype":"SCHEMA","subject":"orders-value","version":3,"magic":1}'
+    assert config_record(None, None).key == b'{"keytype":"CONFIG","subject":null,"magic":0}'
+    assert mode_record("s", "READONLY").key == b'{"keytype":"MODE","subject":"s","magic":0}'
+    assert delete_subject_record("s", 2).key == b'{"keytype":"DELETE_SUBJECT","subject":"s","magic":0}'
+    assert context_record(".t").key == b'{"keytype":"CONTEXT","tenant":"default","context":".t","magic":0}'
+    assert noop_record().key == b'{"keytype":"NOOP","magic":0}'
+
+
+def test_value_of_an_avro_schema_has_no_type_and_no_empty_members() -> None:
+    value = json.loads(SchemaVersion("s", 1, 1, TEXT).record().value or b"")
+    assert list(value) == ["subject", "version", "id", "md5", "schema", "deleted"]
+
+
+def test_version_is_read_as_it_was_written() -> None:
+    row = SchemaVersion(
+        ":.t:s", 2, 5, "message A {}", "PROTOBUF", (Reference("a.proto", "a", 1),), {"properties": {"owner": "x"}},
+        {"domainRules": [{"name": "r", "type": "CEL", "mode": "WRITE"}]}, is_deleted=True, offset=9, timestamp_ms=10,
+    )  # fmt: skip
+    value = row.record().value
+    assert value is not None
+    assert SchemaVersion.parse(json.loads(value), 9, 10) == row
+
+
+def test_topic_of_an_old_registry_is_read() -> None:
+    """Registries before 7.0 wrote no md5, no type and no references; before 5.0 keys had magic 0."""
+    state = State()
+    state.apply(
+        b'{"subject":"s","version":1,"magic":0,"keytype":"SCHEMA"}',
+        b'{"subject":"s","version":1,"id":1,"schema":"\\"string\\"","deleted":false}', 0, 0,
+    )  # fmt: skip
+    row = state.get("s", 1)
+    assert row is not None
+    assert (row.text, row.schema_type, row.guid) == ('"string"', "AVRO", guid_of('"string"', (), None, None))
+
+
+def test_record_of_an_unknown_kind_is_ignored() -> None:
+    state = State()
+    state.apply(b'{"keytype":"ASSOC","tenant":"default"}', b"{}", 0, 0)
+    state.apply(b"not json", None, 1, 0)
+    state.apply(b'{"keytype":"SCHEMA"}', b'{"subject":1}', 2, 0)
+    assert state.subjects(deleted=True) == []
+
+
+def test_guid_depends_on_text_references_metadata_and_rules() -> None:
+    guids = {
+        guid_of(TEXT, (), None, None),
+        guid_of(TEXT, (Reference("n", "s", 1),), None, None),
+        guid_of(TEXT, (Reference("n", "s", 2),), None, None),
+        guid_of(TEXT, (), {}, None),
+        guid_of(TEXT, (), {"properties": {"a": "b"}}, None),
+        guid_of(TEXT, (), None, {"domainRules": [{"name": "r"}]}),
+    }
+    assert len(guids) == 6
+    # The MD5 of the text alone, as a UUID.
+    assert guid_of('"string"', (), None, None) == "095d71cf-1255-6b9d-5e33-0ad575b3df5d"
