@@ -404,6 +404,10 @@ class Cluster:
 
         return self.retry("brokers", attempt)
 
+    def cluster_id(self) -> str:
+        """Return the id of the cluster; "" from a broker that does not know it."""
+        return self.retry("cluster id", lambda deadline: self.metadata([], deadline).cluster_id or "")
+
     def leader(self, tp: TopicPartition, deadline: float) -> Leader:
         """From what is known, else asked for once; a partition without a leader raises a retriable error."""
         if tp not in self._leaders:

@@ -1,0 +1,234 @@
+"""One instance of the registry: the state, the reader, the writer, the election, and the order of changes.
+
+The state is changed on the event loop only, by records that were read. A change is decided while no record is applied;
+large schemas are parsed in a thread, so that the event loop stays free for lookups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from ottla.client.cluster import LATEST, Isolation
+from ottla.client.errors import ClientError
+from ottla.registry import errors
+from ottla.registry.election import Election, Instance
+from ottla.registry.parsing import Parser
+from ottla.registry.records import Record
+from ottla.registry.state import State
+from ottla.registry.store import Applied, LeadershipLost, Reader, StoreSettings, Writer, WriteUncertain
+
+log = logging.getLogger(__name__)
+
+#: how long a change waits for a leader, and for its records to be read
+_CHANGE_S_MAX: Final = 20.0
+#: schemas up to this size are parsed on the event loop, which takes about a millisecond
+_SMALL_CHARS: Final = 16 << 10
+
+_T = TypeVar("_T")
+
+
+class NotLeader(Exception):
+    """Another instance is the leader."""
+
+    def __init__(self, leader: Instance) -> None:
+        super().__init__(leader.url)
+        self.leader = leader
+
+
+class Registry:
+    """One instance. Use it on one event loop."""
+
+    def __init__(self, settings: StoreSettings, group: str, own: Instance, state: State) -> None:
+        self.own = own
+        self.state = state
+        self.parser = Parser(state)
+        self.leader: Instance | None = None
+        #: the topic was read up to here
+        self.position = -1
+        self.failure: str | None = None
+        #: called with the reason if this instance cannot go on
+        self.on_failure: Callable[[str], None] = lambda reason: None
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._reader = Reader(settings, self._deliver, self._fail)
+        self._writer = Writer(settings, f"{group}.{settings.topic}")
+        self._election = Election(settings, group, own, self._elected)
+        #: set whenever the leader or the position changes
+        self._changed = asyncio.Event()
+        #: one change at a time
+        self._changing = asyncio.Lock()
+        #: records are not applied while a change is decided
+        self._deciding = asyncio.Lock()
+        #: whether every earlier leader is fenced and everything it wrote was read
+        self._is_prepared = False
+        self._last_refresh = 0.0
+
+    async def start(self) -> None:
+        """Read the topic up to its end, then take part in the election."""
+        self._reader.start()
+        end = await asyncio.to_thread(self._end_of_topic)
+        await self._wait_until(lambda: self.position >= end)
+        self._election.start()
+
+    async def stop(self) -> None:
+        """Leave the group; changes in progress are completed first."""
+        async with self._changing:
+            await asyncio.to_thread(self._election.stop)
+            self._reader.stop()
+            self._writer.close()
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leader is not None and self.leader.url == self.own.url
+
+    # Changes
+
+    async def change(self, decide: Callable[[], tuple[_T, list[Record]]], size_chars: int = 0) -> _T:
+        """Decide a change, append its records and return its answer when they were applied.
+
+        Raise NotLeader if another instance must do it. Raise what `decide` raises, and HttpError 50001, 50002 or 50004
+        if the topic cannot be written, the outcome is not known, or there is no leader.
+        """
+        async with self._changing:
+            await self._prepare()
+            async with self._deciding:
+                answer, records = await self.compute(decide, size_chars)
+            if records:
+                await self._append(records)
+            return answer
+
+    async def compute(self, work: Callable[[], _T], size_chars: int) -> _T:
+        """Run work on the event loop, or in a thread if the schema is large."""
+        return work() if size_chars <= _SMALL_CHARS else await asyncio.to_thread(work)
+
+    async def check(self, work: Callable[[], _T], size_chars: int) -> _T:
+        """Run work that reads the state and may take long: no record is applied meanwhile."""
+        if size_chars <= _SMALL_CHARS:
+            return work()
+        async with self._deciding:
+            return await asyncio.to_thread(work)
+
+    async def _prepare(self) -> None:
+        """Return when this instance may decide as the leader. Raise NotLeader if another one is it."""
+        if not await self._wait_until(lambda: self.leader is not None, _CHANGE_S_MAX):
+            raise errors.leader_unknown()
+        if not self.is_leader:
+            assert self.leader is not None
+            raise NotLeader(self.leader)
+        if self._is_prepared:
+            return
+        try:
+            end = await self._writer.become_leader()
+        except ClientError as error:
+            raise errors.store_failed(f"the topic {self._settings.topic} cannot be written: {error}") from None
+        if not await self._wait_until(lambda: self.position >= end, _CHANGE_S_MAX):
+            raise errors.timed_out(f"the topic {self._settings.topic} could not be read up to its end in time")
+        self._is_prepared = True
+
+    async def _append(self, records: list[Record]) -> None:
+        try:
+            end = await self._writer.append(records)
+        except LeadershipLost:
+            self._is_prepared = False
+            self._elected_now(None)
+            self._election.resign()
+            raise errors.leader_unknown() from None
+        except WriteUncertain as error:
+            self._is_prepared = False
+            raise errors.timed_out(
+                f"it is not known whether the change was made; look it up, or try again: {error}"
+            ) from None
+        if not await self._wait_until(lambda: self.position >= end, _CHANGE_S_MAX):
+            self._is_prepared = False
+            raise errors.timed_out("the change was made, and could not be read back in time")
+
+    async def replace_leader(self, leader: Instance) -> None:
+        """Follow the successor of a leader whose process has ended, before the group notices the end.
+
+        Every instance chooses the same successor, which is safe even if the leader lives: the successor fences it.
+        """
+        try:
+            successor = await asyncio.to_thread(self._election.successor_of, leader)
+        except ClientError as error:
+            log.warning("the members of the group are not known: %s", error)
+            return
+        if successor is not None and self.leader == leader:
+            if successor.url == self.own.url:
+                self._election.claim()
+            self._elected_now(successor)
+
+    # Lookups of ids that another instance may have assigned a moment ago
+
+    async def refresh(self) -> None:
+        """Read up to the present end of the topic, at most ten times a second.
+
+        An id that another instance has assigned a moment ago is found then.
+        """
+        if self.is_leader and self._is_prepared:
+            return
+        now = time.monotonic()
+        if now - self._last_refresh < 0.1:
+            return
+        self._last_refresh = now
+        try:
+            end = await asyncio.to_thread(self._end_of_topic)
+        except ClientError as error:
+            log.warning("the end of %s is not known: %s", self._settings.topic, error)
+            return
+        await self._wait_until(lambda: self.position >= end, 5.0)
+
+    def _end_of_topic(self) -> int:
+        with self._settings.connect() as cluster:
+            wanted = {self._settings.partition: LATEST}
+            return cluster.list_offsets(wanted, isolation=Isolation.READ_COMMITTED)[self._settings.partition].offset
+
+    # What threads report
+
+    def _deliver(self, records: list[Applied], position: int) -> None:
+        asyncio.run_coroutine_threadsafe(self._apply(records, position), self._loop)
+
+    async def _apply(self, records: list[Applied], position: int) -> None:
+        async with self._deciding:
+            for row in records:
+                self.state.apply(row.key, row.value, row.offset, row.timestamp_ms)
+                if row.value is None:
+                    self.parser.forget()
+            self.position = position
+        self._notify()
+
+    def _fail(self, reason: str) -> None:
+        def note() -> None:
+            self.failure = reason
+            self.on_failure(reason)
+
+        self._loop.call_soon_threadsafe(note)
+
+    def _elected(self, leader: Instance | None) -> None:
+        self._loop.call_soon_threadsafe(self._elected_now, leader)
+
+    def _elected_now(self, leader: Instance | None) -> None:
+        if leader != self.leader:
+            log.info("the leader of the registry is %s", leader.url if leader is not None else "unknown")
+            self._is_prepared = False
+        self.leader = leader
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not is_true():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                return is_true()
+        return True
