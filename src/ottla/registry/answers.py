@@ -1,0 +1,111 @@
+"""The bodies of answers, and the media types that clients of registries ask for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ottla.registry import errors
+from ottla.registry.parsing import Parser
+from ottla.registry.records import Json, SchemaVersion, references_json
+from ottla.schemas.schema import SchemaType, UnknownFormat
+from ottla.web.app import HttpError
+
+MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+MEDIA_TYPES: Final = (MEDIA_TYPE, "application/vnd.schemaregistry+json", "application/json")
+
+_T = TypeVar("_T")
+
+
+def answer(request: Request, value: Any, status: int = 200) -> Response:
+    """Return a JSON answer in the first media type of the registry that the client accepts."""
+    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return Response(body, status, media_type=choose_media_type(request.headers.get("accept")))
+
+
+def error_answer(error: HttpError) -> Response:
+    body = json.dumps({"error_code": error.error_code, "message": error.message}, ensure_ascii=False).encode()
+    return Response(body, error.status, error.headers, media_type=MEDIA_TYPE)
+
+
+def choose_media_type(accept: str | None) -> str:
+    """Return the media type of the answer. Raise HttpError 406 if the client accepts none of the registry's."""
+    if not accept or accept in ("*/*", MEDIA_TYPE):
+        return MEDIA_TYPE
+    wanted = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    for media_type in MEDIA_TYPES:
+        if media_type in wanted:
+            return media_type
+    if wanted & {"*/*", "application/*"}:
+        return MEDIA_TYPE
+    raise HttpError(406, 406, "HTTP 406 Not Acceptable", {"accept": ", ".join(MEDIA_TYPES)})
+
+
+def version_json(row: SchemaVersion, text: str | None = None) -> Json:
+    """Return a version as the routes of subjects do. An empty member is left out, and so is the type AVRO."""
+    value: Json = {"subject": row.subject, "version": row.version, "id": row.id, "guid": row.guid}
+    return value | _content(row, text)
+
+
+def schema_json(row: SchemaVersion, text: str | None = None) -> Json:
+    """Return a schema as the routes of ids do."""
+    value: Json = {"subject": row.subject, "version": row.version, "guid": row.guid}
+    return value | _content(row, text)
+
+
+def registered_json(row: SchemaVersion, text: str | None = None) -> Json:
+    """Return the answer to a registration. `id` is all that old clients read."""
+    return {"id": row.id, "version": row.version, "guid": row.guid} | _content(row, text)
+
+
+def _content(row: SchemaVersion, text: str | None) -> Json:
+    value: Json = {}
+    if row.schema_type != SchemaType.AVRO:
+        value["schemaType"] = row.schema_type
+    if row.references:
+        value["references"] = references_json(row.references)
+    if row.metadata is not None:
+        value["metadata"] = row.metadata
+    if row.rule_set is not None:
+        value["ruleSet"] = row.rule_set
+    value["schema"] = row.text if text is None else text
+    if row.timestamp_ms >= 0:
+        value["ts"] = row.timestamp_ms
+    if row.is_deleted:
+        value["deleted"] = True
+    return value
+
+
+def formatted(parser: Parser, row: SchemaVersion, format_name: str) -> str:
+    """Return the text of a version in the format that a client asks for. Raise HttpError 42201 if it has none."""
+    if not format_name.strip():
+        return row.text
+    try:
+        return parser.parse_version(row).formatted(format_name)
+    except UnknownFormat as error:
+        raise errors.invalid_schema(str(error)) from None
+
+
+def flag(request: Request, name: str) -> bool:
+    return request.query_params.get(name, "").lower() == "true"
+
+
+def page(request: Request, rows: Sequence[_T]) -> list[_T]:
+    """Return the rows that the parameters `offset` and `limit` select; a limit below 1 stands for all."""
+    offset, limit = _number(request, "offset", 0), _number(request, "limit", -1)
+    start = max(offset, 0)
+    return list(rows[start : start + limit] if limit > 0 else rows[start:])
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise HttpError(404, 404, "HTTP 404 Not Found") from None

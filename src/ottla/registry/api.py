@@ -1,0 +1,430 @@
+"""The operations on schemas and subjects. `routes.py` has their paths and documentation.
+
+Every path exists a second time below `/contexts/{context}`: names of subjects are then names in that context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ottla.registry import changes, compatibility, errors
+from ottla.registry.answers import (
+    answer,
+    choose_media_type,
+    flag,
+    formatted,
+    page,
+    registered_json,
+    schema_json,
+    version_json,
+)
+from ottla.registry.forwarding import Forwarding, LeaderUnreachable
+from ottla.registry.records import Json, Record, SchemaVersion, references_json
+from ottla.registry.requests import NewSchema, parse_body, parse_id, parse_version
+from ottla.registry.service import NotLeader, Registry
+from ottla.registry.state import State, merge_rule_sets
+from ottla.registry.subjects import DEFAULT_CONTEXT, Subject, beside, context_prefix, is_valid, normalize
+from ottla.schemas.schema import SchemaType
+from ottla.web.app import HttpError
+
+#: a leader that ended, its successor, and one more
+_LEADERS_TRIED: Final = 3
+
+_T = TypeVar("_T")
+
+
+class Handlers:
+    """What the operations share."""
+
+    def __init__(self, registry: Registry, forwarding: Forwarding) -> None:
+        self.registry = registry
+        self.forwarding = forwarding
+
+    @property
+    def state(self) -> State:
+        return self.registry.state
+
+    def subject(self, request: Request, name: str = "subject", *, follows_alias: bool = True) -> str:
+        """Return the subject of the path, in the context of the path."""
+        text = normalize(in_context(request, request.path_params[name]))
+        return (self.state.alias_of(text) or text) if follows_alias else text
+
+    async def change(
+        self, request: Request, decide: Callable[[Json], tuple[_T, list[Record]]],
+        respond: Callable[[_T], Response], *, has_body: bool = True,
+    ) -> Response:  # fmt: skip
+        """Make a change here if this instance is the leader, otherwise let the leader make it."""
+        data = await request.body()
+        body = parse_body(data) if has_body else {}
+        for _ in range(_LEADERS_TRIED):
+            try:
+                return respond(await self.registry.change(lambda: decide(body), len(data)))
+            except NotLeader as error:
+                leader = error.leader
+            try:
+                return await self.forwarding.send(leader, request, data)
+            except LeaderUnreachable:
+                await self.registry.replace_leader(leader)
+        raise errors.forwarding_failed(f"the leader {leader.url} cannot be reached; try again")
+
+    def find_version(self, subject: str, version: int, *, deleted: bool) -> SchemaVersion:
+        """Return a version of a subject. Raise HttpError 40401 or 40402 if it does not exist."""
+        for name in _candidates(self.state, subject):
+            row = self.state.get(name, version, deleted=deleted)
+            if row is not None:
+                return row
+        if not self.state.has_subject(subject, deleted=deleted):
+            raise errors.subject_not_found(subject)
+        raise errors.version_not_found(version)
+
+
+def in_context(request: Request, subject: str) -> str:
+    """Return a name with the context of the path, unless it has its own."""
+    context = request.path_params.get("context")
+    if context is None or subject.startswith((":.", ":*:")):
+        return subject
+    try:
+        return context_prefix(context) + subject
+    except ValueError as error:
+        raise HttpError(400, 400, str(error)) from None
+
+
+def _candidates(state: State, subject: str) -> Iterator[str]:
+    """Return a subject, and the same name in other contexts if the default context does not have it."""
+    yield subject
+    parsed = Subject.parse(subject)
+    if parsed.context == DEFAULT_CONTEXT and parsed.name and not state.has_subject(subject, deleted=True):
+        for context in state.context_names():
+            if context != DEFAULT_CONTEXT:
+                yield str(Subject(context, parsed.name))
+
+
+class SchemaHandlers(Handlers):
+    """Operations on schemas by id and guid."""
+
+    async def types(self, request: Request) -> Response:
+        return answer(request, [SchemaType.JSON, SchemaType.PROTOBUF, SchemaType.AVRO])
+
+    async def list_schemas(self, request: Request) -> Response:
+        prefix = in_context(request, request.query_params.get("subjectPrefix", ""))
+        deleted, latest_only = flag(request, "deleted"), flag(request, "latestOnly")
+        aliases = self.state.aliases() if flag(request, "aliases") else {}
+        rows: list[SchemaVersion] = []
+        for subject in self._listed_subjects(prefix, deleted=deleted, aliases=aliases):
+            versions = self.state.versions(subject, deleted=deleted)
+            rows += versions[-1:] if latest_only else versions
+        rule_type = request.query_params.get("ruleType", "")
+        if rule_type:
+            rows = [row for row in rows if _has_rule(row.rule_set, rule_type)]
+        found = []
+        for row in page(request, rows):
+            names = {"aliases": aliases[row.subject]} if row.subject in aliases else {}
+            found.append(version_json(row) | names)
+        return answer(request, found)
+
+    def _listed_subjects(self, prefix: str, *, deleted: bool, aliases: dict[str, list[str]]) -> list[str]:
+        subjects = self.state.subjects(prefix, deleted=deleted)
+        named = [target for target, names in aliases.items() if any(name.startswith(prefix) for name in names)]
+        return sorted({*subjects, *(target for target in named if self.state.has_subject(target, deleted=deleted))})
+
+    async def by_id(self, request: Request) -> Response:
+        row = await self._find_id(request)
+        value = schema_json(row, formatted(self.registry.parser, row, request.query_params.get("format", "")))
+        if request.query_params.get("referenceFormat") == "qualified" and row.references:
+            value["references"] = _qualified(row)
+        if flag(request, "fetchMaxId"):
+            value["maxId"] = self.state.id_max(Subject.parse(row.subject).context)
+        return answer(request, _with_tags(self.registry, request, row, value))
+
+    async def text_by_id(self, request: Request) -> Response:
+        row = await self._find_id(request)
+        text = formatted(self.registry.parser, row, request.query_params.get("format", ""))
+        return _raw(request, text)
+
+    async def subjects_of_id(self, request: Request) -> Response:
+        rows = await self._versions_of_id(request)
+        return answer(request, page(request, sorted({row.subject for row in rows})))
+
+    async def versions_of_id(self, request: Request) -> Response:
+        rows = page(request, await self._versions_of_id(request))
+        return answer(request, [{"subject": row.subject, "version": row.version} for row in rows])
+
+    async def _versions_of_id(self, request: Request) -> list[SchemaVersion]:
+        row = await self._find_id(request)
+        context = Subject.parse(row.subject).context
+        return self.state.versions_of_id(context, row.id, deleted=flag(request, "deleted"))
+
+    async def _find_id(self, request: Request) -> SchemaVersion:
+        schema_id = parse_id(request.path_params["id"])
+        subject = in_context(request, request.query_params.get("subject", ""))
+        row = self._lookup_id(schema_id, subject)
+        if row is None:
+            await self.registry.refresh()
+            row = self._lookup_id(schema_id, subject)
+        if row is None:
+            raise errors.schema_not_found(schema_id)
+        return row
+
+    def _lookup_id(self, schema_id: int, text: str) -> SchemaVersion | None:
+        subject = Subject.parse(self.state.alias_of(normalize(text)) or text)
+        rows = self.state.versions_of_id(subject.context, schema_id, deleted=True)
+        if not subject.name or subject.context != DEFAULT_CONTEXT:
+            return self.state.by_id(subject.context, schema_id)
+        for row in rows:
+            if row.subject == str(subject):
+                return row
+        for context in self.state.context_names():
+            for row in self.state.versions_of_id(context, schema_id, deleted=True):
+                if row.subject == str(Subject(context, subject.name)):
+                    return row
+        return self.state.by_id(DEFAULT_CONTEXT, schema_id)
+
+    async def by_guid(self, request: Request) -> Response:
+        guid = request.path_params["guid"].lower()
+        for context in self.state.context_names():
+            schema_id = self.state.id_of_guid(context, guid)
+            row = None if schema_id is None else self.state.by_id(context, schema_id)
+            if row is not None:
+                text = formatted(self.registry.parser, row, request.query_params.get("format", ""))
+                return answer(request, schema_json(row, text))
+        raise errors.schema_not_found(guid)
+
+    async def ids_of_guid(self, request: Request) -> Response:
+        guid = request.path_params["guid"].lower()
+        ids = ((context, self.state.id_of_guid(context, guid)) for context in self.state.context_names())
+        found = [{"context": context, "id": schema_id} for context, schema_id in ids if schema_id is not None]
+        if not found:
+            raise errors.schema_not_found(guid)
+        return answer(request, found)
+
+
+class SubjectHandlers(Handlers):
+    """Operations on subjects and their versions."""
+
+    async def list_subjects(self, request: Request) -> Response:
+        prefix = in_context(request, request.query_params.get("subjectPrefix", ""))
+        deleted, only = flag(request, "deleted"), flag(request, "deletedOnly")
+        return answer(request, page(request, self.state.subjects(prefix, deleted=deleted, deleted_only=only)))
+
+    async def lookup(self, request: Request) -> Response:
+        data = await request.body()
+        new, subject = NewSchema.parse(parse_body(data)), self.subject(request)
+        deleted = flag(request, "deleted")
+
+        def find() -> SchemaVersion | None:
+            for name in _candidates(self.state, subject):
+                row = changes.find(
+                    self.state, self.registry.parser, name, new, normalize=self._normalizes(request, subject),
+                    deleted=deleted,
+                )  # fmt: skip
+                if row is not None:
+                    return row
+            return None
+
+        row = await self.registry.check(find, len(data))
+        if row is None:
+            await self.registry.refresh()
+            row = await self.registry.check(find, len(data))
+        if row is None:
+            known = self.state.has_subject(subject, deleted=deleted)
+            raise errors.schema_not_found() if known else errors.subject_not_found(subject)
+        text = formatted(self.registry.parser, row, request.query_params.get("format", ""))
+        return answer(request, version_json(row, text))
+
+    def _normalizes(self, request: Request, subject: str) -> bool:
+        return flag(request, "normalize") or self.state.config_in_scope(subject).get("normalize") is True
+
+    async def register(self, request: Request) -> Response:
+        subject = self.subject(request)
+        if not is_valid(subject):
+            raise errors.invalid_subject(subject)
+        format_name = request.query_params.get("format", "")
+
+        def decide(body: Json) -> tuple[SchemaVersion, list[Record]]:
+            return changes.register(
+                self.state, self.registry.parser, subject, NewSchema.parse(body),
+                normalize=self._normalizes(request, subject), force=flag(request, "force"),
+            )  # fmt: skip
+
+        def respond(row: SchemaVersion) -> Response:
+            # With the time of the record, which is known since it was read back.
+            row = self.state.get(row.subject, row.version) or row
+            return answer(request, registered_json(row, formatted(self.registry.parser, row, format_name)))
+
+        known = await self._registered_already(request, subject)
+        return respond(known) if known is not None else await self.change(request, decide, respond)
+
+    async def _registered_already(self, request: Request, subject: str) -> SchemaVersion | None:
+        """Return the version of a schema that is registered: any instance can answer that."""
+        data = await request.body()
+        new = NewSchema.parse(parse_body(data))
+        config = self.state.config_in_scope(subject)
+        if new.tags_to_add or new.tags_to_remove or new.propagates_tags or _completes_schemas(config):
+            return None
+        if new.version or new.id >= 0 or not new.text.strip():
+            return None
+        normalize = self._normalizes(request, subject)
+        return await self.registry.check(
+            lambda: changes.find(self.state, self.registry.parser, subject, new, normalize=normalize), len(data)
+        )
+
+    async def delete(self, request: Request) -> Response:
+        subject, permanent = self.subject(request), flag(request, "permanent")
+        return await self.change(
+            request, lambda body: changes.delete_subject(self.state, subject, permanent=permanent),
+            lambda versions: answer(request, versions), has_body=False,
+        )  # fmt: skip
+
+    async def versions(self, request: Request) -> Response:
+        subject = self.subject(request)
+        deleted, only, negative = (flag(request, name) for name in ("deleted", "deletedOnly", "deletedAsNegative"))
+        for name in _candidates(self.state, subject):
+            rows = self.state.versions(name, deleted=deleted or only or negative)
+            if only:
+                rows = [row for row in rows if row.is_deleted]
+            if rows:
+                numbers = [-row.version if negative and row.is_deleted else row.version for row in rows]
+                return answer(request, page(request, numbers))
+        if not self.state.has_subject(subject, deleted=deleted or only or negative):
+            raise errors.subject_not_found(subject)
+        return answer(request, [])
+
+    async def version(self, request: Request) -> Response:
+        row = self._version_of(request)
+        value = version_json(row, formatted(self.registry.parser, row, request.query_params.get("format", "")))
+        if request.query_params.get("referenceFormat") == "qualified" and row.references:
+            value["references"] = _qualified(row)
+        return answer(request, _with_tags(self.registry, request, row, value))
+
+    async def text(self, request: Request) -> Response:
+        row = self._version_of(request)
+        return _raw(request, formatted(self.registry.parser, row, request.query_params.get("format", "")))
+
+    def _version_of(self, request: Request) -> SchemaVersion:
+        version = parse_version(request.path_params["version"])
+        return self.find_version(self.subject(request), version, deleted=flag(request, "deleted"))
+
+    async def delete_version(self, request: Request) -> Response:
+        subject, version = self.subject(request), parse_version(request.path_params["version"])
+        permanent = flag(request, "permanent")
+        return await self.change(
+            request, lambda body: changes.delete_version(self.state, subject, version, permanent=permanent),
+            lambda number: answer(request, number), has_body=False,
+        )  # fmt: skip
+
+    async def referenced_by(self, request: Request) -> Response:
+        version = parse_version(request.path_params["version"])
+        row = self.find_version(self.subject(request), version, deleted=True)
+        rows = self.state.referrers(row.subject, row.version, deleted=flag(request, "deleted"))
+        return answer(request, page(request, list(dict.fromkeys(other.id for other in rows))))
+
+    async def latest_with_metadata(self, request: Request) -> Response:
+        subject = self.subject(request)
+        keys, values = request.query_params.getlist("key"), request.query_params.getlist("value")
+        wanted = dict(zip(keys, values, strict=False))
+        rows = self.state.versions(subject, deleted=flag(request, "deleted"))
+        for row in reversed(rows):
+            if wanted.items() <= ((row.metadata or {}).get("properties") or {}).items():
+                text = formatted(self.registry.parser, row, request.query_params.get("format", ""))
+                return answer(request, version_json(row, text))
+        raise errors.schema_not_found() if rows else errors.subject_not_found(subject)
+
+    async def tags(self, request: Request) -> Response:
+        subject, version = self.subject(request), parse_version(request.path_params["version"])
+
+        def decide(body: Json) -> tuple[SchemaVersion, list[Record]]:
+            row = self.find_version(subject, version, deleted=False)
+            new = NewSchema.parse(
+                {"schema": row.text, "schemaType": row.schema_type, "references": references_json(row.references)}
+                | {"schemaTagsToAdd": body.get("tagsToAdd"), "schemaTagsToRemove": body.get("tagsToRemove")}
+                | {name: body[name] for name in ("metadata", "ruleSet") if name in body}
+            )
+            number = body.get("newVersion")
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+                raise HttpError(422, 422, "'newVersion' must be of type integer")
+            rules = _changed_rules(row.rule_set, new.rule_set, body)
+            return changes.change_tags(self.state, self.registry.parser, subject, row, new, rules, number or 0)
+
+        return await self.change(request, decide, lambda row: answer(request, registered_json(row)))
+
+    async def check(self, request: Request) -> Response:
+        """Check a schema against one version, or against all that the configuration names."""
+        data = await request.body()
+        new, subject = NewSchema.parse(parse_body(data)), self.subject(request)
+        version = request.path_params.get("version")
+        if version is None:
+            rows = self.state.versions(subject)
+        else:
+            number = parse_version(version)
+            if number == -1 and not self.state.has_subject(subject):
+                rows = []
+            else:
+                rows = [self.find_version(subject, number, deleted=False)]
+
+        def check() -> list[str]:
+            config = self.state.config_in_scope(subject)
+            parsed = self.registry.parser.parse(subject, new.schema_type, new.text, new.references)
+            if self._normalizes(request, subject):
+                parsed = parsed.normalized()
+            return compatibility.check(self.registry.parser, config, parsed, new.metadata, rows)
+
+        reasons = await self.registry.check(check, len(data))
+        value: Json = {"is_compatible": not reasons}
+        if flag(request, "verbose"):
+            value["messages"] = reasons
+        return answer(request, value)
+
+
+def _completes_schemas(config: Json) -> bool:
+    names = ("defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet")
+    return any(config.get(name) for name in names)
+
+
+def _changed_rules(old: Json | None, new: Json | None, body: Json) -> Json | None:
+    merge, remove = body.get("rulesToMerge"), body.get("rulesToRemove")
+    if merge is None and remove is None:
+        return new if new is not None else old
+    if new is not None:
+        raise errors.invalid_rule_set("ruleSet cannot be given together with rulesToMerge or rulesToRemove")
+    rules = merge_rule_sets(old, merge)
+    if rules is None or not remove:
+        return rules
+    kinds = ("migrationRules", "domainRules", "encodingRules")
+    kept = {kind: [rule for rule in rules[kind] if rule.get("name") not in remove] for kind in kinds if rules.get(kind)}
+    return rules | kept
+
+
+def _qualified(row: SchemaVersion) -> list[Json]:
+    return [
+        {"name": reference.name, "subject": beside(row.subject, reference.subject), "version": reference.version}
+        for reference in row.references
+    ]
+
+
+def _with_tags(registry: Registry, request: Request, row: SchemaVersion, value: Json) -> Json:
+    """Return the answer with the tags that the parameter `findTags` asks for; `*` asks for all."""
+    wanted = request.query_params.getlist("findTags")
+    if not wanted:
+        return value
+    found: list[Json] = []
+    for entity, tags in registry.parser.parse_version(row).tagged_entities().items():
+        matching = sorted(tag for tag in tags if "*" in wanted or tag in wanted)
+        if matching:
+            place = {"entityPath": entity.path, "entityType": entity.kind}
+            found.append({"schemaEntity": place, "tags": matching})
+    return value | {"schemaTags": found}
+
+
+def _has_rule(rule_set: Json | None, rule_type: str) -> bool:
+    kinds = ("migrationRules", "domainRules", "encodingRules")
+    rules: list[Any] = [rule for kind in kinds for rule in (rule_set or {}).get(kind) or ()]
+    return any(rule.get("type") == rule_type for rule in rules)
+
+
+def _raw(request: Request, text: str) -> Response:
+    """Return the text of a schema as it is. Clients ask for it with the media types of JSON."""
+    return Response(text.encode(), media_type=choose_media_type(request.headers.get("accept")))
