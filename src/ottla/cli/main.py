@@ -32,6 +32,7 @@ _NOUNS = (
     "pipeline",
     "produce",
     "quota",
+    "registry",
     "rest",
     "security",
     "spark",

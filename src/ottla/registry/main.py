@@ -1,0 +1,106 @@
+"""Start an instance of the registry: settings, topic, state, election, routes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import ClassVar, Final
+
+from starlette.types import ASGIApp
+
+from ottla.client.errors import ClientError
+from ottla.model.errors import StartError
+from ottla.model.setting_types import ANY, BOOL, INT, STRING, Setting, at_least, one_of
+from ottla.registry import election, store
+from ottla.registry.answers import error_answer
+from ottla.registry.compatibility import LEVELS
+from ottla.registry.election import Instance
+from ottla.registry.forwarding import Forwarding
+from ottla.registry.requests import MODES
+from ottla.registry.routes import make_operations
+from ottla.registry.service import Registry
+from ottla.registry.state import COMPATIBILITY_DEFAULT, MODE_DEFAULT, State
+from ottla.registry.store import StoreSettings, prepare_topic
+from ottla.web.service import Service, run_service
+from ottla.web.settings import WebSettings
+
+LISTEN_DEFAULT: Final = "http://127.0.0.1:8081"
+
+
+class RegistrySettings(WebSettings):
+    """The settings of `ottla registry`, by the names of Confluent's registry."""
+
+    client_prefixes: ClassVar[tuple[str, ...]] = ("kafkastore.",)
+
+    kafkastore_topic = Setting(
+        "kafkastore.topic", STRING, store.TOPIC_DEFAULT, ANY, "The topic that keeps the schemas."
+    )
+    kafkastore_topic_replication_factor = Setting(
+        "kafkastore.topic.replication.factor", INT, store.REPLICATION_FACTOR_DEFAULT, at_least(1),
+        "Replicas of a new topic; fewer if the cluster has fewer brokers.",
+    )  # fmt: skip
+    schema_registry_group_id = Setting(
+        "schema.registry.group.id", STRING, election.GROUP_DEFAULT, ANY,
+        "The consumer group that elects the leader; the instances of one registry share it.",
+    )  # fmt: skip
+    host_name = Setting(
+        "host.name", STRING, "", ANY,
+        "The host that other instances reach this one at. By default that of the listener, or the name of the machine.",
+    )  # fmt: skip
+    leader_eligibility = Setting(
+        "leader.eligibility", BOOL, True, ANY, "Whether this instance can be the leader.",
+        aliases=("master.eligibility",),
+    )  # fmt: skip
+    schema_compatibility_level = Setting(
+        "schema.compatibility.level", STRING, COMPATIBILITY_DEFAULT, one_of(*sorted(LEVELS)),
+        "The compatibility level if none is configured.", aliases=("avro.compatibility.level",),
+    )  # fmt: skip
+    mode = Setting("mode", STRING, MODE_DEFAULT, one_of(*sorted(MODES)), "The mode if none is set.")
+
+
+def run(texts: Mapping[str, str]) -> int:
+    """Run an instance until SIGTERM or SIGINT. Return the exit code."""
+    return run_service("registry", RegistrySettings.parse, texts, start)
+
+
+@asynccontextmanager
+async def start(service: Service[RegistrySettings]) -> AsyncIterator[ASGIApp]:
+    """Read the topic, then answer requests."""
+    settings = service.settings
+    where = StoreSettings(
+        settings.bootstrap_servers,
+        settings.client,
+        settings.kafkastore_topic,
+        settings.kafkastore_topic_replication_factor,
+    )
+    try:
+        cluster_id = await asyncio.to_thread(_prepare, where)
+    except ClientError as error:
+        raise StartError(str(error)) from None
+    state = State(compatibility_default=settings.schema_compatibility_level, mode_default=settings.mode)
+    registry = Registry(where, settings.schema_registry_group_id, _own_instance(service), state)
+    forwarding = Forwarding()
+    registry.on_failure = service.fail
+    await registry.start()
+    service.before_stop(registry.stop)
+    operations = make_operations(registry, forwarding, cluster_id=cluster_id, group=settings.schema_registry_group_id)
+    yield service.make_app(
+        operations, title="Ottla schema registry", error_response=error_answer, describe_error=lambda error: None
+    )
+    await forwarding.close()
+
+
+def _prepare(where: StoreSettings) -> str:
+    prepare_topic(where)
+    with where.connect() as cluster:
+        return cluster.cluster_id()
+
+
+def _own_instance(service: Service[RegistrySettings]) -> Instance:
+    listener = service.listeners[0]
+    host = service.settings.host_name or listener.host
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    return Instance(listener.scheme, host, listener.port, service.settings.leader_eligibility)

@@ -1,0 +1,240 @@
+"""The table of the registry's operations: path, handler, documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ottla.registry.answers import MEDIA_TYPES
+from ottla.registry.api import SchemaHandlers, SubjectHandlers
+from ottla.registry.api_settings import ServiceHandlers, SettingHandlers
+from ottla.registry.compatibility import LEVELS
+from ottla.registry.forwarding import Forwarding
+from ottla.registry.requests import MODES
+from ottla.registry.service import Registry
+from ottla.schemas.schema import SchemaType
+from ottla.web.app import Handler, Operation, Parameter
+
+Schema = Mapping[str, Any]
+
+_TEXT: Final[Schema] = {"type": "string"}
+_NUMBER: Final[Schema] = {"type": "integer", "format": "int32"}
+_NUMBERS: Final[Schema] = {"type": "array", "items": _NUMBER}
+_TEXTS: Final[Schema] = {"type": "array", "items": _TEXT}
+_OBJECT: Final[Schema] = {"type": "object"}
+_OBJECTS: Final[Schema] = {"type": "array", "items": _OBJECT}
+_REFERENCE: Final[Schema] = {
+    "type": "object", "required": ["name", "subject", "version"],
+    "properties": {"name": _TEXT, "subject": _TEXT, "version": _NUMBER},
+}  # fmt: skip
+_CONTENT: Final[dict[str, Schema]] = {
+    "schema": _TEXT, "schemaType": {"type": "string", "enum": [str(kind) for kind in SchemaType]},
+    "references": {"type": "array", "items": _REFERENCE}, "metadata": _OBJECT, "ruleSet": _OBJECT,
+}  # fmt: skip
+_STORED: Final[dict[str, Schema]] = _CONTENT | {
+    "subject": _TEXT, "version": _NUMBER, "id": _NUMBER, "guid": _TEXT, "ts": {"type": "integer"},
+    "deleted": {"type": "boolean"}, "schemaTags": _OBJECTS,
+    "aliases": _TEXTS, "maxId": _NUMBER,
+}  # fmt: skip
+_NEW_SCHEMA: Final[Schema] = {
+    "type": "object",
+    "properties": _CONTENT | {
+        "schemaType": _TEXT, "id": _NUMBER, "version": _NUMBER, "propagateSchemaTags": {"type": "boolean"},
+        "schemaTagsToAdd": _OBJECTS, "schemaTagsToRemove": _OBJECTS,
+    },
+}  # fmt: skip
+_VERSION: Final[Schema] = {"type": "object", "required": ["schema"], "properties": _STORED}
+_REGISTERED: Final[Schema] = {"type": "object", "required": ["id"], "properties": _STORED}
+_MODE: Final[Schema] = {"type": "object", "properties": {"mode": {"type": "string", "enum": sorted(MODES)}}}
+_LEVEL: Final[Schema] = {"type": "string", "enum": sorted(LEVELS)}
+_CONFIG_MEMBERS: Final[dict[str, Schema]] = {
+    "alias": _TEXT, "normalize": {"type": "boolean"}, "validateFields": {"type": "boolean"},
+    "validateRules": {"type": "boolean"}, "compatibilityGroup": _TEXT, "compatibilityPolicy": _TEXT,
+    "defaultMetadata": _OBJECT, "overrideMetadata": _OBJECT, "defaultRuleSet": _OBJECT, "overrideRuleSet": _OBJECT,
+}  # fmt: skip
+_CONFIG: Final[Schema] = {"type": "object", "properties": _CONFIG_MEMBERS | {"compatibilityLevel": _LEVEL}}
+_CONFIG_CHANGE: Final[Schema] = {"type": "object", "properties": _CONFIG_MEMBERS | {"compatibility": _LEVEL}}
+_VERDICT: Final[Schema] = {
+    "type": "object", "required": ["is_compatible"],
+    "properties": {"is_compatible": {"type": "boolean"}, "messages": _TEXTS},
+}  # fmt: skip
+
+
+def _flag(name: str, text: str) -> Parameter:
+    return Parameter(name, text, {"type": "boolean", "default": False})
+
+
+_DELETED = _flag("deleted", "Also what is soft deleted.")
+_DELETED_ONLY = _flag("deletedOnly", "Only what is soft deleted.")
+_NORMALIZE = _flag("normalize", "Normalise the schema first.")
+_FORMAT = Parameter("format", "Another notation of the schema: `resolved` for Avro, `serialized` for Protobuf.")
+_REFERENCE_FORMAT = Parameter("referenceFormat", "`qualified`: name the context in the subjects of references.")
+_SUBJECT = Parameter("subject", "A subject that has the id; its context is searched first.")
+_PREFIX = Parameter("subjectPrefix", "Only subjects that start with this; `:*:` stands for all contexts.")
+_TAGS = Parameter("findTags", "Return the places with this tag; `*` for all tags. Repeatable.")
+_PAGE = (
+    Parameter("offset", "Skip this many.", {"type": "integer", "default": 0}),
+    Parameter("limit", "Return at most this many; -1 for all.", {"type": "integer", "default": -1}),
+)
+_TO_GLOBAL = _flag("defaultToGlobal", "Return what holds for the subject if it has no own.")
+
+_NOT_FOUND_SUBJECT: Final = "40401: the subject does not exist."
+_NOT_FOUND_VERSION: Final = "40401: the subject does not exist. 40402: the version does not exist."
+_NOT_FOUND_SCHEMA: Final = "40403: the schema does not exist."
+_BAD_BODY: Final = "The body is not JSON."
+_NO_WRITE: Final = (
+    "50001: the topic cannot be written. 50002: the outcome is not known. 50003, 50004: the leader does not answer, or "
+    "is not known."
+)
+
+
+def make_operations(registry: Registry, forwarding: Forwarding, *, cluster_id: str, group: str) -> list[Operation]:
+    """Return the operations of the registry."""
+    schemas, subjects = SchemaHandlers(registry, forwarding), SubjectHandlers(registry, forwarding)
+    settings = SettingHandlers(registry, forwarding)
+    service = ServiceHandlers(registry, forwarding, cluster_id=cluster_id, group=group)
+    in_contexts = [*_schema_rows(schemas), *_subject_rows(subjects), *_setting_rows(settings)]
+    below = [replace(row, path=f"/contexts/{{context}}{row.path}", tag="in a context") for row in in_contexts]
+    return [*_service_rows(service), *in_contexts, *_context_rows(settings), *below]
+
+
+def _row(
+    method: str, path: str, handler: Handler, summary: str, tag: str, result: Schema | None, *,
+    query: Sequence[Parameter] = (), body: Schema | None = None, errors: Mapping[int, str] | None = None,
+    status: int = 200, is_public: bool = False,
+) -> Operation:  # fmt: skip
+    known = {406: "The client accepts none of the media types.", **(errors or {})}
+    if body is not None:
+        known = {400: _BAD_BODY, 413: "The body is too large.", **known}
+    if method != "GET" and path not in ("/",):
+        known = {500: _NO_WRITE, **known}
+    return Operation(
+        method=method, path=path, handler=handler, summary=summary, tag=tag, query=query, body=body,
+        consumes=(*MEDIA_TYPES, "application/octet-stream"), produces=MEDIA_TYPES, answers={status: result},
+        errors=known, is_public=is_public,
+    )  # fmt: skip
+
+
+def _service_rows(service: ServiceHandlers) -> list[Operation]:
+    tag = "service"
+    unhealthy = {503: "The instance is not healthy."}
+    return [
+        _row("GET", "/", service.root, "Answer {}", tag, _OBJECT, is_public=True),
+        _row("POST", "/", service.root, "Answer {}", tag, _OBJECT, is_public=True),
+        _row("GET", "/v1/metadata/id", service.cluster, "Get the ids of the clusters", tag, _OBJECT),
+        _row("GET", "/v1/metadata/version", service.version, "Get the version of the service", tag, _OBJECT),
+        _row("GET", "/v1/metadata/deployment", service.deployment, "Get attributes of the service", tag, _OBJECT),
+        _row("GET", "/_health", service.health, "Get the health", tag, _OBJECT, errors=unhealthy, is_public=True),
+        _row("GET", "/master_available", service.leader_available, "Get whether there is a leader", tag, _OBJECT,
+             errors=unhealthy, is_public=True),
+    ]  # fmt: skip
+
+
+def _schema_rows(api: SchemaHandlers) -> list[Operation]:
+    tag, missing = "schemas", {404: _NOT_FOUND_SCHEMA}
+    unknown_format = {**missing, 422: "42201: the schema has no such format."}
+    latest_only = _flag("latestOnly", "Only the latest version of each subject.")
+    return [
+        _row("GET", "/schemas/types", api.types, "List the schema types", tag, _TEXTS),
+        _row("GET", "/schemas", api.list_schemas, "List schemas", tag, {"type": "array", "items": _VERSION},
+             query=(_PREFIX, _flag("aliases", "Also subjects whose alias has the prefix."), _DELETED, latest_only,
+                    Parameter("ruleType", "Only schemas with a rule of this type."), *_PAGE),
+             errors={404: "A number is not valid."}),
+        _row("GET", "/schemas/ids/{id}", api.by_id, "Get a schema by id", tag, _VERSION, errors=unknown_format,
+             query=(_SUBJECT, _FORMAT, _REFERENCE_FORMAT, _TAGS, _flag("fetchMaxId", "Also return the highest id."))),
+        _row("GET", "/schemas/ids/{id}/schema", api.text_by_id, "Get the text of a schema by id", tag, {},
+             query=(_SUBJECT, _FORMAT), errors=unknown_format),
+        _row("GET", "/schemas/ids/{id}/subjects", api.subjects_of_id, "List the subjects that have an id", tag, _TEXTS,
+             query=(_SUBJECT, _DELETED, *_PAGE), errors=missing),
+        _row("GET", "/schemas/ids/{id}/versions", api.versions_of_id, "List the versions that have an id", tag,
+             {"type": "array", "items": {"type": "object", "properties": {"subject": _TEXT, "version": _NUMBER}}},
+             query=(_SUBJECT, _DELETED, *_PAGE), errors=missing),
+        _row("GET", "/schemas/guids/{guid}", api.by_guid, "Get a schema by guid", tag, _VERSION, query=(_FORMAT,),
+             errors=unknown_format),
+        _row("GET", "/schemas/guids/{guid}/ids", api.ids_of_guid, "List the ids of a guid in all contexts", tag,
+             {"type": "array", "items": {"type": "object", "properties": {"context": _TEXT, "id": _NUMBER}}},
+             errors=missing),
+    ]  # fmt: skip
+
+
+def _subject_rows(api: SubjectHandlers) -> list[Operation]:
+    tag, version = "subjects", "/subjects/{subject}/versions/{version}"
+    no_subject, no_version = (
+        {404: _NOT_FOUND_SUBJECT},
+        {404: _NOT_FOUND_VERSION, 422: "42202: the version is not valid."},
+    )
+    no_schema = {404: f"{_NOT_FOUND_SUBJECT} {_NOT_FOUND_SCHEMA}"}
+    invalid = {422: "42201: the schema is not valid. 42205: the mode does not allow it. 42208: the name is not valid."}
+    permanent = _flag("permanent", "Delete permanently what was soft deleted.")
+    verbose = _flag("verbose", "Return the reasons.")
+    refused = {422: "42205: read-only. 42206: another schema refers to it."}
+    return [
+        _row("GET", "/subjects", api.list_subjects, "List subjects", tag, _TEXTS,
+             query=(_PREFIX, _DELETED, _DELETED_ONLY, *_PAGE), errors={404: "A number is not valid."}),
+        _row("POST", "/subjects/{subject}", api.lookup, "Find the version of a schema", tag, _VERSION, body=_NEW_SCHEMA,
+             query=(_NORMALIZE, _FORMAT, _DELETED), errors={**no_schema, **invalid}),
+        _row("DELETE", "/subjects/{subject}", api.delete, "Delete a subject", tag, _NUMBERS, query=(permanent,),
+             errors={404: "40401, 40404, 40405: it does not exist, or was (not) soft deleted.", **refused}),
+        _row("GET", "/subjects/{subject}/versions", api.versions, "List the versions of a subject", tag, _NUMBERS,
+             query=(_DELETED, _DELETED_ONLY, _flag("deletedAsNegative", "Negative numbers for deleted ones."), *_PAGE),
+             errors=no_subject),
+        _row("POST", "/subjects/{subject}/versions", api.register, "Register a schema", tag, _REGISTERED,
+             body=_NEW_SCHEMA, query=(_NORMALIZE, _FORMAT, _flag("force", "Skip the compatibility check.")),
+             errors={409: "40901: the schema is incompatible with an earlier one.", **invalid}),
+        _row("GET", version, api.version, "Get a version of a subject", tag, _VERSION,
+             query=(_FORMAT, _REFERENCE_FORMAT, _DELETED, _TAGS), errors=no_version),
+        _row("DELETE", version, api.delete_version, "Delete a version of a subject", tag, _NUMBER, query=(permanent,),
+             errors={404: "40401, 40402, 40406, 40407: it does not exist, or was (not) soft deleted.", **refused}),
+        _row("GET", f"{version}/schema", api.text, "Get the text of a version", tag, {}, query=(_FORMAT, _DELETED),
+             errors=no_version),
+        _row("GET", f"{version}/referencedby", api.referenced_by, "List the ids of schemas that refer to a version",
+             tag, _NUMBERS, query=(_DELETED, *_PAGE), errors=no_version),
+        _row("POST", f"{version}/tags", api.tags, "Add and remove tags", tag, _REGISTERED, body=_OBJECT,
+             errors={**no_version, 409: "40901: incompatible.", **invalid}),
+        _row("GET", "/subjects/{subject}/metadata", api.latest_with_metadata, "Get the latest version with metadata",
+             tag, _VERSION, query=(Parameter("key", "Name of a property. Repeatable."),
+                              Parameter("value", "Its value. Repeatable."), _FORMAT, _DELETED),
+             errors=no_schema),
+        _row("POST", "/compatibility/subjects/{subject}/versions/{version}", api.check,
+             "Check a schema against a version", "compatibility", _VERDICT, body=_NEW_SCHEMA,
+             query=(_NORMALIZE, verbose),
+             errors={**no_version, 422: "42201: the schema is not valid. 42202: the version is not valid."}),
+        _row("POST", "/compatibility/subjects/{subject}/versions", api.check, "Check a schema against a subject",
+             "compatibility", _VERDICT, body=_NEW_SCHEMA, query=(_NORMALIZE, verbose),
+             errors={422: "42201: the schema is not valid."}),
+    ]  # fmt: skip
+
+
+def _setting_rows(api: SettingHandlers) -> list[Operation]:
+    rows = []
+    for path, where in (("", "of all subjects"), ("/{subject}", "of a subject")):
+        no_config, no_mode = {404: "40408: it has none of its own."}, {404: "40409: it has none of its own."}
+        bad_config = {422: "42203: unknown level. 42205: read-only. 42208: invalid name. 42210: invalid rules."}
+        bad_mode = {422: "42204: unknown mode. 42205: not permitted. 42206: referenced. 42208: invalid name."}
+        rows += [
+            _row("GET", f"/config{path}", api.get_config, f"Get the configuration {where}", "config", _CONFIG,
+                 query=(_TO_GLOBAL,), errors=no_config),
+            _row("PUT", f"/config{path}", api.set_config, f"Change the configuration {where}", "config",
+                 _CONFIG_CHANGE, body=_CONFIG_CHANGE, errors=bad_config),
+            _row("DELETE", f"/config{path}", api.delete_config, f"Reset the configuration {where}", "config", _CONFIG,
+                 errors={**no_config, 422: "42205: read-only."}),
+            _row("GET", f"/mode{path}", api.get_mode, f"Get the mode {where}", "mode", _MODE, query=(_TO_GLOBAL,),
+                 errors=no_mode),
+            _row("PUT", f"/mode{path}", api.set_mode, f"Set the mode {where}", "mode", _MODE, body=_MODE,
+                 query=(_flag("force", "Set IMPORT although there are schemas."),), errors=bad_mode),
+            _row("DELETE", f"/mode{path}", api.delete_mode, f"Reset the mode {where}", "mode", _MODE,
+                 query=(_flag("recursive", "Also the modes of all subjects of the context."),), errors=no_mode),
+        ]  # fmt: skip
+    return rows
+
+
+def _context_rows(api: SettingHandlers) -> list[Operation]:
+    tag = "contexts"
+    return [
+        _row("GET", "/contexts", api.contexts, "List contexts", tag, _TEXTS,
+             query=(Parameter("contextPrefix", "Only contexts that start with this."), *_PAGE),
+             errors={404: "A number is not valid."}),
+        _row("DELETE", "/contexts/{context}", api.delete_context, "Delete a context", tag, None, status=204,
+             errors={400: "The name is not valid.", 404: "It does not exist.", 422: "42211: it has subjects."}),
+    ]  # fmt: skip

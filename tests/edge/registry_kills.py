@@ -1,0 +1,180 @@
+"""Kill the leader of three registry instances while clients register schemas: what was acknowledged must hold.
+
+    python tests/edge/registry_kills.py --kills 50 --seed 1
+
+Clients register new schemas, schemas of other subjects and schemas that exist, through any instance, and repeat what
+fails. At the end every acknowledged id must name its schema on every instance, also after a restart of all of them, and
+no id may name two schemas.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import httpx
+
+sys.path.insert(0, __file__.rpartition("/")[0])
+from registry_process import RegistryProcess
+
+from ottla.testing import BrokerProcess
+
+CLIENTS = 4
+#: errors that a client repeats: the leader is not known, or the outcome is not
+RETRIED = {50001, 50002, 50003, 50004}
+
+
+@dataclass
+class Outcome:
+    """What the clients saw. `violations` is empty if all is well."""
+
+    acknowledged: list[tuple[str, int, str]] = field(default_factory=list)
+    kills: int = 0
+    gaps_s: list[float] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+
+class Client(threading.Thread):
+    """Registers schemas until it is stopped."""
+
+    def __init__(self, number: int, instances: Sequence[RegistryProcess], seed: int, outcome: Outcome) -> None:
+        super().__init__(daemon=True)
+        self.number, self.instances, self.outcome = number, instances, outcome
+        self.random = Random(f"{seed}-{number}")
+        self.stopped = threading.Event()
+        self.client = httpx.Client(timeout=60)
+
+    def run(self) -> None:
+        with self.client:
+            self.register_until_stopped()
+
+    def register_until_stopped(self) -> None:
+        count, last = 0, time.monotonic()
+        while not self.stopped.is_set():
+            subject = f"s{self.random.randrange(6)}"
+            count += 1
+            name = f"R{self.number}_{self.random.randrange(count)}"
+            text = json.dumps({"type": "record", "name": name, "fields": []}, separators=(",", ":"))
+            schema_id = self.register(subject, text)
+            if schema_id is not None:
+                now = time.monotonic()
+                self.outcome.gaps_s.append(now - last)
+                last = now
+                self.outcome.acknowledged.append((subject, schema_id, text))
+
+    def register(self, subject: str, text: str) -> int | None:
+        while not self.stopped.is_set():
+            instance = self.random.choice(self.instances)
+            try:
+                answer = self.client.post(f"{instance.url}/subjects/{subject}/versions", json={"schema": text})
+            except httpx.HTTPError:
+                time.sleep(0.05)
+                continue
+            body = answer.json()
+            if answer.status_code == 200:
+                return int(body["id"])
+            if body["error_code"] not in RETRIED:
+                self.outcome.violations.append(f"{subject}: {answer.status_code} {body}")
+            time.sleep(0.05)
+        return None
+
+
+def run(kills: int, seed: int, report: bool = False) -> Outcome:
+    """Return what happened."""
+    outcome, random = Outcome(), Random(seed)
+    with BrokerProcess.start() as broker:
+        instances = [RegistryProcess(broker.bootstrap) for _ in range(3)]
+        for instance in instances:
+            instance.start()
+        instances[0].ask("PUT", "/config", {"compatibility": "NONE"})
+        clients = [Client(number, instances, seed, outcome) for number in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        try:
+            for number in range(kills):
+                _wait_for(outcome, len(outcome.acknowledged) + random.randint(10, 30))
+                leader = _leader(instances)
+                leader.kill()
+                outcome.kills += 1
+                _wait_for(outcome, len(outcome.acknowledged) + random.randint(5, 15))
+                leader.start()
+                if report:
+                    print(f"kill {number + 1} of {kills}: {len(outcome.acknowledged)} acknowledged", flush=True)
+        finally:
+            for client in clients:
+                client.stopped.set()
+            for client in clients:
+                client.join(60)
+        _check(instances, outcome)
+        for instance in instances:
+            instance.kill()
+        for instance in instances:
+            instance.start()
+        _check(instances, outcome)
+        for instance in instances:
+            instance.__exit__(None, None, None)
+    return outcome
+
+
+def _wait_for(outcome: Outcome, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while len(outcome.acknowledged) < count:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no registration was acknowledged for 120 s; {outcome.violations[:3]}")
+        time.sleep(0.02)
+
+
+def _leader(instances: Sequence[RegistryProcess]) -> RegistryProcess:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for instance in instances:
+            if instance.ask("GET", "/_health")[1]["status"]["is_leader"]:
+                return instance
+        time.sleep(0.05)
+    raise AssertionError("no instance is the leader")
+
+
+def _check(instances: Sequence[RegistryProcess], outcome: Outcome) -> None:
+    texts: dict[int, str] = {}
+    for subject, schema_id, text in outcome.acknowledged:
+        if texts.setdefault(schema_id, text) != text:
+            outcome.violations.append(f"id {schema_id} was acknowledged for two schemas: {texts[schema_id]}, {text}")
+        del subject
+    for instance in instances:
+        for schema_id, text in texts.items():
+            status, body = instance.ask("GET", f"/schemas/ids/{schema_id}")
+            if status != 200 or body["schema"] != text:
+                outcome.violations.append(f"{instance.url}: id {schema_id} is {body}, expected {text}")
+        rows = instance.get("/schemas?deleted=true")
+        known = {(row["subject"], row["id"]) for row in rows}
+        missing = {(subject, schema_id) for subject, schema_id, _ in outcome.acknowledged} - known
+        outcome.violations += [
+            f"{instance.url}: {subject} has no version with id {schema_id}" for subject, schema_id in missing
+        ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    outcome = run(arguments.kills, arguments.seed, report=True)
+    gaps = sorted(outcome.gaps_s)
+    ids = len({schema_id for _, schema_id, _ in outcome.acknowledged})
+    print(
+        f"{outcome.kills} kills, {len(outcome.acknowledged)} registrations acknowledged, {ids} ids; time between two "
+        f"of a client: p99 {gaps[int(len(gaps) * 0.99)]:.2f} s, longest {gaps[-1]:.2f} s"
+    )
+    for line in outcome.violations[:20]:
+        print("VIOLATION", line)
+    return 1 if outcome.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Several instances of the registry: forwarding, takeover, and a slice of `make registry-kills`."""
+
+from __future__ import annotations
+
+import json
+
+from registry_kills import run
+from registry_process import RegistryProcess
+
+from ottla.testing import BrokerProcess
+
+
+def test_follower_forwards_changes_and_finds_what_the_leader_acknowledged() -> None:
+    with (
+        BrokerProcess.start() as broker,
+        RegistryProcess(broker.bootstrap) as leader,
+        RegistryProcess(broker.bootstrap) as follower,
+    ):
+        for number in range(20):
+            text = json.dumps({"type": "fixed", "name": "F", "size": number + 1}, separators=(",", ":"))
+            writer, reader = (leader, follower) if number % 2 else (follower, leader)
+            schema_id = writer.register(f"s{number}", text)
+            assert reader.get(f"/schemas/ids/{schema_id}")["schema"] == text
+        assert follower.ask("DELETE", "/subjects/s0") == (200, [1])
+        assert follower.ask("POST", "/subjects/s1/versions", {"schema": '"int"'})[1]["error_code"] == 40901
+        leader.kill()
+        assert follower.register("after", '"string"') == 21
+        assert follower.get("/_health")["status"]["is_leader"] is True
+
+
+def test_instance_that_may_not_lead_forwards_everything() -> None:
+    with BrokerProcess.start() as broker, RegistryProcess(broker.bootstrap, {"leader.eligibility": "false"}) as other:
+        assert other.ask("GET", "/master_available")[0] == 503
+        with RegistryProcess(broker.bootstrap) as leader:
+            assert other.register("a", '"int"') == leader.register("b", '"int"') == 1
+
+
+def test_acknowledged_schemas_survive_kills_of_the_leader() -> None:
+    outcome = run(kills=2, seed=7)
+    assert outcome.violations == []
+    assert outcome.kills == 2
+    assert len(outcome.acknowledged) > 30
