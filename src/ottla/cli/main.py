@@ -34,6 +34,7 @@ _NOUNS = (
     "quota",
     "registry",
     "rest",
+    "schema",
     "security",
     "spark",
     "topic",

@@ -87,6 +87,8 @@ def formatted(parser: Parser, row: SchemaVersion, format_name: str) -> str:
     try:
         return parser.parse_version(row).formatted(format_name)
     except UnknownFormat as error:
+        if row.schema_type == SchemaType.JSON:
+            return row.text  # as Confluent's registry does
         raise errors.invalid_schema(str(error)) from None
 
 
