@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +17,12 @@ from drivers.kcat import kcat_path
 
 import kerberos
 from kerberos import REALM, Realm
+from ottla.client.connection import BrokerConnection, Node
+from ottla.client.security import Security
 from ottla.model.errors import ErrorCode
 from ottla.net.client import Unreachable
 from ottla.testing.raw import RawClient
+from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
 from secure_broker import SecureBroker, allow_only, log_in_as_broker
@@ -104,6 +108,21 @@ def test_another_broker_logs_in_with_its_keytab(broker: SecureBroker, realm: Rea
     for listener, protocol, times in (("SASL_SSL", "SASL_SSL", 1), ("SHORT", "SASL_PLAINTEXT", 3)):
         address = broker.addresses[listener].replace("127.0.0.1", "localhost")
         log_in_as_broker(as_broker(protocol, "kafka", principal, keytab, broker.authority), address, times=times)
+
+
+def test_client_of_this_package_logs_in_with_its_keytab(broker: SecureBroker, realm: Realm) -> None:
+    properties = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI", "sasl.kerberos.service.name": "kafka",
+        "sasl.kerberos.principal": f"dora@{REALM}", "sasl.kerberos.keytab": realm.add("dora"),
+    }  # fmt: skip
+    # The broker advertises an address for which Kerberos has no service, so one connection must do.
+    node = Node(-1, "localhost", int(broker.addresses["SASL_PLAINTEXT"].rpartition(":")[2]))
+    deadline = time.monotonic() + DEADLINE_S
+    connection = BrokerConnection(node, Security.parse(properties), client_id="test", deadline=deadline)
+    try:
+        assert connection.ask(MetadataRequest(topics=[]), deadline=deadline).brokers
+    finally:
+        connection.close()
 
 
 @pytest.mark.parametrize(

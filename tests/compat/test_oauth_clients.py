@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 from drivers import DEADLINE_S
 
+from ottla.client.cluster import Cluster
 from ottla.net.client import Unreachable
 from ottla.security.sasl_client import Sasl
 from ottla.testing.raw import RawClient
@@ -147,6 +148,18 @@ def test_another_broker_logs_in_with_its_token_and_again_on_the_same_connection(
     broker: SecureBroker, listener: str
 ) -> None:
     log_in_as_broker(as_broker(broker, listener, broker.token()), broker.addresses[listener], times=3)
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_client_of_this_package_logs_in_with_its_token(broker: SecureBroker, listener: str) -> None:
+    broker.token_file.write_text(broker.token())
+    properties = {
+        "security.protocol": listener, "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": f"file://{broker.token_file}",
+        **({"ssl.ca.location": broker.authority} if listener == "SASL_SSL" else {}),
+    }  # fmt: skip
+    with Cluster(broker.addresses[listener], properties, client_id="test", timeout_s=DEADLINE_S) as cluster:
+        assert cluster.brokers()
 
 
 def test_another_broker_with_a_token_of_another_issuer_is_refused(broker: SecureBroker) -> None:

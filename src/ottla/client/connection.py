@@ -196,7 +196,7 @@ class BrokerConnection:
                 )
             return bytes(answer.auth_bytes)
 
-        authenticate(sasl, ask)
+        authenticate(sasl, ask, self.node.host)
 
     def close(self) -> None:
         self._open = False

@@ -11,18 +11,36 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.client.errors import AuthenticationFailed, PropertyRefused
 from ottla.security.errors import AuthenticationFailed as LoginFailed
-from ottla.security.sasl_client import PASSWORD_MECHANISMS as MECHANISMS
-from ottla.security.sasl_client import Sasl
+from ottla.security.errors import SecurityConfigError
+from ottla.security.jaas import parse_jaas
+from ottla.security.sasl_client import MECHANISMS, BearerExchange, Sasl, SaslExchange
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 _PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 
-_SASL_NAMES: Final = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.jaas.config")
+_SASL_NAMES: Final = (
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.username",
+    "sasl.password",
+    "sasl.jaas.config",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.kerberos.service.name",
+    "sasl.kerberos.principal",
+    "sasl.kerberos.keytab",
+)
+#: properties of other clients that say what is done anyway
+_SASL_WITHOUT_EFFECT: Final = (
+    "sasl.login.callback.handler.class", "sasl.oauthbearer.method", "sasl.kerberos.kinit.cmd",
+)  # fmt: skip
 _SSL_NAMES: Final = (
     "ssl.ca.location",
     "ssl.ca.pem",
@@ -51,7 +69,18 @@ _OTHER_NAMES: Final = {
 }  # fmt: skip
 _FILE_BYTES_MAX: Final = 1 << 20
 #: every property that is understood
-PROPERTIES: Final = ("security.protocol", *_SSL_NAMES, *_SASL_NAMES)
+PROPERTIES: Final = ("security.protocol", *_SSL_NAMES, *_SASL_NAMES, *_SASL_WITHOUT_EFFECT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TicketLogin:
+    """A login with a token or a ticket of another server, by OAUTHBEARER or GSSAPI."""
+
+    mechanism: str
+    #: for errors: the client's id at the issuer, or the principal
+    username: str
+    #: begins a login to a host
+    begin: Callable[[str], SaslExchange] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +89,7 @@ class Security:
 
     protocol: str = PLAINTEXT
     tls: ssl.SSLContext | None = None
-    sasl: Sasl | None = None
+    sasl: Sasl | TicketLogin | None = None
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> Security:
@@ -164,7 +193,6 @@ def _context_of_stores(properties: Mapping[str, str]) -> ssl.SSLContext:
     # Imports a library of 10 MB, which clients without such files do not need.
     from ottla.model.settings_security import listener_settings
     from ottla.security.certificates import client_context
-    from ottla.security.errors import SecurityConfigError
 
     texts = {name: text for name, text in properties.items() if name.startswith(("ssl.keystore.", "ssl.truststore."))}
     texts |= {f"ssl.{kind}.type": _store_type(properties, kind) for kind in ("keystore", "truststore")}
@@ -177,10 +205,15 @@ def _context_of_stores(properties: Mapping[str, str]) -> ssl.SSLContext:
         raise PropertyRefused(str(error)) from None
 
 
-def _parse_sasl(properties: Mapping[str, str]) -> Sasl:
+def _parse_sasl(properties: Mapping[str, str]) -> Sasl | TicketLogin:
     mechanism = (properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "").upper()
     if mechanism not in MECHANISMS:
         raise PropertyRefused(f"sasl.mechanism={mechanism or 'nothing'} is not known; choose {', '.join(MECHANISMS)}")
+    if mechanism in ("OAUTHBEARER", "GSSAPI"):
+        try:
+            return _bearer(properties) if mechanism == "OAUTHBEARER" else _kerberos(properties)
+        except SecurityConfigError as error:
+            raise PropertyRefused(str(error)) from None
     jaas = properties.get("sasl.jaas.config", "")
     found = {}
     for word in ("username", "password"):
@@ -192,15 +225,68 @@ def _parse_sasl(properties: Mapping[str, str]) -> Sasl:
     return Sasl(mechanism=mechanism, username=found["username"], password=found["password"])
 
 
+def _options(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options of the login module, if there is one. Raise SecurityConfigError."""
+    text = properties.get("sasl.jaas.config")
+    return {} if text is None else parse_jaas("sasl.jaas.config", text).options
+
+
+def _bearer(properties: Mapping[str, str]) -> TicketLogin:
+    # Loaded by those who need it.
+    from ottla.security.bearer_tokens import ClientCredentials, TokenSource
+    from ottla.security.web_documents import web_context
+
+    options = _options(properties)
+    authority = properties.get("ssl.ca.location") or properties.get("ssl.truststore.location")
+
+    def tls() -> ssl.SSLContext:
+        context = web_context(None, options)
+        if authority is not None and _store_type(properties, "truststore") == "PEM":
+            context.load_verify_locations(cafile=authority)
+        return context
+
+    credentials = ClientCredentials(
+        url=properties.get("sasl.oauthbearer.token.endpoint.url", ""),
+        client_id=properties.get("sasl.oauthbearer.client.id") or options.get("clientId", ""),
+        client_secret=properties.get("sasl.oauthbearer.client.secret") or options.get("clientSecret", ""),
+        scope=properties.get("sasl.oauthbearer.scope") or options.get("scope", ""), tls=tls,
+    )  # fmt: skip
+    credentials.check()
+    source = TokenSource(credentials.fetch, is_file=credentials.is_file)
+    return TicketLogin(
+        mechanism="OAUTHBEARER", username=credentials.client_id or credentials.url,
+        begin=lambda host: BearerExchange(source.token),
+    )  # fmt: skip
+
+
+def _kerberos(properties: Mapping[str, str]) -> TicketLogin:
+    # Loaded by those who need it.
+    from ottla.security.gssapi import KerberosClient
+    from ottla.security.kerberos import GssapiClientExchange
+
+    options = _options(properties)
+    service = properties.get("sasl.kerberos.service.name") or options.get("serviceName", "")
+    principal = properties.get("sasl.kerberos.principal") or options.get("principal", "")
+    keytab = properties.get("sasl.kerberos.keytab") or options.get("keyTab", "")
+    if not service or not principal or not keytab:
+        raise SecurityConfigError(
+            "sasl.mechanism=GSSAPI needs sasl.kerberos.service.name, sasl.kerberos.principal and sasl.kerberos.keytab"
+        )
+    client = KerberosClient(keytab=keytab, principal=principal, service=service)
+    return TicketLogin(
+        mechanism="GSSAPI", username=principal, begin=lambda host: GssapiClientExchange(client.connect(host))
+    )
+
+
 #: asks the broker with one of the two SASL messages
 AskSasl = Callable[[bytes], bytes]
 
 
-def authenticate(sasl: Sasl, ask: AskSasl) -> None:
-    """Lead the conversation to its end. Raise AuthenticationFailed."""
-    exchange = sasl.start()
-    words: bytes | None = exchange.first()
+def authenticate(sasl: Sasl | TicketLogin, ask: AskSasl, host: str = "") -> None:
+    """Log in to the broker on a host. Raise AuthenticationFailed."""
+    exchange = sasl.start() if isinstance(sasl, Sasl) else sasl.begin(host)
     try:
+        words: bytes | None = exchange.first()
         while words is not None:
             words = exchange.answer(ask(words))
     except LoginFailed as error:

@@ -18,12 +18,13 @@ from fake_cluster import FakeCluster
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import AuthenticationFailed, PropertyRefused
-from ottla.client.security import Security
+from ottla.client.security import Security, authenticate
 from ottla.security.errors import AuthenticationFailed as LoginFailed
 from ottla.security.sasl_client import PASSWORD_MECHANISMS as MECHANISMS
 from ottla.security.sasl_client import Sasl, ScramExchange
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateResponse
 from ottla.wire.messages.sasl_handshake import SaslHandshakeResponse
+from token_issuer import CLIENT_ID, CLIENT_SECRET, TokenIssuer
 
 SCRAM = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "me",
          "sasl.password": "secret"}  # fmt: skip
@@ -45,7 +46,13 @@ def test_without_properties_nothing_is_hidden() -> None:
         ({"sasl.password": "x"}, "sasl.password has no effect with security.protocol=PLAINTEXT"),
         ({"security.protocol": "ssl", "sasl.username": "x"}, "set it to SASL_PLAINTEXT or SASL_SSL"),
         ({"security.protocol": "sasl_plaintext"}, "choose PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
-        ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism=GSSAPI is not known"),
+        ({**SCRAM, "sasl.mechanism": "SPNEGO"}, "sasl.mechanism=SPNEGO is not known"),
+        ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "GSSAPI needs sasl.kerberos.service.name"),
+        ({**SCRAM, "sasl.mechanism": "OAUTHBEARER"}, "token.endpoint.url must be file:///PATH or https"),
+        (
+            {**SCRAM, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://a.example/"},
+            "needs an id and a secret of the client",
+        ),
         ({**SCRAM, "sasl.password": ""}, "needs sasl.password"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/gone"}, "cannot be used.*must be PEM"),
         ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "convert the store to PEM or PKCS12"),
@@ -241,3 +248,33 @@ def test_plain_sends_name_and_password(fake: FakeCluster) -> None:
     with Cluster("fake:9001", {**SCRAM, "sasl.mechanism": "PLAIN"}, timeout_s=60) as cluster:
         cluster.topics()
     assert fake.requests("SaslAuthenticate")[0].auth_bytes == b"\0me\0secret"
+
+
+# -- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def test_client_logs_in_with_a_token_of_the_issuer(tmp_path: Path) -> None:
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    with TokenIssuer(tmp_path) as issuer:
+        shared = {
+            "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "ssl.ca.location": str(issuer.authority),
+            "sasl.oauthbearer.token.endpoint.url": issuer.url("/token"),
+        }  # fmt: skip
+        librdkafka = {
+            "sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.client.id": CLIENT_ID,
+            "sasl.oauthbearer.client.secret": CLIENT_SECRET,
+        }  # fmt: skip
+        java = {"sasl.jaas.config": f'{module} required clientId="{CLIENT_ID}" clientSecret="{CLIENT_SECRET}";'}
+        for names in (librdkafka, java):
+            login = Security.parse({**shared, **names}).sasl
+            assert login is not None and login.username == CLIENT_ID and CLIENT_SECRET not in repr(login)
+            said: list[bytes] = []
+            for _ in range(2):
+                authenticate(login, lambda words, said=said: said.append(words) or b"")  # type: ignore[misc]
+            assert said[0].startswith(b"n,,\x01auth=Bearer ey") and said[0] == said[1]
+        assert len(issuer.forms) == 2
+        wrong = Security.parse({**shared, **librdkafka, "sasl.oauthbearer.client.secret": "canary"}).sasl
+        assert wrong is not None
+        with pytest.raises(AuthenticationFailed, match="status 401") as refused:
+            authenticate(wrong, lambda words: b"")
+        assert "canary" not in str(refused.value)
