@@ -318,16 +318,20 @@ class Acceptor:
                     sock.setsockopt(level, option, value)
         if self._tls is not None and len(self._handshakes) >= self._table.limits.handshakes_max:
             self._table.closed["handshakes"] += 1
-            next(iter(self._handshakes)).cancel()
+            oldest = next(iter(self._handshakes))
+            # Now, because many connections can be accepted before the task ends.
+            del self._handshakes[oldest]
+            oldest.cancel()
         connection = self._make()
         task = self._loop.create_task(self._connect(sock, connection))
         self._handshakes[task] = None
         self._table.pending += 1
 
         def forget(task: asyncio.Task[None]) -> None:
-            del self._handshakes[task]
+            self._handshakes.pop(task, None)
             if not connection.is_made:
                 self._table.pending -= 1
+                sock.close()
 
         task.add_done_callback(forget)
 
@@ -340,4 +344,3 @@ class Acceptor:
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
             # The client is no client of TLS, or was too slow, or its certificate is not accepted.
             log.debug("connection failed error=%s", error)
-            sock.close()

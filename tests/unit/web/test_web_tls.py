@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from pathlib import Path
 
@@ -114,6 +115,22 @@ def test_slow_handshakes_are_ended_and_do_not_keep_others_away(texts: dict[str, 
             for _, writer in silent:
                 writer.transport.abort()
             await until(lambda: not served.table.pending)
+
+    run(check())
+
+
+def test_many_slow_handshakes_at_once_are_ended_too(texts: dict[str, str]) -> None:
+    async def check() -> None:
+        tls = reloading_context(Certificates(WebSettings.parse(texts).tls()))
+        async with serving(show_certificate, ConnectionLimits(handshakes_max=3), tls) as served:
+            silent = await asyncio.gather(*(served.connect(b"\x16\x03\x01") for _ in range(50)))
+            await until(lambda: served.table.closed["handshakes"] == 47)
+            for reader, _ in silent[:47]:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            assert served.table.pending == 3
+            for _, writer in silent:
+                writer.transport.abort()
 
     run(check())
 
