@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from starlette.types import ASGIApp
 
 from ottla.client.errors import ClientError
+from ottla.client.logins import check_login
 from ottla.model.errors import StartError
 from ottla.model.setting_types import ANY, BOOL, INT, STRING, Setting, at_least, one_of
 from ottla.registry import election, store
@@ -62,7 +63,7 @@ class RegistrySettings(WebSettings):
 
 def run(texts: Mapping[str, str]) -> int:
     """Run an instance until SIGTERM or SIGINT. Return the exit code."""
-    return run_service("registry", RegistrySettings.parse, texts, start)
+    return run_service("registry", RegistrySettings.parse, texts, start, check_login)
 
 
 @asynccontextmanager
