@@ -16,6 +16,8 @@ from ottla.rest.errors import INVALID_PAYLOAD, bad_request, unprocessable
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
+#: a string of Kafka's protocol cannot be longer
+TEXT_BYTES_MAX: Final = (1 << 15) - 1
 #: characters of a value that an error message quotes
 _QUOTED_MAX: Final = 80
 
@@ -81,7 +83,8 @@ class Fields:
             raise self._missing(name)
         return found
 
-    def optional_text(self, name: str) -> str | None:
+    def optional_text(self, name: str, bytes_max: int = TEXT_BYTES_MAX) -> str | None:
+        """Return a string, or None. Raise HttpError 400 if it is longer than a string of Kafka's protocol can be."""
         found = self._found.get(name)
         if found is None:
             return None
@@ -89,6 +92,8 @@ class Fields:
             raise self._wrong(name, "a string", found)
         if not is_unicode(found):
             raise bad_request(f"{self._where}{name} contains half of a surrogate pair, which is not Unicode text")
+        if len(found.encode()) > bytes_max:
+            raise bad_request(f"{self._where}{name} is longer than {bytes_max:,} bytes")
         return found
 
     def integer(self, name: str, low: int = 0, high: int = INT32_MAX) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from ottla.client.cluster import Cluster
 from ottla.rest import admin
 from ottla.rest.admin import ConfigTarget
-from ottla.rest.bodies import Fields
+from ottla.rest.bodies import INT32_MAX, Fields
 from ottla.rest.errors import INVALID_SCHEMA, KafkaRefusal, bad_request, partition_not_found, unprocessable
 from ottla.rest.kafka import Arrival, Delivery, Identity, Kafka
 from ottla.rest.records import NOTHING, PLAIN_FORMATS, SCHEMA_FORMATS, Encoded, encode_plain
@@ -113,7 +113,7 @@ class DataEncoder:
             fields.choice("subject_name_strategy", STRATEGIES, STRATEGIES[0]),
             fields.optional_integer("schema_id"),
             fields.optional_integer("schema_version", 1),
-            fields.optional_text("schema"),
+            fields.optional_text("schema", INT32_MAX),
         )  # fmt: skip
         if sum(each is not None for each in (wanted.schema_id, wanted.version, wanted.text)) > 1:
             raise bad_request("schema_id, schema_version and schema exclude each other")

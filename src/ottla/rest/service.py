@@ -32,6 +32,7 @@ from ottla.web.app import HttpError, Operation, Parameter
 from ottla.web.service import Service, run_service
 
 _CLEAN_UP_S: Final = 1.0
+_PATH_BYTES_MAX: Final = 16 << 10
 #: the variable segments of paths
 PARAMETERS: Final = (
     Parameter("cluster_id", "Id of the cluster; GET /v3/clusters returns it."),
@@ -69,7 +70,8 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
     try:
         yield service.make_app(
             byte_rates.apply(operations(proxy, instances, reading, schemas)), title="Ottla REST proxy",
-            error_response=error_response, describe_error=describe_error, parameters=PARAMETERS,
+            error_response=error_response, describe_error=describe_error,
+            parameters=PARAMETERS, rewrite_path=_check_path,
         )  # fmt: skip
     finally:
         cleaning.cancel()
@@ -91,6 +93,13 @@ def operations(proxy: Proxy, instances: Instances, reading: ReadRoutes, schemas:
         *ProduceRoutes(proxy, topics, DataEncoder(schemas)).operations(request_max_bytes),
         *reading.operations(),
     ]
+
+
+def _check_path(path: str) -> str:
+    """Return the path. Raise HttpError 414 if a name in it could be longer than a string of Kafka's protocol."""
+    if len(path) > _PATH_BYTES_MAX:
+        raise HttpError(414, 414, f"The path is longer than {_PATH_BYTES_MAX:,} bytes")
+    return path
 
 
 def error_response(error: HttpError) -> Response:

@@ -155,8 +155,10 @@ class ConsumerRoutesV2:
         fields = Fields(await read_object(request))
         topics = fields.array("topics") if fields.has("topics") else []
         pattern = fields.optional_text("topic_pattern")
-        if not all(isinstance(each, str) and each for each in topics) or len(topics) > _PARTITIONS_MAX:
-            raise bad_request("topics must be an array of names")
+        if not all(isinstance(each, str) and 1 <= len(each) <= _NAME_MAX for each in topics):
+            raise bad_request(f"topics must be an array of names with at most {_NAME_MAX} characters")
+        if len(topics) > _PARTITIONS_MAX:
+            raise bad_request(f"topics has more than {_PARTITIONS_MAX:,} names")
         if bool(topics) == (pattern is not None):
             raise unprocessable("either topics or topic_pattern is required")
         if any(each.startswith("^") for each in topics):

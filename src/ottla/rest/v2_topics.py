@@ -191,7 +191,10 @@ class TopicRoutesV2:
         """
         if form in PLAIN_FORMATS:
             return functools.partial(encode_plain, form), None
-        schema_id, text = fields.optional_integer(f"{part}_schema_id"), fields.optional_text(f"{part}_schema")
+        schema_id, text = (
+            fields.optional_integer(f"{part}_schema_id"),
+            fields.optional_text(f"{part}_schema", INT32_MAX),
+        )
         if schema_id is None and text is None:
             if any(record.has(part) for record in records):
                 code = KEY_SCHEMA_MISSING if part == "key" else VALUE_SCHEMA_MISSING

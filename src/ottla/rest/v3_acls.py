@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ottla.client.cluster import Cluster
 from ottla.rest import resources
 from ottla.rest.admin import ask_any, ask_controller, check
-from ottla.rest.bodies import Fields, read_object
+from ottla.rest.bodies import TEXT_BYTES_MAX, Fields, read_object
 from ottla.rest.errors import BAD_REQUEST, bad_request
 from ottla.rest.proxy import KAFKA_ERRORS, TEXT, Proxy, answer, body_schema, list_schema
 from ottla.rest.v3_topics import CLUSTER
@@ -110,6 +110,8 @@ def _filter(request: Request, *, default: str) -> dict[str, str]:
     wanted = {}
     for name in _FIELDS:
         text = request.query_params.get(name, "")
+        if len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
+            raise bad_request(f"{name} is longer than {TEXT_BYTES_MAX:,} bytes")
         if name in _ENUMS:
             text = text.upper() or default
             if text == "UNKNOWN":
