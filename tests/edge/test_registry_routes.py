@@ -52,7 +52,8 @@ def test_root_answers_an_empty_object_to_probes(registry: RegistryProcess) -> No
     assert registry.client.head(f"{registry.url}/").status_code == 200
 
 
-def test_service_describes_itself(registry: RegistryProcess) -> None:
+def test_service_describes_itself(registry: RegistryProcess, name: str) -> None:
+    registry.register(name, '"int"')  # waits for the election
     assert registry.get("/v1/metadata/id")["scope"]["clusters"]["schema-registry-cluster"] == "schema-registry"
     assert registry.get("/v1/metadata/version")["version"]
     assert registry.get("/v1/metadata/deployment") == {"attributes": []}

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from ottla.registry import errors
 from ottla.registry.parsing import Parser
 from ottla.registry.records import Json, SchemaVersion, references_json
+from ottla.registry.requests import NewSchema
 from ottla.schemas.schema import SchemaType, UnknownFormat
 from ottla.web.app import HttpError
 
@@ -57,9 +58,17 @@ def schema_json(row: SchemaVersion, text: str | None = None) -> Json:
     return value | _content(row, text)
 
 
-def registered_json(row: SchemaVersion, text: str | None = None) -> Json:
-    """Return the answer to a registration. `id` is all that old clients read."""
-    return {"id": row.id, "version": row.version, "guid": row.guid} | _content(row, text)
+def registered_json(row: SchemaVersion, sent: NewSchema | None = None, text: str | None = None) -> Json:
+    """Return the answer to a registration. `id` is all that old clients read.
+
+    The schema is part of it if the registry has changed what the client sent. Otherwise it is left out: confluent-kafka
+    keeps it and takes the text of a Protobuf schema for the serialized descriptor that it had sent.
+    """
+    value: Json = {"id": row.id, "version": row.version, "guid": row.guid}
+    is_as_sent = sent is not None and (sent.metadata, sent.rule_set) == (row.metadata, row.rule_set)
+    if sent is not None and is_as_sent and sent.text.strip() and text is None:
+        return value if row.timestamp_ms < 0 else value | {"ts": row.timestamp_ms}
+    return value | _content(row, text)
 
 
 def _content(row: SchemaVersion, text: str | None) -> Json:

@@ -244,32 +244,33 @@ class SubjectHandlers(Handlers):
             raise errors.invalid_subject(subject)
         format_name = request.query_params.get("format", "")
 
+        sent = NewSchema.parse(parse_body(await request.body()))
+
         def decide(body: Json) -> tuple[SchemaVersion, list[Record]]:
             return changes.register(
-                self.state, self.registry.parser, subject, NewSchema.parse(body),
+                self.state, self.registry.parser, subject, sent,
                 normalize=self._normalizes(request, subject), force=flag(request, "force"),
             )  # fmt: skip
 
         def respond(row: SchemaVersion) -> Response:
             # With the time of the record, which is known since it was read back.
             row = self.state.get(row.subject, row.version) or row
-            return answer(request, registered_json(row, formatted(self.registry.parser, row, format_name)))
+            text = formatted(self.registry.parser, row, format_name) if format_name else None
+            return answer(request, registered_json(row, None if sent.changes_tags else sent, text))
 
-        known = await self._registered_already(request, subject)
+        known = await self._registered_already(request, subject, sent)
         return respond(known) if known is not None else await self.change(request, decide, respond)
 
-    async def _registered_already(self, request: Request, subject: str) -> SchemaVersion | None:
+    async def _registered_already(self, request: Request, subject: str, new: NewSchema) -> SchemaVersion | None:
         """Return the version of a schema that is registered: any instance can answer that."""
-        data = await request.body()
-        new = NewSchema.parse(parse_body(data))
         config = self.state.config_in_scope(subject)
-        if new.tags_to_add or new.tags_to_remove or new.propagates_tags or _completes_schemas(config):
+        if new.changes_tags or _completes_schemas(config):
             return None
         if new.version or new.id >= 0 or not new.text.strip():
             return None
         normalize = self._normalizes(request, subject)
         return await self.registry.check(
-            lambda: changes.find(self.state, self.registry.parser, subject, new, normalize=normalize), len(data)
+            lambda: changes.find(self.state, self.registry.parser, subject, new, normalize=normalize), len(new.text)
         )
 
     async def delete(self, request: Request) -> Response:

@@ -67,6 +67,10 @@ class NewSchema:
             propagates_tags=bool(_member(body, "propagateSchemaTags", bool)),
         )
 
+    @property
+    def changes_tags(self) -> bool:
+        return bool(self.tags_to_add or self.tags_to_remove or self.propagates_tags)
+
     def with_text(self, text: str) -> NewSchema:
         return replace(self, text=text)
 

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: how long a change waits for a leader, and for its records to be read
 _CHANGE_S_MAX: Final = 20.0
+#: how long a new instance waits for the result of the election before it answers requests
+_ELECTION_S: Final = 2.0
 #: schemas up to this size are parsed on the event loop, which takes about a millisecond
 _SMALL_CHARS: Final = 16 << 10
 
@@ -68,11 +70,13 @@ class Registry:
         self._last_refresh = 0.0
 
     async def start(self) -> None:
-        """Read the topic up to its end, then take part in the election."""
+        """Read the topic up to its end, then take part in the election; wait a moment for its result."""
         self._reader.start()
         end = await asyncio.to_thread(self._end_of_topic)
         await self._wait_until(lambda: self.position >= end)
         self._election.start()
+        if self.own.is_eligible:
+            await self._wait_until(lambda: self.leader is not None, _ELECTION_S)
 
     async def stop(self) -> None:
         """Leave the group; changes in progress are completed first."""
