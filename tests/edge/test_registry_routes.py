@@ -334,3 +334,12 @@ def test_alias_is_followed(registry: RegistryProcess, name: str) -> None:
 def test_unknown_path_and_method_answer_with_codes(registry: RegistryProcess) -> None:
     assert error(registry, "GET", "/nothing") == (404, 404)
     assert error(registry, "PATCH", "/subjects") == (405, 405)
+
+
+def test_openapi_document_has_every_route_and_health_is_public(registry: RegistryProcess, name: str) -> None:
+    registry.register(name, '"int"')  # waits for the election
+    paths = registry.get("/openapi.json")["paths"]
+    for path in ("/subjects/{subject}/versions", "/schemas/ids/{id}", "/contexts/{context}/config", "/mode/{subject}"):
+        assert path in paths
+    assert registry.client.get(f"{registry.url}/health").status_code == 200
+    assert "text/html" in registry.client.get(f"{registry.url}/docs").headers["content-type"]

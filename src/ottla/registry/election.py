@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,6 +34,8 @@ _SESSION_S: Final = 10.0
 _HEARTBEAT_S: Final = 1.0
 _PAUSE_S: Final = 0.5
 _DUPLICATE_URLS: Final = 1
+#: an instance that could not be reached is not chosen as a successor for this long
+_ENDED_S: Final = 5.0
 #: how long the members of the group are asked for when the leader has ended
 _SUCCESSOR_S: Final = 5.0
 
@@ -97,6 +100,10 @@ class Election:
         self._own = own
         self._elected = elected
         self._is_leader = False
+        #: the members of the group when it was last stable
+        self._seen: set[Instance] = set()
+        #: address of an instance that could not be reached, and when
+        self._ended: dict[str, float] = {}
         self._is_stopped = threading.Event()
         self._rejoin = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registry-election", daemon=True)
@@ -115,11 +122,20 @@ class Election:
         self._is_leader = True
 
     def successor_of(self, leader: Instance) -> Instance | None:
-        """Return the member that takes the place of a leader that has ended; None if there is none."""
+        """Return the member that takes the place of a leader that has ended; None if there is none.
+
+        While the group rebalances, the members that were seen last are taken.
+        """
+        now = time.monotonic()
+        self._ended[leader.url] = now
         with self._settings.connect(_SUCCESSOR_S) as cluster:
             members = members_of(cluster, self._group)
-        found = [Instance.parse(json.loads(data)) for data in members.values() if data]
-        others = [each for each in found if each.is_eligible and each.url != leader.url]
+        if members and all(members.values()):
+            self._seen = {Instance.parse(json.loads(data)) for data in members.values()}
+        others = [
+            each for each in self._seen | {self._own}
+            if each.is_eligible and now - self._ended.get(each.url, -_ENDED_S) >= _ENDED_S
+        ]  # fmt: skip
         return min(others, key=lambda each: each.url, default=None)
 
     def resign(self) -> None:
@@ -137,7 +153,7 @@ class Election:
                         session_timeout_s=_SESSION_S,
                     )  # fmt: skip
                     try:
-                        self._take_part(member)
+                        self._take_part(cluster, member)
                     finally:
                         member.leave()
             except RemovedFromGroup as error:
@@ -151,7 +167,7 @@ class Election:
         if self._own.is_eligible and not self._is_leader and not members_of(cluster, self._group):
             self._announce(self._own)
 
-    def _take_part(self, member: Membership) -> None:
+    def _take_part(self, cluster: Cluster, member: Membership) -> None:
         while not self._is_stopped.is_set():
             self._rejoin.clear()
             own = json.dumps(self._own.as_json(is_leader=self._is_leader)).encode()
@@ -166,6 +182,9 @@ class Election:
                 )  # fmt: skip
             identity = assignment.get("master_identity")
             self._announce(Instance.parse(identity) if identity else None)
+            members = members_of(cluster, self._group)
+            if all(members.values()):
+                self._seen = {Instance.parse(json.loads(each)) for each in members.values()}
             while not self._rejoin.wait(_HEARTBEAT_S) and member.heartbeat():
                 pass
 

@@ -14,8 +14,8 @@ from ottla.client.errors import ClientError
 from ottla.client.logins import check_login
 from ottla.model.errors import StartError
 from ottla.model.setting_types import ANY, BOOL, INT, STRING, Setting, at_least, one_of
-from ottla.registry import election, store
-from ottla.registry.answers import error_answer
+from ottla.registry import election, errors, store
+from ottla.registry.answers import MEDIA_TYPES, error_answer
 from ottla.registry.compatibility import LEVELS
 from ottla.registry.election import Instance
 from ottla.registry.forwarding import Forwarding
@@ -24,6 +24,7 @@ from ottla.registry.routes import make_operations
 from ottla.registry.service import Registry
 from ottla.registry.state import COMPATIBILITY_DEFAULT, MODE_DEFAULT, State
 from ottla.registry.store import StoreSettings, prepare_topic
+from ottla.web.app import HttpError
 from ottla.web.service import Service, run_service
 from ottla.web.settings import WebSettings
 
@@ -88,9 +89,19 @@ async def start(service: Service[RegistrySettings]) -> AsyncIterator[ASGIApp]:
     service.before_stop(registry.stop)
     operations = make_operations(registry, forwarding, cluster_id=cluster_id, group=settings.schema_registry_group_id)
     yield service.make_app(
-        operations, title="Ottla schema registry", error_response=error_answer, describe_error=lambda error: None
+        operations,
+        title="Ottla schema registry",
+        error_response=error_answer,
+        describe_error=_describe_error,
+        error_media_types=MEDIA_TYPES,
+        health=lambda: registry.failure or (None if registry.leader is not None else "the registry has no leader"),
     )
     await forwarding.close()
+
+
+def _describe_error(error: Exception) -> HttpError | None:
+    """Return what a client gets if the cluster cannot be asked, such as for the login of a user."""
+    return errors.store_failed(f"the cluster does not answer: {error}") if isinstance(error, ClientError) else None
 
 
 def _prepare(where: StoreSettings) -> str:
