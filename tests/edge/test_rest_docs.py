@@ -1,0 +1,39 @@
+"""The commands of docs/rest.md."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rest_process import RestClient
+
+PAGE = Path(__file__).parents[2] / "docs" / "rest.md"
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.foreign,
+    pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed"),
+]
+
+
+def test_commands_of_the_page_produce_and_copy_records(rest: RestClient) -> None:
+    blocks = re.findall(r"^```\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    script = "".join(blocks[1:]).replace("URL=http://127.0.0.1:8082", f"URL={rest.url}")
+    # The stream that waits for new records ends by itself here.
+    script = script.replace("follow=true", "follow=true&offset=earliest&limit=1").replace(
+        "| python ", f"| {sys.executable} "
+    )
+    rest.create_topic("copy")
+    done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in re.findall(r"^\{.*\}$", done.stdout.replace("}{", "}\n{"), re.MULTILINE)]
+    read = [line["value"]["data"] for line in lines if "data" in (line.get("value") or {})]
+    assert read == [{"id": 1}] * 3
+    assert [json.loads(line)["value"]["data"] for line in rest.get("topics/copy/records").text.splitlines()] == [
+        {"id": 1}
+    ]
