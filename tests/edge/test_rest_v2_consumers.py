@@ -118,12 +118,12 @@ def test_records_have_the_format_of_the_instance(rest: RestClient) -> None:
             records = one.read(BINARY)
         value = base64.b64encode(b'{"a":"b"}').decode()
         assert records == [{"topic": "c-formats", "key": None, "value": value, "partition": 0, "offset": 0}]
-        assert one.get("/records", headers={"accept": V2}).headers["content-type"] == BINARY
+        assert one.get("/records?timeout=10", headers={"accept": V2}).headers["content-type"] == BINARY
         for accept in (JSON, "application/vnd.kafka.avro.v2+json", "text/plain"):
             assert error_of(one.get("/records", headers={"accept": accept})) == (406, 40601)
     with consumer(rest, "c-formats") as other:
         assert error_of(other.get("/records", headers={"accept": BINARY})) == (406, 40601)
-        assert other.get("/records", headers={"accept": "*/*"}).headers["content-type"] == JSON
+        assert other.get("/records?timeout=10", headers={"accept": "*/*"}).headers["content-type"] == JSON
 
 
 def test_record_that_is_not_json_is_an_error_until_it_is_skipped(rest: RestClient) -> None:
