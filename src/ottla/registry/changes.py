@@ -64,7 +64,7 @@ def _find_exactly(
 ) -> SchemaVersion | None:
     if not new.text.strip():
         return None
-    parsed = _parse(parser, subject, new, normalize=normalize)
+    parsed = _parse(parser, subject, new, normalize=normalize, is_new=False)
     guid = guid_of(parsed.text, new.references, new.metadata, new.rule_set)
     rows = state.versions(subject, deleted=deleted)
     for row in rows:
@@ -93,8 +93,8 @@ def _without_version(metadata: Json | None) -> Json | None:
     return (rest | ({"properties": properties} if properties else {})) or None
 
 
-def _parse(parser: Parser, subject: str, new: NewSchema, *, normalize: bool) -> ParsedSchema:
-    parsed = parser.parse(subject, new.schema_type, new.text, new.references)
+def _parse(parser: Parser, subject: str, new: NewSchema, *, normalize: bool, is_new: bool) -> ParsedSchema:
+    parsed = parser.parse(subject, new.schema_type, new.text, new.references, is_new=is_new)
     return parsed.normalized() if normalize else parsed
 
 
@@ -119,7 +119,7 @@ def register(
         new = _completed(parser, config, subject, new, latest, version_next)
     if not new.text.strip():
         raise errors.invalid_schema("the schema is empty")
-    parsed = _parse(parser, subject, new, normalize=normalize and not is_import)
+    parsed = _parse(parser, subject, new, normalize=normalize and not is_import, is_new=not is_import)
     schema_id = new.id
     guid = guid_of(parsed.text, new.references, new.metadata, new.rule_set)
     known_id = state.id_of_guid(Subject.parse(subject).context, guid)

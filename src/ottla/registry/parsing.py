@@ -32,10 +32,15 @@ class Parser:
         self._parsed: OrderedDict[tuple[str, str, str], ParsedSchema] = OrderedDict()
         self._lock = threading.Lock()
 
-    def parse(self, subject: str, schema_type: str, text: str, references: Sequence[Reference] = ()) -> ParsedSchema:
-        """Return the schema. Raise HttpError 42201 with the reason if it is not valid."""
+    def parse(
+        self, subject: str, schema_type: str, text: str, references: Sequence[Reference] = (), *, is_new: bool = True
+    ) -> ParsedSchema:
+        """Return the schema. Raise HttpError 42201 with the reason if it is not valid.
+
+        ``is_new`` is False for a schema that is stored, imported or only looked up.
+        """
         try:
-            return formats.parse(schema_type, text, self.resolve(subject, references))
+            return formats.parse(schema_type, text, self.resolve(subject, references), is_new=is_new)
         except SchemaTooComplex as error:
             raise errors.schema_too_large(str(error)) from None
         except InvalidSchema as error:
@@ -49,7 +54,7 @@ class Parser:
             if parsed is not None:
                 self._parsed.move_to_end(key)
                 return parsed
-        parsed = self.parse(row.subject, row.schema_type, row.text, row.references)
+        parsed = self.parse(row.subject, row.schema_type, row.text, row.references, is_new=False)
         with self._lock:
             self._parsed[key] = parsed
             if len(self._parsed) > _KEPT:

@@ -15,8 +15,12 @@ _MODULES: Final = {
 }
 
 
-def parse(schema_type: str, text: str, resolved: Resolved = NO_REFERENCES) -> ParsedSchema:
-    """Return the parsed schema. Raise InvalidSchema if the type is unknown or the text is not a valid schema."""
+def parse(schema_type: str, text: str, resolved: Resolved = NO_REFERENCES, *, is_new: bool = True) -> ParsedSchema:
+    """Return the parsed schema. Raise InvalidSchema if the type is unknown or the text is not a valid schema.
+
+    ``is_new`` is False for a schema that is stored or only looked up: Avro's rules for names and defaults have become
+    stricter, and older schemas must stay readable.
+    """
     size = len(text) + sum(map(len, resolved.texts.values()))
     if size > TEXT_BYTES_MAX:
         raise SchemaTooComplex(
@@ -24,5 +28,8 @@ def parse(schema_type: str, text: str, resolved: Resolved = NO_REFERENCES) -> Pa
         )
     if schema_type not in _MODULES:
         raise InvalidSchema(f"unknown schema type {schema_type!r}: use {', '.join(_MODULES)}")
-    parsed: ParsedSchema = importlib.import_module(_MODULES[schema_type]).parse(text, resolved)
+    parse_format = importlib.import_module(_MODULES[schema_type]).parse
+    parsed: ParsedSchema = (
+        parse_format(text, resolved, is_new=is_new) if schema_type == "AVRO" else parse_format(text, resolved)
+    )
     return parsed

@@ -146,6 +146,16 @@ def test_import_chooses_id_and_version(registry: FakeRegistry) -> None:
     assert registry.register("a", A_WITH_DEFAULT).id == 71
 
 
+def test_stored_schema_with_a_name_of_older_rules_stays_usable(registry: FakeRegistry) -> None:
+    old = record("A", number("größe"))
+    assert code_of(lambda: registry.register("a", old)) == 42201
+    registry.mode("a", "IMPORT")
+    registry.register("a", old, id=1, version=1)
+    registry.mode("a", "READWRITE")
+    assert registry.find("a", old) is not None
+    assert registry.register("a", record("A", number("size", default=0))).version == 2
+
+
 # -- deletion and modes -----------------------------------------------------------------------------------------------
 
 
