@@ -60,8 +60,14 @@ def test_normal_form_sorts_options_reserved_numbers_and_enums() -> None:
     assert normal.normalized().text == normal.text
 
 
-def test_normal_form_keeps_zero_as_the_first_value_of_proto3() -> None:
-    assert "Z = 0;\n  N = -1;\n  P = 1;\n" in parse(_3 + "enum E { Z = 0; P = 1; N = -1; }").normalized().text
+@pytest.mark.parametrize("header", [_3, "", 'edition = "2023"; '])
+def test_normal_form_keeps_zero_as_the_first_value(header: str) -> None:
+    text = header + "enum E { Z = 0; P = 1; N = -1; } message A { map<string, E> m = 1; }"
+    assert "Z = 0;\n  N = -1;\n  P = 1;\n" in parse(text).normalized().text
+
+
+def test_normal_form_sorts_a_closed_enum_without_zero_at_its_start() -> None:
+    assert "N = -1;\n  P = 1;\n" in parse("enum E { P = 1; N = -1; }").normalized().text
 
 
 def test_serialized_format_is_accepted_by_the_protobuf_library() -> None:

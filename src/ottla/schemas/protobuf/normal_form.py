@@ -35,10 +35,9 @@ from ottla.schemas.protobuf.values import as_float, float_text, normal_number
 class NormalPrinter(Printer):
     """Prints a linked file in its normal form."""
 
-    def __init__(self, file: File, symbols: Symbols) -> None:
+    def __init__(self, symbols: Symbols) -> None:
         super().__init__()
         self._symbols = symbols
-        self._is_proto3 = file.is_proto3
 
     def syntax(self, file: File) -> str | None:
         return None if file.edition is None and not file.is_proto3 else super().syntax(file)
@@ -57,9 +56,11 @@ class NormalPrinter(Printer):
         return sorted(filled, key=lambda oneof: min(field.number for field in oneof.fields))
 
     def enum_values(self, enum: Enum) -> list[EnumValue]:
-        # The first value of an enum must be 0 in proto3, so that negative numbers come after it.
+        # A first value of 0 stays first, before negative numbers: open enums and values of maps must begin with 0.
+        starts_with_zero = bool(enum.values) and enum.values[0].number == 0
+
         def rank(value: EnumValue) -> tuple[bool, int, str]:
-            return self._is_proto3 and value.number != 0, value.number, value.name
+            return starts_with_zero and value.number != 0, value.number, value.name
 
         return sorted(enum.values, key=rank)
 

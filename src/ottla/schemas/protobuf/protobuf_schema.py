@@ -71,7 +71,7 @@ class ProtobufSchema(ParsedSchema):
         return f"{file.package}.{first.name}" if file.package else first.name
 
     def normalized(self) -> Self:
-        text = NormalPrinter(self._linked.file, self._linked.scope).file(self._linked.file)
+        text = NormalPrinter(self._linked.scope).file(self._linked.file)
         references = tuple(
             sorted(set(self._resolved.references), key=lambda item: (item.name, item.subject, item.version))
         )
