@@ -45,7 +45,8 @@ def test_bytes_of_one_address_are_limited() -> None:
     limits = ByteRates(settings(bytes=1000))
     assert len(send(limits, b"x" * 3000)) == 3000
     error = send(limits, b"x")
-    assert (error.status, error.error_code, error.headers["retry-after"]) == (429, 42902, "3")
+    assert (error.status, error.error_code) == (429, 42902)
+    assert 1 <= int(error.headers["retry-after"]) <= 3  # less on a busy machine
     refused = send(limits, b"x" * 900, b"x" * 900, b"x", host="10.0.0.3")
     assert refused.error_code == 42902
     assert send(limits, b"", host="10.0.0.4") == b""
