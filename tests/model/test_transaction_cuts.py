@@ -225,7 +225,7 @@ def cut_the_next_start(life: Life, crashed: MemoryDisk) -> None:
 
 def test_finishing_a_swap_can_be_cut_everywhere_too(tmp_path: Path) -> None:
     finished = 0
-    for changes, life in lives(tmp_path, "compact", every=4):
+    for changes, life in lives(tmp_path, "compact", every=9):
         crashed = life.fixture.disk.crash(Random(changes), "process")
         folder = f"{tmp_path}/{NAME}"
         if not crashed.exists(folder) or not any(name.endswith(".swap") for name in crashed.listdir(folder)):

@@ -67,7 +67,9 @@ class Registry:
         self._deciding = asyncio.Lock()
         #: whether every earlier leader is fenced and everything it wrote was read
         self._is_prepared = False
-        self._last_refresh = 0.0
+        self._refreshing = asyncio.Lock()
+        #: when the last complete refresh began
+        self._refreshed_at = 0.0
 
     async def start(self) -> None:
         """Read the topic up to its end, then take part in the election; wait a moment for its result."""
@@ -168,22 +170,22 @@ class Registry:
     # Lookups of ids that another instance may have assigned a moment ago
 
     async def refresh(self) -> None:
-        """Read up to the present end of the topic, at most ten times a second.
+        """Read up to the end that the topic has now: an id that another instance has assigned before is found then.
 
-        An id that another instance has assigned a moment ago is found then.
+        One request at a time asks for the end. Those that wait meanwhile share the next answer.
         """
-        if self.is_leader and self._is_prepared:
-            return
-        now = time.monotonic()
-        if now - self._last_refresh < 0.1:
-            return
-        self._last_refresh = now
-        try:
-            end = await asyncio.to_thread(self._end_of_topic)
-        except ClientError as error:
-            log.warning("the end of %s is not known: %s", self._settings.topic, error)
-            return
-        await self._wait_until(lambda: self.position >= end, 5.0)
+        asked_at = time.monotonic()
+        async with self._refreshing:
+            if self._refreshed_at > asked_at:
+                return
+            started_at = time.monotonic()
+            try:
+                end = await asyncio.to_thread(self._end_of_topic)
+            except ClientError as error:
+                log.warning("the end of %s is not known: %s", self._settings.topic, error)
+                return
+            await self._wait_until(lambda: self.position >= end, 5.0)
+            self._refreshed_at = started_at
 
     def _end_of_topic(self) -> int:
         with self._settings.connect() as cluster:
