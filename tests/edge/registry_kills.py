@@ -142,10 +142,9 @@ def _leader(instances: Sequence[RegistryProcess]) -> RegistryProcess:
 
 def _check(instances: Sequence[RegistryProcess], outcome: Outcome) -> None:
     texts: dict[int, str] = {}
-    for subject, schema_id, text in outcome.acknowledged:
+    for _, schema_id, text in outcome.acknowledged:
         if texts.setdefault(schema_id, text) != text:
             outcome.violations.append(f"id {schema_id} was acknowledged for two schemas: {texts[schema_id]}, {text}")
-        del subject
     for instance in instances:
         for schema_id, text in texts.items():
             status, body = instance.ask("GET", f"/schemas/ids/{schema_id}")

@@ -73,10 +73,6 @@ def referenced(subject: str, version: int, by: str) -> HttpError:
     return HttpError(422, 42206, f"Version {version} of subject '{subject}' is referenced by {by}; delete that first.")
 
 
-def id_mismatch(message: str) -> HttpError:
-    return HttpError(422, 42207, message)
-
-
 def invalid_subject(subject: str) -> HttpError:
     return HttpError(422, 42208, f"'{subject}' cannot be the name of a subject.")
 

@@ -107,7 +107,7 @@ def _row(
     known = {406: "The client accepts none of the media types.", **(errors or {})}
     if body is not None:
         known = {400: _BAD_BODY, 413: "The body is too large.", **known}
-    if method != "GET" and path not in ("/",):
+    if method != "GET" and path != "/":
         known = {500: _NO_WRITE, **known}
     return Operation(
         method=method, path=path, handler=handler, summary=summary, tag=tag, query=query, body=body,
