@@ -432,7 +432,12 @@ def _create_many(broker: Broker, partitions: int) -> None:
 
 
 def produce_with_confluent_kafka(
-    bootstrap: str, topic: str, record_bytes: int, seconds: float, settings: Mapping[str, Any]
+    bootstrap: str,
+    topic: str,
+    record_bytes: int,
+    seconds: float,
+    settings: Mapping[str, Any],
+    records_max: float = math.inf,
 ) -> tuple[int, float]:
     """Return how many records were delivered, and how long that took."""
     failures: list[str] = []
@@ -448,7 +453,7 @@ def produce_with_confluent_kafka(
         }
     )
     value, sent, began = b"x" * record_bytes, 0, time.monotonic()
-    while time.monotonic() - began < seconds:
+    while time.monotonic() - began < seconds and sent < records_max:
         for _ in range(1_000):
             try:
                 producer.produce(topic, value)
