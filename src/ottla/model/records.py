@@ -78,16 +78,16 @@ class RecordSpan(NamedTuple):
 
 def iterate_records(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
     """Yield the records of one complete batch. Raise InvalidRecord at a damaged record, after those before it."""
-    header, data, start = _open_batch(batch, max_bytes)
+    header, data, start = open_records(batch, max_bytes)
     base_offset = header.base_offset
     index = 0
     try:
-        for index, (position, end, timestamp, offset_delta) in enumerate(_frames(header, data, start)):
+        for index, (position, end, timestamp, offset_delta) in enumerate(record_frames(header, data, start)):
             key, position = _read_bytes(data, position)
             value, position = _read_bytes(data, position)
             headers: list[tuple[str, bytes | None]] = []
             if data[position]:
-                headers, position = _read_headers(data, position)
+                headers, position = read_headers(data, position)
             else:
                 position += 1
             # One comparison checks all lengths above: positions only grow, so a wrong length leads to another end.
@@ -100,9 +100,9 @@ def iterate_records(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) ->
 
 def record_timestamps(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[tuple[int, int]]:
     """Yield (offset, timestamp) of every record without decoding keys, values and headers."""
-    header, data, start = _open_batch(batch, max_bytes)
+    header, data, start = open_records(batch, max_bytes)
     base_offset = header.base_offset
-    for _, _, timestamp, offset_delta in _frames(header, data, start):
+    for _, _, timestamp, offset_delta in record_frames(header, data, start):
         yield base_offset + offset_delta, timestamp
 
 
@@ -184,11 +184,11 @@ def compress_section(header: BatchHeader, data: Bytes, start: int, codec: int, l
 
 def record_spans(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> tuple[bytes, list[RecordSpan]]:
     """Return the decompressed bytes of a batch and the spans of its records. Record headers are not decoded."""
-    header, data, start = _open_batch(batch, max_bytes)
+    header, data, start = open_records(batch, max_bytes)
     base_offset = header.base_offset
     spans: list[RecordSpan] = []
     try:
-        for key_position, end, timestamp, offset_delta in _frames(header, data, start):
+        for key_position, end, timestamp, offset_delta in record_frames(header, data, start):
             key, position = _read_bytes(data, key_position)
             value_length, position = read_varint(data, position)
             if position + max(value_length, 0) >= end:
@@ -254,7 +254,8 @@ def batch_without_records(base_offset: int, next_offset: int, leader_epoch: int)
     return _seal(header, b"")
 
 
-def _open_batch(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes, int]:
+def open_records(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes, int]:
+    """Return the result of ``open_section`` with the records as bytes."""
     header, data, start = open_section(batch, max_bytes)
     return header, bytes(data), start
 
@@ -287,7 +288,7 @@ def open_section(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes | mem
     return header, data, start
 
 
-def _frames(header: BatchHeader, data: bytes, position: int) -> Iterator[tuple[int, int, int, int]]:
+def record_frames(header: BatchHeader, data: bytes, position: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield for every record: position of the key's length, end of the record, timestamp, offset delta."""
     size_bytes, last_offset_delta, base_timestamp = len(data), header.last_offset_delta, header.base_timestamp
     # With LogAppendTime the timestamp deltas are still those of the producer and must be ignored.
@@ -344,7 +345,8 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
     return None, position
 
 
-def _read_headers(data: bytes, position: int) -> tuple[list[tuple[str, bytes | None]], int]:
+def read_headers(data: bytes, position: int) -> tuple[list[tuple[str, bytes | None]], int]:
+    """Return the headers of a record and the position behind them. Raise InvalidRecord or IndexError."""
     count, position = read_varint(data, position)
     if count < 0:
         raise InvalidRecord(f"a record has {count} headers")

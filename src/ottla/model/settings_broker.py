@@ -29,6 +29,7 @@ from ottla.model.setting_types import (
 from ottla.model.settings_coordinator import CoordinatorSettings
 from ottla.model.settings_foreign import is_ignored, refusal_of
 from ottla.model.settings_log import LogSettings
+from ottla.model.settings_registry import RegistrySettings
 from ottla.model.settings_security import (
     PROTOCOLS,
     ListenerOverrides,
@@ -64,7 +65,7 @@ HTTP_ENDPOINT = Check(
 )
 
 
-class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, UnusedSettings):
+class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, RegistrySettings, UnusedSettings):
     """The settings of one broker. `parse` creates them; `with_dynamic` returns new ones after a dynamic change."""
 
     # Identity and storage

@@ -27,6 +27,7 @@ from ottla.model.setting_types import (
     T,
     at_least,
     between,
+    list_of,
     unknown_name,
 )
 from ottla.model.settings_broker import NO_SETTINGS, BrokerSettings
@@ -38,6 +39,7 @@ from ottla.model.settings_log import (
     TIMESTAMP_TYPES,
     ZSTD_LEVELS,
 )
+from ottla.model.settings_registry import NO_VALIDATION, REJECT, VALIDATIONS
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
@@ -319,6 +321,46 @@ class TopicSettings(SettingsSnapshot):
         synonyms=_from("compression.zstd.level"),
     )
 
+    # Schemas
+
+    schema_validation = TopicSetting(
+        "schema.validation",
+        STRING,
+        NO_VALIDATION,
+        VALIDATIONS,
+        "Ottla only. Treatment of records whose schema id the schema registry does not know: `reject` the batch, "
+        "append them to a dead-letter topic instead (`dlq`), or append them and `warn` in the log. `none`: no record "
+        "is checked. Needs the broker setting `schema.registry.url`.",
+    )
+    schema_validation_parts = TopicSetting(
+        "schema.validation.parts",
+        LIST,
+        ("value",),
+        list_of("key", "value"),
+        "Ottla only. Parts of a record that must have a schema id: `value`, `key` or both. A null has none.",
+    )
+    schema_validation_dlq_topic = TopicSetting(
+        "schema.validation.dlq.topic",
+        STRING,
+        "",
+        ANY,
+        "Ottla only. Dead-letter topic for `schema.validation=dlq`. Empty: the name of the topic and `-dlq`.",
+    )
+    confluent_value_schema_validation = TopicSetting(
+        "confluent.value.schema.validation",
+        BOOL,
+        False,
+        ANY,
+        "Confluent's name: true means `schema.validation=reject` for values, unless `schema.validation` is set.",
+    )
+    confluent_key_schema_validation = TopicSetting(
+        "confluent.key.schema.validation",
+        BOOL,
+        False,
+        ANY,
+        "Confluent's name: true means `schema.validation=reject` for keys, unless `schema.validation` is set.",
+    )
+
     # Replication throttles and remote storage: known to Kafka's tools, which read and write them
 
     leader_replication_throttled_replicas = TopicSetting(
@@ -380,6 +422,10 @@ class TopicSettings(SettingsSnapshot):
     delete: bool
     #: the broker dates the records
     log_append_time: bool
+    #: one of `VALIDATIONS`, and the parts of a record that it is about; Confluent's settings are taken into account
+    schema_action: str
+    checks_keys: bool
+    checks_values: bool
 
     def __init__(self, *, overrides: Mapping[str, str], broker: BrokerSettings, replication_factor: int = 1) -> None:
         problems = list(islice(_problems_of_overrides(overrides), PROBLEMS_MAX))
@@ -396,6 +442,7 @@ class TopicSettings(SettingsSnapshot):
             compact="compact" in self.cleanup_policy,
             delete="delete" in self.cleanup_policy,
             log_append_time=self.message_timestamp_type == "LogAppendTime",
+            **self._schema_checks(),
         )
 
     @classmethod
@@ -407,6 +454,16 @@ class TopicSettings(SettingsSnapshot):
     def defaults(cls) -> Self:
         """A topic without overrides on a broker without settings."""
         return cls(overrides=NO_SETTINGS, broker=BrokerSettings())
+
+    def _schema_checks(self) -> dict[str, object]:
+        action, parts = self.schema_validation, self.schema_validation_parts
+        if action == NO_VALIDATION:
+            given = (("key", self.confluent_key_schema_validation), ("value", self.confluent_value_schema_validation))
+            parts = tuple(part for part, is_checked in given if is_checked)
+        if not parts:
+            return {"schema_action": NO_VALIDATION, "checks_keys": False, "checks_values": False}
+        action = REJECT if action == NO_VALIDATION else action
+        return {"schema_action": action, "checks_keys": "key" in parts, "checks_values": "value" in parts}
 
     def _conflicts(self) -> Iterator[str]:
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
