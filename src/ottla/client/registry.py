@@ -138,6 +138,17 @@ class SchemaRegistry:
                 self._by_id.popitem(last=False)
         return found
 
+    def knows(self, schema_id: int | str) -> bool:
+        """Return whether the registry has a schema with this id or guid. Always asks; the schema is not cached."""
+        kind = "guids" if isinstance(schema_id, str) else "ids"
+        try:
+            self.ask("GET", f"/schemas/{kind}/{schema_id}")
+        except RegistryError as error:
+            if error.code != _NOT_FOUND_SCHEMA:
+                raise
+            return False
+        return True
+
     def version(self, subject: str, version: int | str = "latest") -> RegisteredSchema:
         """Return a version of a subject. Raise RegistryError 40401 or 40402 if it does not exist."""
         return RegisteredSchema.parse(self.ask("GET", f"/subjects/{_quote(subject)}/versions/{version}"))

@@ -1,0 +1,199 @@
+"""Questions to the schema registry: each id once, limits, and a registry that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ottla.broker import schema_lookup
+from ottla.broker.schema_lookup import RegistryUnavailable, SchemaLookups
+from ottla.client.registry import RegistryUnreachable
+from ottla.model.settings import BrokerSettings
+
+URL = "http://127.0.0.1:1"
+WAIT_S = 30.0
+
+
+class Registry:
+    """In place of the client of a registry. Threads wait in ``knows`` while ``open`` is not set."""
+
+    def __init__(self) -> None:
+        self.ids: set[int | str] = {1, 2, 3}
+        self.asked: list[int | str] = []
+        self.failure: Exception | None = None
+        self.open = threading.Event()
+        self.open.set()
+        self.concurrent = self.concurrent_max = 0
+        self._lock = threading.Lock()
+
+    def knows(self, schema_id: int | str) -> bool:
+        with self._lock:
+            self.asked.append(schema_id)
+            self.concurrent += 1
+            self.concurrent_max = max(self.concurrent, self.concurrent_max)
+        self.open.wait(WAIT_S)
+        with self._lock:
+            self.concurrent -= 1
+        if self.failure is not None:
+            raise self.failure
+        return schema_id in self.ids
+
+    def close(self) -> None:
+        pass
+
+
+class Fixture:
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        self.now = 100.0
+        self.registry = Registry()
+        self.lookups = SchemaLookups(
+            asyncio.get_running_loop(), lambda: self.now,
+            settings or BrokerSettings.parse({"schema.registry.url": URL}), lambda _: self.registry,  # type: ignore[arg-type, return-value]
+        )  # fmt: skip
+
+    async def unknown(self, *ids: int | str) -> tuple[int | str, ...]:
+        return await self.lookups.unknown_of(ids, WAIT_S)
+
+
+def run(script: Callable[[Fixture], Awaitable[None]], **fields: Any) -> None:
+    async def main() -> None:
+        fixture = Fixture(**fields)
+        try:
+            await script(fixture)
+        finally:
+            fixture.registry.open.set()
+            await fixture.lookups.stop()
+
+    asyncio.run(main())
+
+
+def test_known_ids_are_asked_about_once() -> None:
+    async def script(fixture: Fixture) -> None:
+        assert not fixture.lookups.knows([1])
+        assert await fixture.unknown(1, 2, "guid") == ("guid",)
+        assert fixture.lookups.knows([1, 2]) and not fixture.lookups.knows([1, 4])
+        fixture.now += 1_000_000
+        assert await fixture.unknown(2, 1) == ()
+        assert sorted(map(str, fixture.registry.asked)) == ["1", "2", "guid"]
+        assert fixture.lookups.results == {"known": 2, "unknown": 1, "failed": 0}
+
+    run(script)
+
+
+def test_unknown_id_is_asked_about_again_after_a_second() -> None:
+    async def script(fixture: Fixture) -> None:
+        assert await fixture.unknown(9) == (9,)
+        fixture.registry.ids.add(9)
+        assert await fixture.unknown(9) == (9,)
+        fixture.now += 1.1
+        assert await fixture.unknown(9) == ()
+        assert fixture.registry.asked == [9, 9]
+
+    run(script)
+
+
+def test_id_that_no_registry_can_have_is_not_asked_about() -> None:
+    async def script(fixture: Fixture) -> None:
+        assert await fixture.unknown(1 << 31, 0xFFFFFFFF) == (1 << 31, 0xFFFFFFFF)
+        assert fixture.registry.asked == []
+
+    run(script)
+
+
+def test_batches_that_wait_for_the_same_id_share_one_request() -> None:
+    async def script(fixture: Fixture) -> None:
+        fixture.registry.open.clear()
+        waiting = [asyncio.ensure_future(fixture.unknown(1)) for _ in range(20)]
+        while not fixture.registry.asked:
+            await asyncio.sleep(0.001)
+        fixture.registry.open.set()
+        assert await asyncio.gather(*waiting) == [()] * 20
+        assert fixture.registry.asked == [1]
+
+    run(script)
+
+
+def test_concurrent_requests_and_waiting_ids_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_lookup, "_WAITING_MAX", 50)
+
+    async def script(fixture: Fixture) -> None:
+        fixture.registry.open.clear()
+        waiting = asyncio.ensure_future(fixture.unknown(*range(1000, 1050)))
+        while len(fixture.registry.asked) < 4:
+            await asyncio.sleep(0.001)
+        with pytest.raises(RegistryUnavailable, match="too many"):
+            await fixture.unknown(2000)
+        fixture.registry.open.set()
+        assert len(await waiting) == 50
+        assert fixture.registry.concurrent_max == 4
+
+    run(script)
+
+
+def test_requests_per_second_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_lookup, "_REQUESTS_PER_S", 5.0)
+
+    async def script(fixture: Fixture) -> None:
+        waiting = asyncio.ensure_future(fixture.unknown(*range(1000, 1008)))
+        while len(fixture.registry.asked) < 5:
+            await asyncio.sleep(0.001)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert len(fixture.registry.asked) == 5  # the time of the fixture stands still
+        fixture.now += 1
+        assert len(await waiting) == 8
+
+    run(script)
+
+
+def test_failure_is_reported_at_once_and_for_a_second() -> None:
+    async def script(fixture: Fixture) -> None:
+        fixture.registry.failure = RegistryUnreachable("no registry")
+        with pytest.raises(RegistryUnavailable, match="no registry"):
+            await fixture.unknown(1)
+        with pytest.raises(RegistryUnavailable, match="no registry"):
+            await fixture.unknown(2)
+        assert fixture.registry.asked == [1] and fixture.lookups.results["failed"] == 1
+        fixture.registry.failure = None
+        fixture.now += 1.1
+        assert await fixture.unknown(1, 2) == ()
+        fixture.registry.failure = RegistryUnreachable("no registry")
+        assert await fixture.unknown(1, 2) == ()
+
+    run(script)
+
+
+def test_malformed_answer_is_a_failure() -> None:
+    async def script(fixture: Fixture) -> None:
+        fixture.registry.failure = ValueError("x")
+        with pytest.raises(RegistryUnavailable, match="malformed"):
+            await fixture.unknown(1)
+
+    run(script)
+
+
+def test_wait_is_bounded() -> None:
+    async def script(fixture: Fixture) -> None:
+        fixture.registry.open.clear()
+        with pytest.raises(RegistryUnavailable, match=r"not answered after 0\.01 seconds"):
+            await fixture.lookups.unknown_of([1], 0.01)
+
+    run(script)
+
+
+def test_another_registry_knows_other_ids() -> None:
+    async def script(fixture: Fixture) -> None:
+        with pytest.raises(RegistryUnavailable, match=r"schema\.registry\.url is empty"):
+            await fixture.unknown(1)
+        fixture.lookups.configure(BrokerSettings.parse({"schema.registry.url": URL}))
+        assert await fixture.unknown(1) == ()
+        fixture.lookups.configure(BrokerSettings.parse({"schema.registry.url": "http://127.0.0.1:2"}))
+        fixture.registry.ids.clear()
+        assert not fixture.lookups.knows([1])
+        assert await fixture.unknown(1) == (1,)
+
+    run(script, settings=BrokerSettings())
