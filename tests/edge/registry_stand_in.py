@@ -57,9 +57,9 @@ class RegistryStandIn:
 
 
 @contextmanager
-def registry_stand_in() -> Iterator[tuple[RegistryStandIn, str]]:
-    """Return a registry and its URL."""
-    registry = RegistryStandIn()
+def registry_stand_in(registry: RegistryStandIn | None = None) -> Iterator[tuple[RegistryStandIn, str]]:
+    """Return a registry, by default a new one, and its URL."""
+    served = RegistryStandIn() if registry is None else registry
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -68,7 +68,7 @@ def registry_stand_in() -> Iterator[tuple[RegistryStandIn, str]]:
             length = int(self.headers.get("content-length", 0))
             body = json.loads(self.rfile.read(length)) if length else {}
             path = [unquote(each) for each in self.path.partition("?")[0].strip("/").split("/")]
-            status, found = registry.answer(self.command, path, body)
+            status, found = served.answer(self.command, path, body)
             data = json.dumps(found).encode()
             self.send_response(status)
             self.send_header("content-type", "application/vnd.schemaregistry.v1+json")
@@ -85,7 +85,7 @@ def registry_stand_in() -> Iterator[tuple[RegistryStandIn, str]]:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield registry, f"http://127.0.0.1:{server.server_address[1]}"
+        yield served, f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

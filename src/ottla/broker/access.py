@@ -33,6 +33,10 @@ _ALTER, _DESCRIBE, _ACTION = Operation.ALTER, Operation.DESCRIBE, Operation.CLUS
 _DESCRIBE_CONFIGS, _ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
 
 
+#: purpose: choose a dead-letter topic, to which the broker then writes
+DEAD_LETTERS: Final = "choose as the dead-letter topic"
+
+
 class Need(NamedTuple):
     """One thing that an API must be allowed to do."""
 
@@ -59,7 +63,12 @@ NEEDS: Final[dict[int, tuple[Need, ...]]] = {
     16: (Need(_CLUSTER, _DESCRIBE, "all"), Need(_GROUP, _DESCRIBE)),
     17: (),
     18: (),
-    19: (Need(_CLUSTER, _CREATE), Need(_TOPIC, _CREATE), Need(_TOPIC, _DESCRIBE_CONFIGS, "show its settings")),
+    19: (
+        Need(_CLUSTER, _CREATE),
+        Need(_TOPIC, _CREATE),
+        Need(_TOPIC, _DESCRIBE_CONFIGS, "show its settings"),
+        Need(_TOPIC, _WRITE, DEAD_LETTERS),
+    ),
     20: (Need(_TOPIC, _DELETE), Need(_TOPIC, _DESCRIBE, "know")),
     21: (Need(_TOPIC, _DELETE),),
     22: (Need(_TRANSACTION, _WRITE), Need(_CLUSTER, Operation.IDEMPOTENT_WRITE), Need(_TOPIC, _WRITE, "any")),
@@ -73,7 +82,12 @@ NEEDS: Final[dict[int, tuple[Need, ...]]] = {
     30: (Need(_CLUSTER, _ALTER),),
     31: (Need(_CLUSTER, _ALTER),),
     32: (Need(_TOPIC, _DESCRIBE_CONFIGS), Need(_CLUSTER, _DESCRIBE_CONFIGS), Need(_GROUP, _DESCRIBE_CONFIGS)),
-    33: (Need(_TOPIC, _ALTER_CONFIGS), Need(_CLUSTER, _ALTER_CONFIGS), Need(_GROUP, _ALTER_CONFIGS)),
+    33: (
+        Need(_TOPIC, _ALTER_CONFIGS),
+        Need(_CLUSTER, _ALTER_CONFIGS),
+        Need(_GROUP, _ALTER_CONFIGS),
+        Need(_TOPIC, _WRITE, DEAD_LETTERS),
+    ),
     34: (Need(_CLUSTER, _ALTER),),
     35: (Need(_CLUSTER, _DESCRIBE),),
     36: (),
@@ -84,7 +98,12 @@ NEEDS: Final[dict[int, tuple[Need, ...]]] = {
     41: (Need(_TOKEN, _DESCRIBE), Need(_USER, Operation.DESCRIBE_TOKENS)),
     42: (Need(_GROUP, _DELETE),),
     43: (Need(_CLUSTER, _ALTER),),
-    44: (Need(_TOPIC, _ALTER_CONFIGS), Need(_CLUSTER, _ALTER_CONFIGS), Need(_GROUP, _ALTER_CONFIGS)),
+    44: (
+        Need(_TOPIC, _ALTER_CONFIGS),
+        Need(_CLUSTER, _ALTER_CONFIGS),
+        Need(_GROUP, _ALTER_CONFIGS),
+        Need(_TOPIC, _WRITE, DEAD_LETTERS),
+    ),
     45: (Need(_CLUSTER, _ALTER),),
     46: (Need(_CLUSTER, _DESCRIBE),),
     47: (Need(_GROUP, _DELETE), Need(_TOPIC, _READ)),

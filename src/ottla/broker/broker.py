@@ -22,6 +22,7 @@ from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.coordination import Coordination
+from ottla.broker.dead_letters import DeadLetters
 from ottla.broker.dispatch import Dispatcher, served_apis
 from ottla.broker.group_metrics import GroupMetrics
 from ottla.broker.listeners import ListenerSecurity, insecure_listeners
@@ -29,6 +30,8 @@ from ottla.broker.membership import Membership
 from ottla.broker.metrics import BrokerMetrics
 from ottla.broker.peer_logins import Peers
 from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.schema_lookup import SchemaLookups
+from ottla.broker.schema_validation import SchemaValidation
 from ottla.broker.services import Services
 from ottla.broker.zookeeper_access import zookeeper_security
 from ottla.cluster.access_nodes import ACCESS_SKELETON, quotas_in
@@ -119,6 +122,8 @@ class Broker:
             store=self._log_store, threads=self._threads,
             free_bytes_min=settings.log_dir_free_bytes_min, on_all_dirs_failed=self._fail,
         )  # fmt: skip
+        self._lookups = SchemaLookups(loop, self._clock.monotonic, settings)
+        self.replicas.inline_budget.knows_schemas = self._lookups.knows
         self._latency = {key: Histogram() for key in APIS}
         self.server = Server(
             loop, clock=self._clock, request_bytes_max=settings.socket_request_max_bytes,
@@ -349,6 +354,10 @@ class Broker:
         services.groups, services.transactions = self._coordination.runtime, self._coordination.transactions
         services.markers = self._coordination.markers
         services.producer_ids = ProducerIds(self._store, settings.broker_id)
+        services.schemas = SchemaValidation(
+            self.replicas.opener, self._lookups, DeadLetters(services, self._coordination.peers)
+        )
+        self._metrics.schemas, self._metrics.lookups = services.schemas, self._lookups
         services.log_moves = LogMoves(
             loop=self._loop, replicas=self.replicas, threads=self._threads, wall_ms=self._clock.wall_ms,
             unique=lambda: self._random_bytes(16).hex(),
@@ -559,6 +568,7 @@ class Broker:
         self.server.connections_max = services.settings.max_connections
         self.server.connections_max_per_ip = services.settings.max_connections_per_ip
         services.throttling.limit_connections(*_connection_rates(services.settings))
+        self._lookups.configure(services.settings)
         if self._coordination is not None:
             self._coordination.settings_changed()
 
@@ -667,6 +677,7 @@ class Broker:
             await dispatcher.stop()
         if self._produce is not None:
             await self._produce.stop()
+        await self._lookups.stop()
         self.replicas.opener.close()
         self.replicas.write_turn()
         if self._services is not None:

@@ -14,6 +14,8 @@ from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.group_metrics import GroupMetrics
 from ottla.broker.listeners import ListenerSecurity
+from ottla.broker.schema_lookup import SchemaLookups
+from ottla.broker.schema_validation import SchemaValidation
 from ottla.broker.throttling import Throttling
 from ottla.env.metrics import Histogram, Page, in_slices, label_text
 from ottla.env.metrics_server import MetricsServer
@@ -48,6 +50,8 @@ class BrokerMetrics:
         self.cluster: ClusterMetrics | None = None
         self.groups: GroupMetrics | None = None
         self.throttling: Throttling | None = None
+        self.schemas: SchemaValidation | None = None
+        self.lookups: SchemaLookups | None = None
         self.listeners: Mapping[str, ListenerSecurity] = {}
 
     async def fill(self) -> list[bytes]:
@@ -79,6 +83,7 @@ class BrokerMetrics:
                     "ottla_throttle_seconds", "Throttle time of clients.", throttling.throttle_s[quota], labels
                 )
         self._security_counters(page)
+        self._schema_counters(page)
         for name, text, value in self._gauges():
             page.gauge(name, text, value)
         if self.cluster is not None:
@@ -96,6 +101,18 @@ class BrokerMetrics:
             for mechanism, count in listener.refused().items():
                 labels = label_text(listener=name, mechanism=mechanism)
                 page.counter("ottla_authentications_failed", "Clients that failed to authenticate.", count, labels)
+
+    def _schema_counters(self, page: Page) -> None:
+        if self.schemas is None or self.lookups is None or not self._settings().schema_registry_url:
+            return
+        records = self.schemas.records
+        records = {**records, "valid": records["valid"] + self._replicas.inline_budget.valid_records}
+        for outcome, count in records.items():
+            labels = label_text(outcome=outcome)
+            page.counter("ottla_schema_validation_records", "Records of topics with validation.", count, labels)
+        for result, count in self.lookups.results.items():
+            labels = label_text(result=result)
+            page.counter("ottla_schema_lookups", "Requests to the schema registry.", count, labels)
 
     def _partition_steps(self, page: Page) -> Iterator[None]:
         for partition in self._replicas.all():

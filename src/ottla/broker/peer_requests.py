@@ -1,7 +1,8 @@
 """Requests of this broker to other brokers, on behalf of its coordinators and of its producers.
 
 Markers have connections of their own, with one request at a time. A marker is therefore never behind a request that
-waits, and cannot be delayed until the next transaction of its producer has begun.
+waits, and cannot be delayed until the next transaction of its producer has begun. Dead letters have connections of
+their own too, because they wait for replicas and other requests do not.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from ottla.coordinator.transaction_runtime import REQUEST_TIMEOUT_S
 from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.client import BrokerClients, Unreachable
 from ottla.wire import Message
+from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
 from ottla.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 _WRITE_TXN_MARKERS_VERSION = 2
-#: longer than the receiver waits for its replicas, so that it answers first
-_MARKERS_TIMEOUT_S = REQUEST_TIMEOUT_S + 2.0
+_PRODUCE_VERSION = 9
+#: how much longer than the receiver waits for its replicas the sender waits, so that the receiver answers first
+_MARGIN_S = 2.0
+_MARKERS_TIMEOUT_S = REQUEST_TIMEOUT_S + _MARGIN_S
 
 
 class PeerRequests:
@@ -29,6 +33,7 @@ class PeerRequests:
         self._services = services
         self._clients = new_clients()
         self._marker_clients = new_clients()
+        self._produce_clients = new_clients()
 
     def leader_of(self, name: TopicPartition) -> int | None:
         """Return the live broker that leads a partition; None if there is none, or if it is this broker."""
@@ -50,6 +55,14 @@ class PeerRequests:
         )
         return reply  # type: ignore[no-any-return]
 
+    async def produce(self, broker_id: int, request: ProduceRequest) -> ProduceResponse:
+        """Send records to a broker and return the reply. Raise Unreachable."""
+        reply: Any = await self._produce_clients.ask(
+            self._endpoint_of(broker_id), request, _PRODUCE_VERSION,
+            timeout_s=request.timeout / 1000 + _MARGIN_S,
+        )  # fmt: skip
+        return reply  # type: ignore[no-any-return]
+
     def _endpoint_of(self, broker_id: int) -> Endpoint:
         """Return the endpoint of a live broker for brokers. Raise Unreachable."""
         broker = self._services.view.brokers.get(broker_id)
@@ -60,3 +73,4 @@ class PeerRequests:
     def close(self) -> None:
         self._clients.close()
         self._marker_clients.close()
+        self._produce_clients.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from ottla.broker.access import ALL_ALLOWED, Access
+from ottla.broker.access import ALL_ALLOWED, DEAD_LETTERS, Access
 from ottla.broker.awaited_commits import AwaitedCommits
 from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.schema_validation import SchemaValidation, new_dead_letter_topic
 from ottla.broker.throttling import UNCOUNTED, Throttling, Usage
 from ottla.broker.transaction_checks import TransactionChecks
 from ottla.cluster.ensemble import Ensemble
@@ -21,6 +22,7 @@ from ottla.env.clock import Clock
 from ottla.env.deferred import Deferred
 from ottla.env.tasks import Tasks
 from ottla.env.timers import TimerWheel
+from ottla.model.errors import ErrorCode, Refused
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import Endpoint
 from ottla.net.connection import Connection
@@ -87,6 +89,7 @@ class Services:
     awaited_commits: AwaitedCommits = field(init=False)
     producer_ids: ProducerIds = field(init=False)
     log_moves: LogMoves = field(init=False)
+    schemas: SchemaValidation = field(init=False)
     #: this broker reaches neither the metadata store nor in-sync replicas, and has stopped leading partitions
     is_cut_off: bool = False
     #: returns the ids of leaders whose connection to this broker was closed a moment ago: they have probably ended
@@ -133,6 +136,13 @@ class RequestContext:
     def check_topic(self, name: str, *, by_id: bool = False) -> None:
         """Raise the KafkaError for a topic that the client may not use this API with."""
         self.access.check_topic(self.connection, self.api_key, name, by_id=by_id)
+
+    def check_dead_letters(self, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Raise Refused if a change of a topic's settings chooses a dead-letter topic that the client may not write."""
+        chosen = new_dead_letter_topic(topic, before, after)
+        if chosen is not None and not self.may(ResourceType.TOPIC, chosen, DEAD_LETTERS):
+            text = f"choose a dead-letter topic that you may write to: the broker writes to {chosen} for you"
+            raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, text)
 
     def may_cluster(self, purpose: str = "", *, quiet: bool = False) -> bool:
         """Return whether the client may use this API, if that depends on the cluster; ``quiet`` as in ``may``."""

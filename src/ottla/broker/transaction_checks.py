@@ -21,14 +21,16 @@ from typing import NamedTuple, Protocol
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.env.tasks import Tasks
-from ottla.model.errors import ErrorCode, OttlaError
-from ottla.model.types import TopicPartition
+from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
+from ottla.model.errors import ErrorCode, OttlaError, Refused
+from ottla.model.types import FrameBuffer, TopicPartition
 from ottla.wire import Message
 from ottla.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from ottla.wire.produce import ProduceRequest
 
 _VERSION = 5
 #: transactions in one request
@@ -167,6 +169,24 @@ class TransactionChecks:
             for question in (*asked, *queue):
                 if not question.answer.done():
                     question.answer.set_result(_all(question, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+
+def find_inconsistency(request: ProduceRequest, buffer: FrameBuffer) -> Refused | None:
+    """Return the error for all batches of a request if one cannot belong to the request's transaction, else None."""
+    producer_ids: set[int] = set()
+    for _, partitions in request.topics:
+        for data in partitions:
+            if data.start >= 0 and data.end - data.start >= HEADER_BYTES:
+                header = read_header(buffer, data.start)
+                if header.attributes & TRANSACTIONAL:
+                    producer_ids.add(header.producer_id)
+    if producer_ids and request.transactional_id is None:
+        return Refused(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch needs a transactional id"
+        )
+    if len(producer_ids) > 1:
+        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the batches of a transaction are of one producer id")
+    return None
 
 
 def _take_distinct(queue: deque[_Question]) -> list[_Question]:

@@ -37,7 +37,7 @@ from ottla.env.disk import Disk
 from ottla.log import replication, truncation
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
-from ottla.log.opening import InlineBudget, limits_past, open_inline, rules_for
+from ottla.log.opening import InlineBudget, is_plain, open_for
 from ottla.log.producers import (
     ProducerEntry,
     Producers,
@@ -50,7 +50,7 @@ from ottla.log.refused import RefusedSequences
 from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment, SyncJob
 from ottla.log.times import FindRecord, find_newest, find_offset
 from ottla.log.transactions import EndedTransaction, marker_batch
-from ottla.log.validation import batch_bytes_max, raise_if_invalid, raise_if_too_large
+from ottla.log.validation import raise_if_invalid, raise_if_too_large
 from ottla.model.batch import (
     CODEC_MASK,
     CODEC_MAX,
@@ -191,7 +191,7 @@ class Log:
         batch is valid only with ``transactional``; the caller then guarantees that the transaction exists. Pass
         ``sequenced=False`` for a coordinator's batch on behalf of a producer, which has no sequence number. ``opened``
         are the settings with which the batch was opened elsewhere: it is opened again only if the log's settings
-        have changed.
+        have changed. Only such a batch may lack records, because they were diverted to a dead-letter topic.
         """
         size = end - start
         if size < HEADER_BYTES:
@@ -207,7 +207,7 @@ class Log:
         ):  # fmt: skip
             raise_if_invalid(
                 BatchHeader._make(_unpack_header(buffer, start)), size, self._max_message_bytes,
-                transactional=transactional, sequenced=sequenced,
+                transactional=transactional, sequenced=sequenced, has_gaps=opened is not None,
             )  # fmt: skip
         if crc32c(view[start + CRC_FROM : end]) != crc:
             raise CorruptMessage("the batch's checksum does not match its bytes")
@@ -333,8 +333,8 @@ class Log:
         settings = self.settings
         header = BatchHeader._make(_unpack_header(buffer, start))
         max_ts = header.max_timestamp
-        if opened is not settings and (rules := rules_for(settings, header, now_ms)) is not None:
-            stored = open_inline(view[start:end], header, rules, settings, self.inline_budget)
+        if opened is not settings:
+            stored = open_for(settings, view[start:end], header, now_ms, self.inline_budget)
             if stored is not None:
                 buffer = bytearray(stored)
                 view, start, end = memoryview(buffer), 0, len(buffer)
@@ -483,14 +483,8 @@ class Log:
         self.flush_acks_all = settings.flush_acks_all
         self.flush_messages = settings.flush_messages
         self._after_max_ms = (1 << 62) if settings.log_append_time else settings.message_timestamp_after_max_ms
-        #: whether ``append`` needs only the batch header: no record is checked, no byte after the prefix changes
-        self._plain = (
-            not settings.compact
-            and not settings.log_append_time
-            and settings.compression_type == "producer"
-            and batch_bytes_max(settings.segment_bytes) >= settings.max_message_bytes
-            and not limits_past(settings)
-        )
+        #: whether ``append`` needs only the batch header
+        self._plain = is_plain(settings)
         self._roll_after_ms = self._roll_deadline()
 
     def advance_log_start(self, offset: int) -> list[Segment]:

@@ -40,6 +40,7 @@ from ottla.model.errors import (
 )
 from ottla.model.opening import OpeningRules
 from ottla.model.records import Bytes
+from ottla.model.schema_ids import Diverted, FoundSchemas, SchemaRules, Source
 
 #: a job up to this number of records and bytes is short: it takes a few milliseconds
 _SHORT_RECORDS_MAX = 10_000
@@ -70,7 +71,7 @@ class _Job:
 
 
 class Opener:
-    """Opens batches in another process. Call ``open_batch`` on the event loop, the searches in any other thread."""
+    """Opens batches in another process. Call the coroutines on the event loop, the searches in any other thread."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,13 +91,30 @@ class Opener:
 
         Raise Refused with REQUEST_TIMED_OUT if too many batches wait.
         """
+        head, stored = await self._open({"task": "open", "rules": rules}, batch, records)
+        return stored if head["changed"] else None
+
+    async def find_schemas(self, batch: Bytes, rules: SchemaRules, records: int) -> FoundSchemas:
+        """Return or raise the result of ``find_schemas`` in `model/schema_ids.py`, or raise as ``open_batch`` does."""
+        head, _ = await self._open({"task": "find_schemas", "rules": rules}, batch, records)
+        return FoundSchemas(head["ids"], [(index, reason) for index, reason in head["errors"]])
+
+    async def divert(self, batch: Bytes, rules: SchemaRules, source: Source, records: int) -> Diverted:
+        """Return or raise the result of ``divert`` in `model/schema_ids.py`, or raise as ``open_batch`` does."""
+        head, body = await self._open({"task": "divert", "rules": rules, "source": source}, batch, records)
+        batches, start = [], 0
+        for size_bytes in head["sizes"]:
+            batches.append(body[start : start + size_bytes])
+            start += size_bytes
+        return Diverted(body[start:], batches, head["count"])
+
+    async def _open(self, request: dict[str, Any], batch: Bytes, records: int) -> Message:
         is_short = records <= _SHORT_RECORDS_MAX and len(batch) <= _SHORT_BYTES_MAX
         if self._waiting_bytes and self._waiting_bytes + len(batch) > _WAITING_BYTES_MAX:
             raise Refused(ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be opened; try again")
-        job = _Job({"task": "open", "rules": rules}, batch)
+        job = _Job(request, batch)
         self._submit(job, is_short=is_short)
-        head, stored = await asyncio.wrap_future(job.future)
-        return stored if head["changed"] else None
+        return await asyncio.wrap_future(job.future)
 
     def find_timestamp(self, batch: bytes, timestamp: int, *, starting_offset: int, max_bytes: int) -> Found:
         """Return the result of ``records.find_timestamp``; a large batch is opened in the other process. Blocks."""

@@ -15,6 +15,7 @@ from typing import IO, Any
 from ottla.model.errors import KafkaError
 from ottla.model.opening import OpeningRules, open_batch
 from ottla.model.records import Bytes, find_timestamp, max_timestamp_record
+from ottla.model.schema_ids import SchemaRules, Source, divert, find_schemas
 
 _NICENESS = 5
 _SIZES = Struct(">II")
@@ -42,10 +43,21 @@ def execute(request: dict[str, Any], batch: bytes) -> Message:
         if request["task"] == "open":
             stored = open_batch(batch, OpeningRules(*request["rules"]))
             return {"changed": stored is not None}, stored or b""
+        if request["task"] == "find_schemas":
+            return find_schemas(batch, _schema_rules(request))._asdict(), b""
+        if request["task"] == "divert":
+            diverted = divert(batch, _schema_rules(request), Source(*request["source"]))
+            sizes = [len(each) for each in diverted.batches]
+            return {"sizes": sizes, "count": diverted.record_count}, b"".join((*diverted.batches, diverted.kept))
         search: Callable[..., Found] = SEARCHES[request["task"]]
         return {"found": search(batch, **request["arguments"])}, b""
     except KafkaError as error:
         return {"code": int(error.code), "text": str(error), "records": error.record_errors}, b""
+
+
+def _schema_rules(request: dict[str, Any]) -> SchemaRules:
+    rules = SchemaRules(*request["rules"])
+    return rules._replace(unknown=tuple(rules.unknown))
 
 
 SEARCHES: dict[str, Callable[..., Found]] = {

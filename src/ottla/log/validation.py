@@ -19,12 +19,13 @@ SEGMENT_BYTES_MIN_IN_KAFKA = 1 << 20
 
 
 def raise_if_invalid(
-    header: BatchHeader, size_bytes: int, size_bytes_max: int, *, transactional: bool, sequenced: bool
-) -> None:
+    header: BatchHeader, size_bytes: int, size_bytes_max: int, *, transactional: bool, sequenced: bool,
+    has_gaps: bool = False,
+) -> None:  # fmt: skip
     """Raise the first validation error, checking in the same order as Kafka (LogValidator, DefaultRecordBatch).
 
     Return normally for a valid batch. A transactional batch is valid if ``transactional``, a batch of a producer
-    without a sequence number if not ``sequenced``.
+    without a sequence number if not ``sequenced``, a batch that lacks some of its records if ``has_gaps``.
     """
     length, magic, attributes = header.length, header.magic, header.attributes
     if length < LENGTH_MIN or not 0 <= magic <= MAGIC:
@@ -48,7 +49,8 @@ def raise_if_invalid(
     if attributes & CODEC_MASK > CODEC_MAX:
         raise UnsupportedCompression(f"compression codec {attributes & CODEC_MASK} does not exist")
     count, delta = header.record_count, header.last_offset_delta
-    if count <= 0 or delta + 1 != count:
+    fits = 0 <= count <= delta + 1 if has_gaps else 0 < count == delta + 1
+    if not fits:
         raise InvalidRecord(f"record count {count} does not match last offset delta {delta}")
     if size_bytes > size_bytes_max:
         raise MessageTooLarge(f"batch of {size_bytes} bytes is larger than max.message.bytes")

@@ -73,7 +73,7 @@ class ReplicaManager:
         self.compactor = Compactor(disk=disk, store=store, threads=threads, monotonic=clock.monotonic)
 
         self.opener = Opener()
-        self._inline_budget = InlineBudget()
+        self.inline_budget = InlineBudget()
 
         #: by topic name, then by partition number
         self.topics: dict[bytes, dict[int, Partition]] = {}
@@ -116,7 +116,7 @@ class ReplicaManager:
         """Serve a partition in the role that ``state`` gives it. Open its log, or create it if it does not exist."""
         name = spec.name
         its_log = self.store.logs.get(name) or self.store.create(spec)
-        its_log.inline_budget = self._inline_budget
+        its_log.inline_budget = self.inline_budget
         directory = self.store.dir_of(its_log)
         partition = Partition(
             name, spec.topic_id, its_log, broker_id=self._broker_id,
@@ -397,7 +397,7 @@ class ReplicaManager:
 
         Whoever waited for the write may append again, as the end of a transaction does: that is still this turn's.
         """
-        self._inline_budget.left_us = TURN_US_MAX
+        self.inline_budget.left_us = TURN_US_MAX
         while self._pending:
             self._write_pending()
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from ottla.broker.apis.topics import live_brokers
+from ottla.broker.schema_validation import check_validation
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import check_topic_name, check_topics
 from ottla.cluster.decide import decide_and_write
@@ -210,7 +211,7 @@ async def _alter(
         alteration = _ALTERATIONS[kind]
 
         def decide(view: ClusterView) -> tuple[list[Op], None]:
-            ops = alteration(services, view, name, changes, replace)
+            ops = alteration(services, context, view, name, changes, replace)
             return [] if validate_only else ops, None
 
         await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
@@ -223,19 +224,20 @@ async def _alter(
 
 
 def _alter_topic(
-    services: Services, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
+    services: Services, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
 ) -> list[Op]:  # fmt: skip
     check_topic_name(name)
     topic = view.topics.get(name)
     if topic is None:
         raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
     changed = apply_incremental({} if replace else topic.config, list(changes), TOPIC_SETTINGS)
-    TopicSettings.resolve(changed, services.settings)
+    context.check_dead_letters(name, topic.config, changed)
+    check_validation(name, TopicSettings.resolve(changed, services.settings), services.settings)
     return [check_topics(view), _write_config(view, topic_config_path(name), changed)]
 
 
 def _alter_broker(
-    services: Services, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
+    services: Services, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
 ) -> list[Op]:  # fmt: skip
     """Return the operations that store the changed settings, unless those that they have to agree with have changed."""
     if name:
@@ -251,7 +253,7 @@ def _alter_broker(
 
 
 def _alter_group(
-    services: Services, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
+    services: Services, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
 ) -> list[Op]:  # fmt: skip
     """Return the operations that store the changed settings; none if the group had none and has none."""
     _check_group(name)
@@ -279,7 +281,7 @@ def _write_config(view: ClusterView, path: str, config: Mapping[str, str]) -> Op
     return Create(path, config_json(config)) if version is None else Put(path, config_json(config), version)
 
 
-_Alteration = Callable[[Services, ClusterView, str, Sequence[Change], bool], list[Op]]
+_Alteration = Callable[[Services, RequestContext, ClusterView, str, Sequence[Change], bool], list[Op]]
 _ALTERATIONS: dict[int, _Alteration] = {
     TOPIC: _alter_topic,
     BROKER: _alter_broker,

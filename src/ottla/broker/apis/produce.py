@@ -6,9 +6,9 @@ of the reply (``_Shortcut``). A request that starts with these bytes is not pars
 requests take the general path, which costs a few microseconds more. Any change of topics invalidates the cache.
 
 Some topics need the records of a batch validated or recompressed (`log/opening.py`). If that takes long, it is done in
-another process. The connection is muted meanwhile, so that its requests keep their order; other clients are served.
-When the result arrives, the partition is looked up and the batch is validated again, because the topic may have
-changed.
+another process, and the schema registry may have to be asked about schema ids (`schema_validation.py`). The connection
+is muted meanwhile, so that its requests keep their order; other clients are served. When the result arrives, the
+partition is looked up and the batch is validated again, because the topic may have changed.
 
 The time of the reply: with acks=0 there is none, and an error closes the connection. With acks=1 it is sent at the end
 of the turn, when the batch is in the file. With acks=all it is sent after the sync, unless the topic is configured not
@@ -24,6 +24,7 @@ from typing import NamedTuple
 from ottla.broker.leader_hints import LeaderHints
 from ottla.broker.services import Services
 from ottla.broker.throttling import with_throttle_time
+from ottla.broker.transaction_checks import find_inconsistency
 from ottla.cluster.view import INTERNAL_TOPICS
 from ottla.coordinator.outcome import Moment, Producer, Ticket
 from ottla.coordinator.runtime import PendingReply
@@ -42,6 +43,7 @@ from ottla.model.errors import (
     StorageError,
 )
 from ottla.model.settings import TopicSettings
+from ottla.model.settings_registry import NO_VALIDATION
 from ottla.model.types import FrameBuffer, TopicPartition
 from ottla.net.connection import Connection, Slot
 from ottla.replica.partition import Partition
@@ -74,8 +76,9 @@ _TAGS_BEHIND_BATCH = b"\0\0\0"
 _IMPLICIT_FROM = 12
 #: first version whose clients know TRANSACTION_ABORTABLE
 _ABORTABLE_FROM = 11
-#: after these errors the client sends the same batch again: too few replicas, or the coordinator cannot say yet
-_RETRIED = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.CONCURRENT_TRANSACTIONS)
+#: after these errors the client sends the same batch again: too few replicas, the coordinator cannot say yet, or the
+#: batch could not be opened or validated in time
+_RETRIED = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.REQUEST_TIMED_OUT)
 _PRODUCER_AT = 43
 _unpack_producer = Struct(">qh").unpack_from
 
@@ -414,7 +417,7 @@ class ProduceApi:
         whole = self._begin_reply(connection, request, version, correlation_id, topics)
         failed = False
         unopened: list[_Unopened] = []
-        inconsistent = _find_inconsistency(request, buffer)
+        inconsistent = find_inconsistency(request, buffer)
         for number, (key, partitions) in enumerate(request.topics):
             results: list[PartitionResult] = []
             topics.append((key, results))
@@ -505,12 +508,11 @@ class ProduceApi:
     async def _open_and_append(
         self, connection: Connection, each: _Unopened, request: ProduceRequest, version: int
     ) -> tuple[Partition, PartitionResult, int]:
-        batch, opening = each.batch, each.opening
+        opening = each.opening
         while True:
+            batch = each.batch
             if opening is not None:
-                count = read_header(batch).record_count
-                stored = await self._replicas.opener.open_batch(batch, opening.rules, count)
-                batch = batch if stored is None else bytearray(stored)
+                batch = await self._open(connection, each, opening, request, version)
             data = PartitionData(each.partition, 0, len(batch))
             partition = self._find(connection, each.key, data, request, version, batch)
             connection.touch()  # begins a turn, at whose end the batch is written
@@ -521,6 +523,25 @@ class ProduceApi:
                 opening = needs.opening
                 continue
             return partition, result, end_offset
+
+    async def _open(
+        self, connection: Connection, each: _Unopened, opening: Opening, request: ProduceRequest, version: int
+    ) -> bytearray:
+        """Return the batch that the topic stores. Raise the KafkaError for the reply."""
+        batch = each.batch
+        data = PartitionData(each.partition, 0, len(batch))
+        partition = self._find(connection, each.key, data, request, version, batch)
+        try:
+            if opening.rules is not None:
+                count = read_header(batch).record_count
+                batch = bytearray(await self._replicas.opener.open_batch(batch, opening.rules, count) or batch)
+            if opening.settings.schema_action != NO_VALIDATION:
+                validate = self._services.schemas.validate
+                batch = bytearray(await validate(batch, partition, opening.settings, request.acks, connection.touch))
+            return batch
+        except KafkaError as error:
+            _note_refused(partition, error, each.batch, 0, len(each.batch))
+            raise
 
     def _learn(
         self, connection: Connection, buffer: FrameBuffer, start: int, request: ProduceRequest, version: int
@@ -716,24 +737,6 @@ def _note_refused(partition: Partition, error: KafkaError, buffer: FrameBuffer, 
         except OSError:
             return  # a log whose producers cannot be loaded accepts no batch
         log.refused.note(buffer, start, end, producers)
-
-
-def _find_inconsistency(request: ProduceRequest, buffer: FrameBuffer) -> Refused | None:
-    """Return the error for all batches of a request if one cannot belong to the request's transaction, else None."""
-    producer_ids: set[int] = set()
-    for _, partitions in request.topics:
-        for data in partitions:
-            if data.start >= 0 and data.end - data.start >= HEADER_BYTES:
-                header = read_header(buffer, data.start)
-                if header.attributes & TRANSACTIONAL:
-                    producer_ids.add(header.producer_id)
-    if producer_ids and request.transactional_id is None:
-        return Refused(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch needs a transactional id"
-        )
-    if len(producer_ids) > 1:
-        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the batches of a transaction are of one producer id")
-    return None
 
 
 def _is_in_transaction(partition: Partition, buffer: FrameBuffer, start: int, end: int) -> bool:

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from ottla.broker.schema_validation import check_validation
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.throttling import UNCOUNTED, Usage
 from ottla.cluster.controller import (
@@ -85,9 +86,9 @@ async def create_topics(
                 raise PolicyViolation(f"one call may create {PARTITIONS_PER_CALL_MAX} partitions at most")
             if not context.may_cluster(quiet=True):
                 context.check_topic(topic.name)
-            created = await _create(
-                services, _new_topic(topic), validate_only=request.validate_only, usage=context.usage
-            )
+            wanted = _new_topic(topic)
+            context.check_dead_letters(topic.name, {}, wanted.config)
+            created = await _create(services, wanted, validate_only=request.validate_only, usage=context.usage)
             context.usage.record_mutations(len(created.partitions))
             results.append(_created(services, created, request.validate_only, context))
         except KafkaError as error:
@@ -146,7 +147,7 @@ def _plan(services: Services, view: ClusterView, topic: NewTopic, topic_id: byte
     )  # fmt: skip
     try:
         validate_topic_overrides(topic.config)
-        services.topic_settings(planned)
+        check_validation(topic.name, services.topic_settings(planned), services.settings)
     except InvalidSettings as error:
         raise InvalidConfig(str(error)) from None
     return planned
