@@ -5,7 +5,7 @@ Every path exists a second time below `/contexts/{context}`: names of subjects a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -60,9 +60,18 @@ class Handlers:
         """Make a change here if this instance is the leader, otherwise let the leader make it."""
         data = await request.body()
         body = parse_body(data) if has_body else {}
+
+        async def make() -> Response:
+            return respond(await self.registry.change(lambda: decide(body), len(data)))
+
+        return await self.at_leader(request, make)
+
+    async def at_leader(self, request: Request, make: Callable[[], Awaitable[Response]]) -> Response:
+        """Return the answer of the leader: `make` makes it here, or raises NotLeader."""
+        data = await request.body()
         for _ in range(_LEADERS_TRIED):
             try:
-                return respond(await self.registry.change(lambda: decide(body), len(data)))
+                return await make()
             except NotLeader as error:
                 leader = error.leader
             try:

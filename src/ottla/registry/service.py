@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from ottla.client.cluster import LATEST, Isolation
@@ -67,6 +67,8 @@ class Registry:
         self._deciding = asyncio.Lock()
         #: whether every earlier leader is fenced and everything it wrote was read
         self._is_prepared = False
+        #: how often that has become so
+        self._term = 0
         self._refreshing = asyncio.Lock()
         #: when the last complete refresh began
         self._refreshed_at = 0.0
@@ -75,10 +77,10 @@ class Registry:
         """Read the topic up to its end, then take part in the election; wait a moment for its result."""
         self._reader.start()
         end = await asyncio.to_thread(self._end_of_topic)
-        await self._wait_until(lambda: self.position >= end)
+        await self.wait_until(lambda: self.position >= end)
         self._election.start()
         if self.own.is_eligible:
-            await self._wait_until(lambda: self.leader is not None, _ELECTION_S)
+            await self.wait_until(lambda: self.leader is not None, _ELECTION_S)
 
     async def stop(self) -> None:
         """Leave the group; changes in progress are completed first."""
@@ -120,7 +122,7 @@ class Registry:
 
     async def _prepare(self) -> None:
         """Return when this instance may decide as the leader. Raise NotLeader if another one is it."""
-        if not await self._wait_until(lambda: self.leader is not None, _CHANGE_S_MAX):
+        if not await self.wait_until(lambda: self.leader is not None, _CHANGE_S_MAX):
             raise errors.leader_unknown()
         if not self.is_leader:
             assert self.leader is not None
@@ -131,26 +133,57 @@ class Registry:
             end = await self._writer.become_leader()
         except ClientError as error:
             raise errors.store_failed(f"the topic {self._settings.topic} cannot be written: {error}") from None
-        if not await self._wait_until(lambda: self.position >= end, _CHANGE_S_MAX):
+        if not await self.wait_until(lambda: self.position >= end, _CHANGE_S_MAX):
             raise errors.timed_out(f"the topic {self._settings.topic} could not be read up to its end in time")
         self._is_prepared = True
+        self._term += 1
 
     async def _append(self, records: list[Record]) -> None:
+        end = await self._write({self._settings.topic: records})
+        if not await self.wait_until(lambda: self.position >= end, _CHANGE_S_MAX):
+            self._end_term()
+            raise errors.timed_out("the change was made, and could not be read back in time")
+
+    async def _write(self, batches: Mapping[str, Sequence[Record]]) -> int:
         try:
-            end = await self._writer.append(records)
+            return await self._writer.append(batches)
         except LeadershipLost:
-            self._is_prepared = False
+            self._end_term()
             self._elected_now(None)
             self._election.resign()
             raise errors.leader_unknown() from None
         except WriteUncertain as error:
-            self._is_prepared = False
+            self._end_term()
             raise errors.timed_out(
                 f"it is not known whether the change was made; look it up, or try again: {error}"
             ) from None
-        if not await self._wait_until(lambda: self.position >= end, _CHANGE_S_MAX):
-            self._is_prepared = False
-            raise errors.timed_out("the change was made, and could not be read back in time")
+
+    def _end_term(self) -> None:
+        """Fence again and read what was appended before the next decision."""
+        self._is_prepared = False
+        self._notify()
+
+    # Records of other topics that only the leader appends
+
+    async def lead(self) -> int:
+        """Return the number of the term in which this instance is the leader: no earlier leader can append any more.
+
+        Raise NotLeader if another instance is the leader, and HttpError if there is none, or no answer of the cluster.
+        """
+        async with self._changing:
+            await self._prepare()
+            return self._term
+
+    def is_leading(self, term: int) -> bool:
+        """Return whether this instance is the leader, without a break since the term began."""
+        return self.is_leader and self._is_prepared and term == self._term
+
+    async def append_in_term(self, term: int, batches: Mapping[str, Sequence[Record]]) -> None:
+        """Append records to each of these topics, in one transaction. Raise HttpError 50004 if the term has ended."""
+        async with self._changing:
+            if not self.is_leading(term):
+                raise errors.leader_unknown()
+            await self._write(batches)
 
     async def replace_leader(self, leader: Instance) -> None:
         """Follow the successor of a leader whose process has ended, before the group notices the end.
@@ -184,7 +217,7 @@ class Registry:
             except ClientError as error:
                 log.warning("the end of %s is not known: %s", self._settings.topic, error)
                 return
-            await self._wait_until(lambda: self.position >= end, 5.0)
+            await self.wait_until(lambda: self.position >= end, 5.0)
             self._refreshed_at = started_at
 
     def _end_of_topic(self) -> int:
@@ -227,7 +260,8 @@ class Registry:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
+    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Return True as soon as it is so, and False after the timeout. Looked at when leader or position change."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not is_true():
             left = None if deadline is None else deadline - time.monotonic()

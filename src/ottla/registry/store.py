@@ -62,8 +62,11 @@ class StoreSettings(NamedTuple):
         return Cluster(self.bootstrap, self.properties, client_id="ottla-registry", timeout_s=timeout_s)
 
 
-def prepare_topic(settings: StoreSettings) -> None:
-    """Create the topic if it does not exist. Raise StartError if it cannot be the topic of a registry."""
+def prepare_topic(settings: StoreSettings, setting: str = "kafkastore.topic") -> None:
+    """Create the topic if it does not exist. Raise StartError if it cannot be the topic of a registry.
+
+    ``setting`` is the name of the setting that names the topic.
+    """
     with settings.connect() as cluster:
         replicas = min(settings.replication_factor, len(cluster.brokers()))
         known = cluster.topics([settings.topic]).get(settings.topic)
@@ -73,13 +76,13 @@ def prepare_topic(settings: StoreSettings) -> None:
         if known.partitions != 1:
             raise StartError(
                 f"the topic {settings.topic} has {known.partitions} partitions; a registry needs one: name another "
-                "topic with kafkastore.topic"
+                f"topic with {setting}"
             )
         policy = cluster.topic_config(settings.topic, ["cleanup.policy"]).get("cleanup.policy")
         if policy is not None and "compact" not in policy:
             raise StartError(
-                f"the topic {settings.topic} has cleanup.policy={policy}, which deletes schemas; set it to compact: "
-                f"ottla topic config {settings.topic} cleanup.policy=compact"
+                f"the topic {settings.topic} has cleanup.policy={policy}, which deletes what is needed; set it to "
+                f"compact: ottla topic config {settings.topic} cleanup.policy=compact"
             )
 
 
@@ -119,7 +122,7 @@ class Reader:
                     )
                     with reader:
                         while not self._is_stopped.is_set():
-                            records = _records_of(next(reader), position, aborted)
+                            records = records_of(next(reader), position, aborted)
                             position = reader.position
                             self._deliver(records, position)
             except TimedOut:
@@ -132,7 +135,7 @@ class Reader:
                 self._is_stopped.wait(_PAUSE_S)
 
 
-def _records_of(fetched: Fetched, position: int, aborted: dict[int, int]) -> list[Applied]:
+def records_of(fetched: Fetched, position: int, aborted: dict[int, int]) -> list[Applied]:
     """Return the records at or after `position` of committed transactions and of no transaction."""
     starts = sorted(fetched.aborted, key=lambda row: row.first_offset, reverse=True)
     records: list[Applied] = []
@@ -160,6 +163,27 @@ def _bytes(value: bytes | None) -> bytes | None:
     return None if value is None else bytes(value)
 
 
+def read_up_to(settings: StoreSettings, start: int, end: int | None = None) -> tuple[list[Applied], int]:
+    """Return committed records of the topic from an offset on, and the offset that follows them.
+
+    With `end`, return the next few megabytes before it; without it, everything. Offsets that the topic does not have
+    any more are left out. Blocks.
+    """
+    with settings.connect() as cluster:
+        wanted, isolation = settings.partition, Isolation.READ_COMMITTED
+        earliest = cluster.list_offsets({wanted: EARLIEST}, isolation=isolation)[wanted].offset
+        last = cluster.list_offsets({wanted: LATEST}, isolation=isolation)[wanted].offset if end is None else end
+        position, records = max(start, earliest), list[Applied]()
+        aborted: dict[int, int] = {}
+        with PartitionReader(cluster, wanted, position, last, isolation=isolation) as reader:
+            for fetched in reader:
+                records += records_of(fetched, position, aborted)
+                position = reader.position
+                if end is not None:
+                    break
+        return records, position
+
+
 class LeadershipLost(Exception):
     """Another instance has become the leader. Nothing was appended."""
 
@@ -182,13 +206,15 @@ class Writer:
         """Fence every earlier leader. Return the end of the topic: read up to it before the first decision."""
         return await self._call(self._fence)
 
-    async def append(self, records: Sequence[Record]) -> int:
-        """Append the records in one transaction. Return an offset: the change is applied when it was read up to there.
+    async def append(self, batches: Mapping[str, Sequence[Record]]) -> int:
+        """Append the records of each topic in one transaction.
+
+        Return an offset of the topic of the schemas: the change is applied when it was read up to there.
 
         Raise LeadershipLost if another instance has fenced this one, and WriteUncertain if the outcome is not known.
         After either, call `become_leader` before the next append.
         """
-        return await self._call(lambda: self._append(records))
+        return await self._call(lambda: self._append(batches))
 
     def close(self) -> None:
         self._thread.submit(self._close)
@@ -204,13 +230,14 @@ class Writer:
         self._producer.init()
         return self._end()
 
-    def _append(self, records: Sequence[Record]) -> int:
+    def _append(self, batches: Mapping[str, Sequence[Record]]) -> int:
         assert self._producer is not None
         now_ms = int(time.time() * 1000)
-        batch = build_batch([LogRecord(timestamp=now_ms, key=row.key, value=row.value) for row in records])
         try:
             self._producer.begin()
-            self._producer.send(self._settings.partition, bytearray(batch))
+            for topic, records in batches.items():
+                rows = [LogRecord(timestamp=now_ms, key=row.key, value=row.value) for row in records]
+                self._producer.send(TopicPartition(topic, 0), bytearray(build_batch(rows)))
             self._producer.commit()
             return self._end()
         except Fenced as error:

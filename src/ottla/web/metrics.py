@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from ottla.env.metrics import Histogram, Page, label_text
@@ -24,6 +25,8 @@ class HttpMetrics:
         self.requests: Counter[tuple[str, int]] = Counter()
         #: seconds until the begin of the answer, by operation
         self.latencies: dict[str, Histogram] = {}
+        #: functions that add the series of the service itself
+        self.sources: list[Callable[[Page], None]] = []
 
     def observe(self, operation: str, status: int, seconds: float) -> None:
         self.requests[operation, status] += 1
@@ -46,4 +49,6 @@ class HttpMetrics:
             for limit, count in self._connections.closed.items():
                 labels = label_text(limit=limit)
                 page.counter("ottla_http_connections_closed", "Connections closed because of a limit.", count, labels)
+        for source in self.sources:
+            source(page)
         return b"".join(page.pieces())
