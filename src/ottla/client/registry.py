@@ -27,8 +27,8 @@ from ottla.client.errors import ClientError, PropertyRefused
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 #: properties that are understood, by the names of Confluent's clients
 PROPERTIES: Final = (
-    "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.token", "ssl.ca.location",
-    "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
+    "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.credentials.source", "bearer.auth.token",
+    "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
 )  # fmt: skip
 _TIMEOUT_S: Final = 20.0
 _ANSWER_BYTES_MAX: Final = 32 << 20
@@ -298,9 +298,10 @@ def _parse_url(text: str) -> Any:
 
 
 def _authorization(properties: Mapping[str, str]) -> dict[str, str]:
-    source = properties.get("basic.auth.credentials.source", "USER_INFO")
-    if source != "USER_INFO":
-        raise PropertyRefused(f"basic.auth.credentials.source={source} is not supported: use USER_INFO")
+    for name, known in (("basic.auth", "USER_INFO"), ("bearer.auth", "STATIC_TOKEN")):
+        source = properties.get(f"{name}.credentials.source", known)
+        if source != known:
+            raise PropertyRefused(f"{name}.credentials.source={source} is not supported: use {known}")
     user, token = properties.get("basic.auth.user.info"), properties.get("bearer.auth.token")
     if user and token:
         raise PropertyRefused("give either basic.auth.user.info or bearer.auth.token")

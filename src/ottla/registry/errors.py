@@ -43,6 +43,42 @@ def no_subject_mode(subject: str) -> HttpError:
     return HttpError(404, 40409, f"Subject '{subject}' has no mode of its own.")
 
 
+def exporter_not_found(name: str) -> HttpError:
+    return HttpError(404, 40450, f"Exporter '{name}' not found.")
+
+
+def invalid_exporter_name() -> HttpError:
+    return HttpError(409, 40950, "An exporter needs a name of 1 to 255 printable characters without a slash.")
+
+
+def invalid_exporter_config(message: str) -> HttpError:
+    return HttpError(409, 40951, f"Missing or invalid exporter config: {message}.")
+
+
+def invalid_exporter_subjects(message: str) -> HttpError:
+    return HttpError(409, 40952, f"Invalid exporter subjects: {message}.")
+
+
+def exporter_exists(name: str) -> HttpError:
+    return HttpError(409, 40960, f"Exporter '{name}' already exists.")
+
+
+def exporter_running(name: str) -> HttpError:
+    return HttpError(409, 40961, f"Exporter '{name}' is already running.")
+
+
+def exporter_starting(name: str) -> HttpError:
+    return HttpError(409, 40962, f"Exporter '{name}' is already starting.")
+
+
+def exporter_not_paused(name: str) -> HttpError:
+    return HttpError(409, 40963, f"Exporter '{name}' is not paused; pause it first.")
+
+
+def too_many_exporters(limit: int) -> HttpError:
+    return HttpError(409, 40964, f"There are {limit} exporters already; delete one, or raise exporter.max.exporters.")
+
+
 def incompatible(message: str) -> HttpError:
     return HttpError(409, 40901, message)
 

@@ -13,11 +13,13 @@ from starlette.types import ASGIApp
 from ottla.client.errors import ClientError
 from ottla.client.logins import check_login
 from ottla.model.errors import StartError
-from ottla.model.setting_types import ANY, BOOL, INT, STRING, Setting, at_least, one_of
-from ottla.registry import election, errors, store
+from ottla.model.setting_types import ANY, BOOL, INT, LIST, STRING, Setting, at_least, one_of
+from ottla.registry import election, errors, exporters_run, store
 from ottla.registry.answers import MEDIA_TYPES, error_answer
 from ottla.registry.compatibility import LEVELS
 from ottla.registry.election import Instance
+from ottla.registry.exporters_api import ExporterHandlers
+from ottla.registry.exporters_run import Exporters, ExporterSettings
 from ottla.registry.forwarding import Forwarding
 from ottla.registry.requests import MODES
 from ottla.registry.routes import make_operations
@@ -59,6 +61,24 @@ class RegistrySettings(WebSettings):
         "schema.compatibility.level", STRING, COMPATIBILITY_DEFAULT, one_of(*sorted(LEVELS)),
         "The compatibility level if none is configured.", aliases=("avro.compatibility.level",),
     )  # fmt: skip
+    exporter_config_topic = Setting(
+        "exporter.config.topic", STRING, exporters_run.CONFIG_TOPIC_DEFAULT, ANY, "The topic that keeps the exporters."
+    )
+    exporter_state_topic = Setting(
+        "exporter.state.topic", STRING, exporters_run.STATE_TOPIC_DEFAULT, ANY,
+        "The topic that keeps the progress of the exporters.",
+    )  # fmt: skip
+    exporter_max_exporters = Setting(
+        "exporter.max.exporters",
+        INT,
+        exporters_run.EXPORTERS_MAX_DEFAULT,
+        at_least(0),
+        "How many exporters there may be.",
+    )
+    exporter_users = Setting(
+        "exporter.users", LIST, (), ANY,
+        "The users who may create, change and delete exporters, which make the registry open connections; empty: all.",
+    )  # fmt: skip
     mode = Setting("mode", STRING, MODE_DEFAULT, one_of(*sorted(MODES)), "The mode if none is set.")
 
 
@@ -86,8 +106,14 @@ async def start(service: Service[RegistrySettings]) -> AsyncIterator[ASGIApp]:
     forwarding = Forwarding()
     registry.on_failure = service.fail
     await registry.start()
+    exporters = _exporters(service, registry, where, cluster_id)
+    exporters.start()
+    service.before_stop(exporters.stop)
     service.before_stop(registry.stop)
-    operations = make_operations(registry, forwarding, cluster_id=cluster_id, group=settings.schema_registry_group_id)
+    operations = make_operations(
+        registry, forwarding, ExporterHandlers(registry, forwarding, exporters, settings.exporter_users),
+        cluster_id=cluster_id, group=settings.schema_registry_group_id,
+    )  # fmt: skip
     yield service.make_app(
         operations,
         title="Ottla schema registry",
@@ -97,6 +123,19 @@ async def start(service: Service[RegistrySettings]) -> AsyncIterator[ASGIApp]:
         health=lambda: registry.failure or (None if registry.leader is not None else "the registry has no leader"),
     )
     await forwarding.close()
+
+
+def _exporters(
+    service: Service[RegistrySettings], registry: Registry, where: StoreSettings, cluster_id: str
+) -> Exporters:
+    settings, group = service.settings, service.settings.schema_registry_group_id
+    topics = settings.exporter_config_topic, settings.exporter_state_topic
+    made = Exporters(
+        registry, where, ExporterSettings(*topics, settings.exporter_max_exporters), group=group,
+        auto_context=f".{group}-{cluster_id}".replace(":", "-"),
+    )  # fmt: skip
+    service.guard.metrics.sources.append(made.add_metrics)
+    return made
 
 
 def _describe_error(error: Exception) -> HttpError | None:

@@ -10,6 +10,8 @@ from ottla.registry.answers import MEDIA_TYPES
 from ottla.registry.api import SchemaHandlers, SubjectHandlers
 from ottla.registry.api_settings import ServiceHandlers, SettingHandlers
 from ottla.registry.compatibility import LEVELS
+from ottla.registry.exporters import ContextType, ExporterState
+from ottla.registry.exporters_api import ExporterHandlers
 from ottla.registry.forwarding import Forwarding
 from ottla.registry.requests import MODES
 from ottla.registry.service import Registry
@@ -59,6 +61,28 @@ _VERDICT: Final[Schema] = {
     "type": "object", "required": ["is_compatible"],
     "properties": {"is_compatible": {"type": "boolean"}, "messages": _TEXTS},
 }  # fmt: skip
+_DESTINATION: Final[Schema] = {"type": "object", "additionalProperties": _TEXT}
+_EXPORTER_MEMBERS: Final[dict[str, Schema]] = {
+    "contextType": {"type": "string", "enum": list(ContextType)}, "context": _TEXT, "subjects": _TEXTS,
+    "subjectRenameFormat": _TEXT, "config": _DESTINATION,
+}  # fmt: skip
+_EXPORTER_CHANGE: Final[Schema] = {"type": "object", "properties": _EXPORTER_MEMBERS}
+_NEW_EXPORTER: Final[Schema] = {
+    "type": "object",
+    "required": ["name", "config"],
+    "properties": {"name": _TEXT} | _EXPORTER_MEMBERS,
+}
+_EXPORTER: Final[Schema] = {
+    "type": "object", "required": ["name", *_EXPORTER_MEMBERS], "properties": {"name": _TEXT} | _EXPORTER_MEMBERS
+}  # fmt: skip
+_EXPORTER_NAME: Final[Schema] = {"type": "object", "required": ["name"], "properties": {"name": _TEXT}}
+_EXPORTER_STATUS: Final[Schema] = {
+    "type": "object", "required": ["name", "state", "offset", "ts", "trace"],
+    "properties": {
+        "name": _TEXT, "state": {"type": "string", "enum": list(ExporterState)},
+        "offset": {"type": "integer"}, "ts": {"type": "integer"}, "trace": _TEXT,
+    },
+}  # fmt: skip
 
 
 def _flag(name: str, text: str) -> Parameter:
@@ -89,14 +113,16 @@ _NO_WRITE: Final = (
 )
 
 
-def make_operations(registry: Registry, forwarding: Forwarding, *, cluster_id: str, group: str) -> list[Operation]:
+def make_operations(
+    registry: Registry, forwarding: Forwarding, exporters: ExporterHandlers, *, cluster_id: str, group: str
+) -> list[Operation]:
     """Return the operations of the registry."""
     schemas, subjects = SchemaHandlers(registry, forwarding), SubjectHandlers(registry, forwarding)
     settings = SettingHandlers(registry, forwarding)
     service = ServiceHandlers(registry, forwarding, cluster_id=cluster_id, group=group)
     in_contexts = [*_schema_rows(schemas), *_subject_rows(subjects), *_setting_rows(settings)]
     below = [replace(row, path=f"/contexts/{{context}}{row.path}", tag="in a context") for row in in_contexts]
-    return [*_service_rows(service), *in_contexts, *_context_rows(settings), *below]
+    return [*_service_rows(service), *in_contexts, *_context_rows(settings), *_exporter_rows(exporters), *below]
 
 
 def _row(
@@ -237,4 +263,34 @@ def _context_rows(api: SettingHandlers) -> list[Operation]:
              errors={404: "A number is not valid."}),
         _row("DELETE", "/contexts/{context}", api.delete_context, "Delete a context", tag, None, status=204,
              errors={400: "The name is not valid.", 404: "It does not exist.", 422: "42211: it has subjects."}),
+    ]  # fmt: skip
+
+
+def _exporter_rows(api: ExporterHandlers) -> list[Operation]:
+    tag, path = "exporters", "/exporters/{name}"
+    missing = {404: "40450: the exporter does not exist.", 500: _NO_WRITE}
+    refused = missing | {403: "40301: the user may not change exporters."}
+    invalid = "40951: the configuration is not valid. 40952: the subjects are not valid."
+    taken = f"40950: the name is not valid. {invalid} 40960: the exporter exists. 40964: there are too many."
+    not_paused = {409: "40963: the exporter is not paused."}
+    named = _EXPORTER_NAME
+    return [
+        _row("GET", "/exporters", api.names, "List exporters", tag, _TEXTS, errors={500: _NO_WRITE}),
+        _row("POST", "/exporters", api.create, "Create an exporter", tag, named, body=_NEW_EXPORTER,
+             errors={403: refused[403], 409: taken}),
+        _row("GET", path, api.get, "Get an exporter", tag, _EXPORTER, errors=missing),
+        _row("PUT", path, api.update, "Change a paused exporter", tag, named, body=_EXPORTER_CHANGE,
+             errors=refused | {409: f"{invalid} {not_paused[409]}"}),
+        _row("DELETE", path, api.delete, "Delete an exporter", tag, None, status=204, errors=refused),
+        _row("GET", f"{path}/status", api.status, "Get the progress of an exporter", tag, _EXPORTER_STATUS,
+             errors=missing),
+        _row("GET", f"{path}/config", api.config, "Get the configuration of an exporter, without secrets", tag,
+             _DESTINATION, errors=missing),
+        _row("PUT", f"{path}/config", api.set_config, "Replace the configuration of a paused exporter", tag, named,
+             body=_DESTINATION, errors=refused | {409: f"40951: it is not valid. {not_paused[409]}"}),
+        _row("PUT", f"{path}/pause", api.pause, "Pause an exporter", tag, named, errors=refused),
+        _row("PUT", f"{path}/resume", api.resume, "Let a paused exporter continue", tag, named,
+             errors=refused | {409: "40961, 40962: the exporter is running, or starting."}),
+        _row("PUT", f"{path}/reset", api.reset, "Let a paused exporter start from the beginning", tag, named,
+             errors=refused | not_paused),
     ]  # fmt: skip

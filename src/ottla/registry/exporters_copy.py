@@ -1,0 +1,159 @@
+"""Copy versions to another registry: blocking requests, for a thread.
+
+A version is registered with its id and its number, which the destination allows in mode IMPORT only. The exporter sets
+this mode: for its own context, or in the default context for each subject. The destination refuses that if there are
+schemas already, so that an exporter cannot change subjects that belong to others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from ottla.client.errors import ClientError
+from ottla.client.registry import RegistryError, SchemaRegistry
+from ottla.registry.exporters import URL, Exporter, Task
+from ottla.registry.records import Json, SchemaVersion
+from ottla.registry.subjects import Subject
+
+_TIMEOUT_S: Final = 10.0
+_NOT_FOUND: Final = frozenset({40401, 40402})
+_REFERENCED: Final = 42206
+
+
+class Conflict(ClientError):
+    """The destination has another schema in the place of one that is to be copied, or is not a registry."""
+
+
+def connect(exporter: Exporter) -> SchemaRegistry:
+    """Return a client of the destination; no connection is opened yet. Raise PropertyRefused for a wrong property."""
+    properties = {name: value for name, value in exporter.config.items() if name != URL}
+    return SchemaRegistry(exporter.config[URL], properties, timeout_s=_TIMEOUT_S)
+
+
+class Destination:
+    """The registry that one exporter copies to. Used by one thread at a time."""
+
+    def __init__(self, exporter: Exporter, client: SchemaRegistry | None = None) -> None:
+        self._exporter = exporter
+        self._client = client or connect(exporter)
+        #: subjects of the destination that are known to be in mode IMPORT
+        self._importing: set[str] = set()
+        #: versions that others refer to and that are known to be copied
+        self._references: set[tuple[str, int]] = set()
+        self.is_stopped = threading.Event()
+
+    def check(self) -> None:
+        """Raise ClientError if the destination does not answer, or does not accept the login."""
+        self._ask("GET", "/mode")
+
+    def close(self) -> None:
+        self._client.close()
+
+    def copy(self, tasks: Sequence[Task], done: Callable[[Task, bool], None]) -> list[Task]:
+        """Do the tasks in order, until `is_stopped` is set. `done` gets each, and whether the destination was changed.
+
+        A version that another one at the destination still refers to cannot be deleted. It is tried again after all
+        other tasks, and returned if it is still in use. Raise ClientError if a task fails; those before it are done.
+        """
+        in_use = self._try(tasks, done)
+        # The last one first, because a later version may refer to an earlier one.
+        return self._try(in_use[::-1], done)[::-1]
+
+    def _try(self, tasks: Sequence[Task], done: Callable[[Task, bool], None]) -> list[Task]:
+        in_use = []
+        for task in tasks:
+            if self.is_stopped.is_set():
+                break
+            try:
+                done(task, self._do(task))
+            except RegistryError as error:
+                if error.code != _REFERENCED:
+                    raise
+                in_use.append(task)
+        return in_use
+
+    def _do(self, task: Task) -> bool:
+        if task.row is None:
+            return self._remove(self._exporter.destination(task.subject), task.version)
+        for row in task.references:
+            if (row.subject, row.version) not in self._references:
+                # Also if it is deleted at the source: its own task deletes it, after those that refer to it.
+                self._register(row)
+                self._references.add((row.subject, row.version))
+        is_changed, is_deleted = self._register(task.row)
+        if is_deleted == task.row.is_deleted:
+            return is_changed
+        if task.row.is_deleted:
+            self._delete(self._exporter.destination(task.subject), task.version)
+        else:
+            self._post(task.row)
+        return True
+
+    def _register(self, row: SchemaVersion) -> tuple[bool, bool]:
+        """Register a version that the destination does not have. Return whether it was changed, and is deleted."""
+        subject = self._exporter.destination(row.subject)
+        found = self._find(subject, row.version)
+        if found is not None and found.get("id") != row.id:
+            # The numbers of a subject start again after it was deleted permanently.
+            if not self._remove(subject, row.version):
+                raise Conflict(
+                    f"version {row.version} of subject '{subject}' has id {found.get('id')} at the destination, not "
+                    f"{row.id}: delete it there, or copy to another context"
+                )
+            found = None
+        if found is not None and found.get("schema") == row.text:
+            return False, bool(found.get("deleted"))
+        self._post(row)
+        return True, False
+
+    def _post(self, row: SchemaVersion) -> None:
+        subject = self._exporter.destination(row.subject)
+        self._set_import_mode(subject)
+        self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", self._exporter.registration(row))
+
+    def _remove(self, subject: str, version: int) -> bool:
+        """Delete a version permanently, if the subject belongs to an exporter. Return whether it existed."""
+        found = self._find(subject, version)
+        if found is None or self._mode(subject) != "IMPORT":
+            return False
+        if not found.get("deleted"):
+            self._delete(subject, version)
+        self._delete(subject, version, "?permanent=true")
+        # With its last version, a subject loses its mode.
+        self._importing.discard(subject)
+        self._references.clear()
+        return True
+
+    def _find(self, subject: str, version: int) -> Json | None:
+        path = f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true"
+        try:
+            found = self._ask("GET", path)
+        except RegistryError as error:
+            if error.code in _NOT_FOUND:
+                return None
+            raise
+        # A registry looks for a subject of the default context in other contexts too.
+        return found if found.get("subject") == subject else None
+
+    def _delete(self, subject: str, version: int, query: str = "") -> None:
+        self._client.ask("DELETE", f"/subjects/{quote(subject, safe='')}/versions/{version}{query}")
+
+    def _mode(self, subject: str) -> Any:
+        return self._ask("GET", f"/mode/{quote(subject, safe='')}?defaultToGlobal=true").get("mode")
+
+    def _set_import_mode(self, subject: str) -> None:
+        if subject in self._importing:
+            return
+        if self._mode(subject) != "IMPORT":
+            place = Subject.parse(subject).prefix or subject
+            self._ask("PUT", f"/mode/{quote(place, safe='')}", {"mode": "IMPORT"})
+        self._importing.add(subject)
+
+    def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
+        answer = self._client.ask(method, path, body)
+        if not isinstance(answer, dict):
+            raise Conflict(f"{self._client!r} is not a schema registry: it answers {method} {path} with no JSON object")
+        return answer
