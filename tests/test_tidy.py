@@ -139,10 +139,10 @@ def test_use_of_an_interface_is_allowed(line: str) -> None:
 def test_broad_except_stands_only_at_the_seams() -> None:
     """Elsewhere it may tidy up, and then goes on with what went wrong."""
     # metrics_server.py and web/app.py answer with status 500.
-    # interrupts.py and run.py hand the exception to the thread that waits.
+    # interrupts.py, run.py and exporters_run.py hand the exception to the thread that waits; an exporter reports it.
     allowed = {
         "broker/dispatch.py", "broker/broker.py", "env/metrics_server.py", "cli/interrupts.py", "pipeline/run.py",
-        "web/app.py",
+        "registry/exporters_run.py", "web/app.py",
     }  # fmt: skip
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,17 +12,16 @@ from urllib.parse import quote
 
 import click
 
-from ottla.cli.connection import parse_pairs
-from ottla.cli.failure import Failure, NotFound, NotHealthy
+from ottla.cli import schema_exporter
+from ottla.cli.failure import NotFound
 from ottla.cli.output import Column, output_option, print_data, print_rows
+from ottla.cli.registry_options import registry_options
 
 if TYPE_CHECKING:
     from ottla.client.registry import SchemaRegistry
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-REGISTRY_DEFAULT = "http://127.0.0.1:8081"
-REGISTRY_ENVIRONMENT = "OTTLA_REGISTRY"
 _TYPES = ("AVRO", "JSON", "PROTOBUF")
 #: the type of a file by its suffix
 _SUFFIXES = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
@@ -35,45 +33,6 @@ _VERSION_COLUMNS = (
 )  # fmt: skip
 #: what the cluster calls the global setting
 _GLOBAL = "<global>"
-
-
-def registry_options(function: _Function) -> _Function:
-    """Add --registry and -R; the function gets `registry`."""
-
-    @click.option(
-        "-r",
-        "--registry",
-        "url",
-        metavar="URL,...",
-        help=f"Schema registry.  [env: {REGISTRY_ENVIRONMENT}; default: {REGISTRY_DEFAULT}]",
-    )
-    @click.option(
-        "-R",
-        "properties",
-        metavar="KEY=VALUE",
-        multiple=True,
-        callback=parse_pairs,
-        help="Set a property of the registry's client, such as basic.auth.user.info. Repeatable.",
-    )
-    @functools.wraps(function)
-    def with_registry(*args: Any, url: str | None, properties: dict[str, str], **kwargs: Any) -> Any:
-        from ottla.client.errors import PropertyRefused
-        from ottla.client.registry import RegistryError, RegistryUnreachable, SchemaRegistry
-
-        try:
-            registry = SchemaRegistry(url or os.environ.get(REGISTRY_ENVIRONMENT, REGISTRY_DEFAULT), properties)
-            try:
-                return function(*args, registry=registry, **kwargs)
-            finally:
-                registry.close()
-        except PropertyRefused as error:
-            raise click.UsageError(str(error)) from None
-        except RegistryUnreachable as error:
-            raise NotHealthy(f"{error}. Start one with 'ottla registry', or name another with --registry") from None
-        except RegistryError as error:
-            raise (NotFound if error.status == 404 else Failure)(str(error)) from None
-
-    return with_registry  # type: ignore[return-value]
 
 
 def _schema_options(function: _Function) -> _Function:
@@ -119,6 +78,9 @@ def command() -> None:
 
     Works with `ottla registry` and with Confluent's registry.
     """
+
+
+command.add_command(schema_exporter.command)
 
 
 @command.command("list")
