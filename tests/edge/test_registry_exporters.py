@@ -13,10 +13,12 @@ from click.testing import CliRunner
 from registry_process import RegistryProcess
 
 from ottla.cli.main import main
+from ottla.registry.store import StoreSettings, read_up_to
 from ottla.testing import BrokerProcess
 
 _NUMBERS = itertools.count()
 _DEADLINE_S = 60.0
+SETTINGS = {"exporter.max.exporters": "3", "password.encoder.secret": "of the operator"}
 
 
 class Pair(NamedTuple):
@@ -32,7 +34,7 @@ def pair() -> Iterator[Pair]:
     other = {"kafkastore.topic": "_schemas_target", "schema.registry.group.id": "target"}
     with (
         BrokerProcess.start() as broker,
-        RegistryProcess(broker.bootstrap, {"exporter.max.exporters": "3"}) as source,
+        RegistryProcess(broker.bootstrap, SETTINGS) as source,
         RegistryProcess(broker.bootstrap, other) as target,
     ):
         yield Pair(broker, source, target)
@@ -111,7 +113,10 @@ def test_exporter_is_created_shown_and_deleted(pair: Pair, exporter: str) -> Non
     assert error(pair.source, "POST", "/exporters", {"name": exporter, "config": config}) == (409, 40960)
     assert pair.source.ask("DELETE", f"/exporters/{exporter}") == (204, None)
     assert exporter not in pair.source.get("/exporters")
-    assert "secret" not in pair.source.stderr()
+    stored = read_up_to(StoreSettings(pair.broker.bootstrap, {}, "_exporter_configs"), 0)[0]
+    assert b"[hidden]" not in b"".join(row.value or b"" for row in stored)
+    for text in (pair.source.stderr(), *(str(row.value) for row in stored)):
+        assert "ann:secret" not in text
 
 
 @pytest.mark.parametrize(
@@ -303,9 +308,9 @@ def test_exporter_on_the_command_line(pair: Pair, exporter: str) -> None:
 
 def test_next_leader_continues_where_the_last_one_was(pair: Pair, name: str) -> None:
     pair.source.register(f"{name}-a", '"string"')
-    create(pair, name)
+    create(pair, name, config={"schema.registry.url": pair.target.url, "bearer.auth.token": "secret"})
     wait_until(lambda: is_equal(pair, name))
-    with RegistryProcess(pair.broker.bootstrap) as follower:
+    with RegistryProcess(pair.broker.bootstrap, SETTINGS) as follower:
         assert follower.get("/exporters") == [name]
         pair.source.kill()
         follower.register(f"{name}-b", '"string"')

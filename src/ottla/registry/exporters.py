@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -24,6 +25,7 @@ from ottla.registry.state import State
 from ottla.registry.store import Applied
 from ottla.registry.subjects import DEFAULT_CONTEXT, Subject, beside, context_prefix, is_valid
 from ottla.schemas.schema import Reference, SchemaType
+from ottla.security.secret_box import SecretBox, Unreadable, is_sealed
 
 URL: Final = "schema.registry.url"
 #: shown in place of a secret; a request that sends it keeps the secret
@@ -78,8 +80,13 @@ class Exporter:
     def visible_config(self) -> dict[str, str]:
         return {name: HIDDEN if name in SECRETS else value for name, value in self.config.items()}
 
-    def stored(self) -> Json:
-        return self._members() | {"config": dict(self.config)}
+    def stored(self, box: SecretBox | None) -> Json:
+        """Return the definition with its secrets, encrypted if there is a box."""
+        config = dict(self.config)
+        for name in SECRETS & config.keys():
+            if box is not None and not is_sealed(config[name]):
+                config[name] = box.seal(config[name])
+        return self._members() | {"config": config}
 
     def _members(self) -> Json:
         return {
@@ -260,8 +267,8 @@ class Entry:
     def _progress(self) -> Json:
         return {"state": self.state, "offset": self.offset, "ts": self.timestamp_ms, "trace": self.trace}
 
-    def definition_record(self, group: str) -> Record:
-        return Record(_key(group, self.exporter.name), _dump(self.exporter.stored()))
+    def definition_record(self, group: str, box: SecretBox | None = None) -> Record:
+        return Record(_key(group, self.exporter.name), _dump(self.exporter.stored(box)))
 
     def progress_record(self, group: str) -> Record:
         return Record(_key(group, self.exporter.name), _dump(self._progress()))
@@ -279,9 +286,14 @@ def _dump(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def load(group: str, definitions: Iterable[Applied], progress: Iterable[Applied]) -> dict[str, Entry]:
-    """Return the exporters of a registry by name, from the records of both topics. One that was running starts."""
-    found = {name: Entry(_parse_stored(value)) for name, value in _latest(group, definitions).items()}
+def load(
+    group: str, definitions: Iterable[Applied], progress: Iterable[Applied], box: SecretBox | None = None
+) -> dict[str, Entry]:
+    """Return the exporters of a registry by name, from the records of both topics. One that was running starts.
+
+    A secret that cannot be decrypted stays encrypted; the exporter does not start with it (`exporters_copy.connect`).
+    """
+    found = {name: Entry(_parse_stored(value, box)) for name, value in _latest(group, definitions).items()}
     for name, value in _latest(group, progress).items():
         if name in found:
             is_paused = value.get("state") == ExporterState.PAUSED
@@ -305,10 +317,15 @@ def _latest(group: str, records: Iterable[Applied]) -> dict[str, Json]:
     return latest
 
 
-def _parse_stored(value: Json) -> Exporter:
+def _parse_stored(value: Json, box: SecretBox | None) -> Exporter:
+    config: dict[str, str] = value["config"]
+    for name in SECRETS & config.keys():
+        if box is not None and is_sealed(config[name]):
+            with suppress(Unreadable):
+                config[name] = box.open(config[name])
     return Exporter(
         name=value["name"], subjects=tuple(value["subjects"]), rename_format=value["subjectRenameFormat"],
-        context_type=ContextType(value["contextType"]), context=value["context"], config=value["config"],
+        context_type=ContextType(value["contextType"]), context=value["context"], config=config,
     )  # fmt: skip
 
 

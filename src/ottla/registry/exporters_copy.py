@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, PropertyRefused
 from ottla.client.registry import RegistryError, SchemaRegistry
-from ottla.registry.exporters import URL, Exporter, Task
+from ottla.registry.exporters import SECRETS, URL, Exporter, Task
 from ottla.registry.records import Json, SchemaVersion
 from ottla.registry.subjects import Subject
+from ottla.security.secret_box import is_sealed
 
 _TIMEOUT_S: Final = 10.0
 _NOT_FOUND: Final = frozenset({40401, 40402})
@@ -30,6 +31,11 @@ class Conflict(ClientError):
 def connect(exporter: Exporter) -> SchemaRegistry:
     """Return a client of the destination; no connection is opened yet. Raise PropertyRefused for a wrong property."""
     properties = {name: value for name, value in exporter.config.items() if name != URL}
+    if any(is_sealed(properties[name]) for name in SECRETS & properties.keys()):
+        raise PropertyRefused(
+            "a secret of the exporter is encrypted; set password.encoder.secret to the text that it was encrypted "
+            "with, or give the secret again"
+        )
     return SchemaRegistry(exporter.config[URL], properties, timeout_s=_TIMEOUT_S)
 
 

@@ -33,6 +33,7 @@ from ottla.registry.exporters_copy import Conflict, Destination, connect
 from ottla.registry.records import Json, Record
 from ottla.registry.service import NotLeader, Registry
 from ottla.registry.store import StoreSettings, prepare_topic, read_up_to
+from ottla.security.secret_box import SecretBox
 from ottla.web.app import HttpError
 
 log = logging.getLogger(__name__)
@@ -54,11 +55,12 @@ _T = TypeVar("_T")
 
 
 class ExporterSettings(NamedTuple):
-    """Which topics keep the exporters, and how many there may be."""
+    """Which topics keep the exporters, how many there may be, and what their secrets are encrypted with."""
 
     config_topic: str = CONFIG_TOPIC_DEFAULT
     state_topic: str = STATE_TOPIC_DEFAULT
     exporters_max: int = EXPORTERS_MAX_DEFAULT
+    box: SecretBox | None = None
 
 
 class Exporters:
@@ -187,8 +189,10 @@ class Exporters:
         """Save a new entry, or delete one. The worker is stopped before, and started after if it has to run."""
         self._stop_worker(name)
         try:
-            definition = tombstone(self._group, name) if entry is None else entry.definition_record(self._group)
-            progress = tombstone(self._group, name) if entry is None else entry.progress_record(self._group)
+            definition = progress = tombstone(self._group, name)
+            if entry is not None:
+                definition = await asyncio.to_thread(entry.definition_record, self._group, self._settings.box)
+                progress = entry.progress_record(self._group)
             await self._append({self._settings.config_topic: [definition], self._settings.state_topic: [progress]})
             self._saved.pop(name, None)
             self._entries.pop(name, None)
@@ -259,7 +263,7 @@ class Exporters:
         if not self._has_topics():
             return {}
         definitions, progress = (read_up_to(store, 0)[0] for store in self._topics())
-        return exporters.load(self._group, definitions, progress)
+        return exporters.load(self._group, definitions, progress, self._settings.box)
 
     # Workers
 

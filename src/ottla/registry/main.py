@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from ottla.client.errors import ClientError
 from ottla.client.logins import check_login
 from ottla.model.errors import StartError
-from ottla.model.setting_types import ANY, BOOL, INT, LIST, STRING, Setting, at_least, one_of
+from ottla.model.setting_types import ANY, BOOL, INT, LIST, PASSWORD, STRING, Setting, at_least, one_of
 from ottla.registry import election, errors, exporters_run, store
 from ottla.registry.answers import MEDIA_TYPES, error_answer
 from ottla.registry.compatibility import LEVELS
@@ -26,6 +26,7 @@ from ottla.registry.routes import make_operations
 from ottla.registry.service import Registry
 from ottla.registry.state import COMPATIBILITY_DEFAULT, MODE_DEFAULT, State
 from ottla.registry.store import StoreSettings, prepare_topic
+from ottla.security.secret_box import SecretBox
 from ottla.web.app import HttpError
 from ottla.web.service import Service, run_service
 from ottla.web.settings import WebSettings
@@ -79,6 +80,10 @@ class RegistrySettings(WebSettings):
         "exporter.users", LIST, (), ANY,
         "The users who may create, change and delete exporters, which make the registry open connections; empty: all.",
     )  # fmt: skip
+    password_encoder_secret = Setting(
+        "password.encoder.secret", PASSWORD, "", ANY,
+        "A text with which the secrets of exporters are encrypted in their topic; the same for all instances.",
+    )  # fmt: skip
     mode = Setting("mode", STRING, MODE_DEFAULT, one_of(*sorted(MODES)), "The mode if none is set.")
 
 
@@ -130,8 +135,9 @@ def _exporters(
 ) -> Exporters:
     settings, group = service.settings, service.settings.schema_registry_group_id
     topics = settings.exporter_config_topic, settings.exporter_state_topic
+    box = SecretBox(settings.password_encoder_secret) if settings.password_encoder_secret else None
     made = Exporters(
-        registry, where, ExporterSettings(*topics, settings.exporter_max_exporters), group=group,
+        registry, where, ExporterSettings(*topics, settings.exporter_max_exporters, box), group=group,
         auto_context=f".{group}-{cluster_id}".replace(":", "-"),
     )  # fmt: skip
     service.guard.metrics.sources.append(made.add_metrics)

@@ -14,15 +14,16 @@ import pytest
 from starlette.requests import Request
 from tests.unit.registry.registry_fixtures import FakeRegistry, number, record
 
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, PropertyRefused
 from ottla.client.registry import RegistryError, SchemaRegistry
 from ottla.registry import exporters
 from ottla.registry.answers import version_json
 from ottla.registry.exporters import Entry, Exporter, ExporterState, changes_in, tasks_of
 from ottla.registry.exporters_api import ExporterHandlers
-from ottla.registry.exporters_copy import Conflict, Destination
+from ottla.registry.exporters_copy import Conflict, Destination, connect
 from ottla.registry.store import Applied
 from ottla.registry.subjects import normalize
+from ottla.security.secret_box import SecretBox
 from ottla.web.app import HttpError
 from ottla.web.authentication import Identity
 
@@ -150,6 +151,22 @@ def test_exporters_are_loaded_from_the_records_of_both_topics() -> None:
     definitions.append(Applied(*exporters.tombstone("g", "gone"), 0, 0))
     loaded = exporters.load("g", definitions, progress)
     assert loaded == {"e": Entry(make(), ExporterState.STARTING, 7, 1000, "why"), "f": second}
+
+
+def test_secrets_are_encrypted_in_the_topic() -> None:
+    box = SecretBox("one")
+    entry = Entry(make(config={**URL, "bearer.auth.token": "password"}))
+    record, again = (Applied(*entry.definition_record("g", box), 0, 0) for _ in range(2))
+    assert record.value is not None
+    assert b"password" not in record.value
+    assert record.value != again.value
+    assert exporters.load("g", [record], [], SecretBox("one"))["e"] == entry
+    for other in (None, SecretBox("two")):
+        loaded = exporters.load("g", [record], [], other)["e"].exporter
+        with pytest.raises(PropertyRefused, match=r"password\.encoder\.secret"):
+            connect(loaded)
+        stored = Entry(loaded).definition_record("g", other).value
+        assert stored == record.value  # not encrypted twice
 
 
 def test_only_listed_users_change_exporters() -> None:
