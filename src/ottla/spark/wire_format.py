@@ -1,4 +1,4 @@
-"""Confluent's wire format (framing): a zero byte, four bytes of schema id, for Protobuf the message indexes, the value.
+"""Values with a schema id (framing), and the schemas that they were written with.
 
 A schema source maps schema ids to the schemas that the values were written with (writer schemas), and names the one
 schema that all rows have (reader schema). A value that cannot be decoded is rejected with a cause, which begins with
@@ -7,7 +7,7 @@ one of ``Cause``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from ottla.model.errors import OttlaError
+from ottla.schemas.data import framing
+from ottla.schemas.data.framing import BadFrame, Fault
 
-_HEADER_BYTES = 5
-_VARINT_BITS_MAX = 63
+frame = framing.frame
 
 
 class Cause(StrEnum):
@@ -30,6 +31,13 @@ class Cause(StrEnum):
     UNKNOWN_ID = "unknown schema id"
     TYPE_MISMATCH = "type mismatch"
     NOT_JSON = "not JSON"
+
+
+_CAUSES = {
+    Fault.TRUNCATED: Cause.TRUNCATED,
+    Fault.BAD_MAGIC: Cause.BAD_MAGIC,
+    Fault.BAD_INDEXES: Cause.TYPE_MISMATCH,
+}
 
 
 class Rejected(OttlaError):
@@ -151,61 +159,19 @@ def read_schema_file(path: str) -> str | bytes:
 
 def unframe(value: bytes) -> tuple[int, bytes]:
     """Return the schema id of a value and the bytes after it. Raise Rejected if the value has no valid header."""
-    if len(value) < _HEADER_BYTES:
-        if value and value[0]:
-            raise Rejected(Cause.BAD_MAGIC, f"the first byte is {value[0]}, not 0")
-        raise Rejected(Cause.TRUNCATED, f"{len(value)} bytes are too few for a schema id")
-    if value[0]:
-        raise Rejected(Cause.BAD_MAGIC, f"the first byte is {value[0]}, not 0")
-    return int.from_bytes(value[1:_HEADER_BYTES], "big"), value[_HEADER_BYTES:]
-
-
-def frame(schema_id: int, payload: bytes, indexes: Sequence[int] | None = None) -> bytes:
-    """Return a payload with magic byte, schema id and, for Protobuf, message indexes before it."""
-    return b"\0" + schema_id.to_bytes(4, "big") + (b"" if indexes is None else encode_indexes(indexes)) + payload
-
-
-def encode_indexes(indexes: Sequence[int]) -> bytes:
-    """Return the encoded path to a message in its file: (2, 0) is the first inside the third; (0) is one byte."""
-    if tuple(indexes) == (0,):
-        return b"\0"
-    return b"".join(map(_varint, (len(indexes), *indexes)))
+    try:
+        return framing.unframe(value)
+    except BadFrame as error:
+        raise _rejected(error) from None
 
 
 def decode_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
     """Return the message indexes and the bytes after them. Raise Rejected if they are not complete."""
-    numbers = _varints(data)
-    count, position = next(numbers)
-    if count == 0:
-        return (0,), data[position:]
-    if count < 0 or count > len(data):
-        raise Rejected(Cause.TYPE_MISMATCH, f"{count} message indexes")
-    indexes = []
-    for _ in range(count):
-        index, position = next(numbers)
-        indexes.append(index)
-    return tuple(indexes), data[position:]
+    try:
+        return framing.decode_indexes(data)
+    except BadFrame as error:
+        raise _rejected(error) from None
 
 
-def _varint(number: int) -> bytes:
-    number = number << 1 if number >= 0 else (-number << 1) - 1
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _varints(data: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Zigzag numbers, each with the position behind it; Rejected when the bytes end."""
-    number = shift = 0
-    for position, byte in enumerate(data, 1):
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            yield (number >> 1) ^ -(number & 1), position
-            number = shift = 0
-        elif shift > _VARINT_BITS_MAX:
-            raise Rejected(Cause.TYPE_MISMATCH, "a message index without end")
-    raise Rejected(Cause.TRUNCATED, "the message indexes are not complete")
+def _rejected(error: BadFrame) -> Rejected:
+    return Rejected(_CAUSES[error.fault], error.detail)
