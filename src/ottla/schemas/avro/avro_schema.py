@@ -68,6 +68,11 @@ class AvroSchema(ParsedSchema):
         return self._resolved
 
     @property
+    def root(self) -> Node:
+        """The outermost type; it must not be changed."""
+        return self._root
+
+    @property
     def name(self) -> str | None:
         return self._root.name.full if isinstance(self._root, Record) else None
 

@@ -38,6 +38,11 @@ def check_default(field: Field, budget: Budget, complete: set[int] | None = None
         raise Problem(f"the default {write(field.default)[:80]} of field {field.name} is not valid for its type")
 
 
+def fits(node: Node, value: Json, budget: Budget) -> bool:
+    """Return whether a value is a valid default of a type of a complete schema."""
+    return _fits(node, value, budget, None, 0)
+
+
 def _fits(node: Node, value: Json | NoDefault, budget: Budget, complete: set[int] | None, depth: int) -> bool:
     if isinstance(value, NoDefault):
         return False
