@@ -3,15 +3,22 @@
 | schema      | JSON value                                                                                       |
 |-------------|--------------------------------------------------------------------------------------------------|
 | Avro        | Avro's JSON encoding: a union that is not null is {"TYPE": value}, bytes are a string             |
+| JSON Schema | the value itself, which must be valid for the schema                                               |
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
-from ottla.schemas.data.misfit import too_deep
-from ottla.schemas.schema import InvalidSchema, Resolved, SchemaTooComplex, SchemaType
+from ottla.schemas.data.misfit import DataMisfit, too_deep
+from ottla.schemas.schema import STEPS_MAX, Budget, InvalidSchema, Resolved, SchemaTooComplex, SchemaType
+
+#: steps of validating a value, besides those for each byte of its text
+_STEPS: Final = 50_000
+_STEPS_PER_BYTE: Final = 10
 
 
 class Codec(Protocol):
@@ -37,9 +44,11 @@ def codec_for(schema_type: str, text: str, references: Mapping[str, str]) -> Cod
     try:
         if schema_type == SchemaType.AVRO:
             return AvroCodec(text, resolved)
+        if schema_type == SchemaType.JSON:
+            return JsonSchemaCodec(text, resolved)
     except RecursionError:
         raise SchemaTooComplex("the schema has too many levels") from None
-    raise InvalidSchema(f"unknown schema type {schema_type[:60]!r}: use AVRO")
+    raise InvalidSchema(f"unknown schema type {schema_type[:60]!r}: use AVRO, JSON")
 
 
 class AvroCodec:
@@ -66,3 +75,67 @@ class AvroCodec:
             return self._decode(data)
         except RecursionError:
             raise too_deep() from None
+
+
+class JsonSchemaCodec:
+    """JSON data that are valid for a JSON Schema."""
+
+    def __init__(self, text: str, resolved: Resolved) -> None:
+        from ottla.schemas.data.json_validator import JsonValidator
+        from ottla.schemas.json_schema.documents import Documents
+
+        documents = Documents(text, resolved, Budget())
+        title = documents.root.get("title") if isinstance(documents.root, dict) else None
+        self.name = title if isinstance(title, str) else None
+        self._validator = JsonValidator(documents)
+
+    def encode(self, value: Any) -> bytes:
+        from ottla.schemas.data.json_validator import Undecided
+
+        try:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        except RecursionError:
+            raise too_deep() from None
+        except ValueError:
+            raise DataMisfit("NaN, Infinity and half of a surrogate pair are not JSON") from None
+        try:
+            self._check(value, len(text))
+        except Undecided as undecided:
+            raise DataMisfit(str(undecided)) from None
+        return text
+
+    def decode(self, data: bytes) -> Any:
+        from ottla.schemas.data.json_validator import Undecided
+
+        try:
+            value = json.loads(data.decode(), parse_float=_finite, parse_constant=_refuse_constant)
+        except RecursionError:
+            raise too_deep() from None
+        except ValueError as error:
+            raise DataMisfit(f"the bytes are not JSON: {str(error)[:100]}") from None
+        try:
+            self._check(value, len(data))
+        except Undecided:
+            # Another producer has written them; not to show them would help no one.
+            pass
+        return value
+
+    def _check(self, value: Any, size: int) -> None:
+        budget = Budget(min(STEPS_MAX, _STEPS + _STEPS_PER_BYTE * size))
+        try:
+            self._validator.check(value, budget)
+        except SchemaTooComplex:
+            raise DataMisfit("the data take too many steps to validate with this schema") from None
+        except RecursionError:
+            raise too_deep() from None
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits[:60]} is too large")
+    return number
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")

@@ -89,6 +89,11 @@ class Documents:
             self._targets[key] = self._find(reference, scope)
         return self._targets[key]
 
+    def dynamic_anchor(self, base: str, name: str) -> dict[str, JsonValue] | None:
+        """Return the schema with this `$dynamicAnchor` in the resource with this address; None if it has none."""
+        found = self._anchors.get((base, name))
+        return found if isinstance(found, dict) and found.get("$dynamicAnchor") == name else None
+
     def _add_document(self, document: JsonValue, address: str, draft: Draft) -> str:
         """Index a document; return its address: its own `$id`, or the given one."""
         scope = Scope(document, document, address, draft)

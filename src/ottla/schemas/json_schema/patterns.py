@@ -1,12 +1,13 @@
-"""Regular expressions of schemas: checked when a schema is parsed, matched only with the names of properties.
+"""Regular expressions of schemas: checked when a schema is parsed, matched with names of properties and with data.
 
 RE2 matches in linear time and compiles within a limit of memory, so that no expression of a client takes long. RE2 has
 no look-ahead and no back-references, which JSON Schema allows. Such an expression is accepted, and whether a name
-matches it stays undecided.
+matches it stays undecided. Escapes that RE2 writes differently are translated.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from ottla.schemas.schema import Budget
@@ -17,6 +18,15 @@ _COMPILED_BYTES_MAX: Final = 256 << 10
 _COMPILE_STEPS: Final = 20
 _REPETITION_STEPS: Final = 500
 _MATCH_STEPS: Final = 4
+#: RE2 may have to follow all states of an expression for each character: so many of them in one step
+_STATES_PER_STEP: Final = 250
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|([pP])\{([A-Za-z_]+)\}|.)", re.DOTALL)
+#: long names of Unicode's categories, of which RE2 has the short ones
+_CATEGORIES: Final = {
+    "Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Titlecase_Letter": "Lt", "Mark": "M",
+    "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S",
+    "Separator": "Z", "Space_Separator": "Zs", "Other": "C", "Control": "Cc",
+}  # fmt: skip
 #: how RE2's messages begin for an expression that is wrong in every dialect
 _SYNTAX_ERRORS: Final = ("missing ", "unexpected ", "no argument ", "trailing ")
 
@@ -38,10 +48,14 @@ class Patterns:
     def matches(self, expression: str, name: str, budget: Budget) -> bool | None:
         """Return whether a part of the name matches; None if RE2 does not support the expression."""
         compiled = self._compile(expression, budget)
-        budget.spend(_MATCH_STEPS + len(name) // 50)
         if compiled is None or isinstance(compiled, str):
+            budget.spend(_MATCH_STEPS)
             return None
-        return compiled.search(name) is not None
+        budget.spend(_MATCH_STEPS + len(name) * compiled.programsize // _STATES_PER_STEP)
+        try:
+            return compiled.search(name) is not None
+        except UnicodeEncodeError:  # an unpaired surrogate
+            return None
 
     def _compile(self, expression: str, budget: Budget) -> Any:
         if expression in self._compiled:
@@ -53,7 +67,7 @@ class Patterns:
         options.max_mem = _COMPILED_BYTES_MAX
         options.log_errors = False
         try:
-            compiled = re2.compile(expression, options)
+            compiled = re2.compile(_ESCAPE.sub(_translate, expression), options)
         except re2.error as error:
             reason = error.args[0]
             message = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
@@ -62,3 +76,10 @@ class Patterns:
             compiled = None
         self._compiled[expression] = compiled
         return compiled
+
+
+def _translate(escape: re.Match[str]) -> str:
+    code, sign, category = escape.groups()
+    if code is not None:
+        return f"\\x{{{code}}}"
+    return f"\\{sign}{{{_CATEGORIES[category]}}}" if category in _CATEGORIES else escape[0]
