@@ -4,6 +4,7 @@
 |-------------|--------------------------------------------------------------------------------------------------|
 | Avro        | Avro's JSON encoding: a union that is not null is {"TYPE": value}, bytes are a string             |
 | JSON Schema | the value itself, which must be valid for the schema                                               |
+| Protobuf    | Protobuf's canonical JSON; the bytes begin with the message indexes                                |
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ def codec_for(schema_type: str, text: str, references: Mapping[str, str]) -> Cod
             return AvroCodec(text, resolved)
         if schema_type == SchemaType.JSON:
             return JsonSchemaCodec(text, resolved)
+        if schema_type == SchemaType.PROTOBUF:
+            return _protobuf(text, resolved)
     except RecursionError:
         raise SchemaTooComplex("the schema has too many levels") from None
-    raise InvalidSchema(f"unknown schema type {schema_type[:60]!r}: use AVRO, JSON")
+    raise InvalidSchema(f"unknown schema type {schema_type[:60]!r}: use {', '.join(SchemaType)}")
 
 
 class AvroCodec:
@@ -128,6 +131,13 @@ class JsonSchemaCodec:
             raise DataMisfit("the data take too many steps to validate with this schema") from None
         except RecursionError:
             raise too_deep() from None
+
+
+def _protobuf(text: str, resolved: Resolved) -> Codec:
+    from ottla.schemas.data.protobuf_codec import ProtobufCodec
+    from ottla.schemas.protobuf import parse
+
+    return ProtobufCodec(parse(text, resolved))
 
 
 def _finite(digits: str) -> float:

@@ -134,8 +134,8 @@ class _Check:
         found = self._documents.patterns.matches(expression, text, self._budget)
         if found is None:
             raise Undecided(
-                f"the regular expression {expression[:_SHOWN_MAX]!r} cannot be used: it has look-ahead, a back-reference "
-                "or another part that cannot be matched in linear time; write it without"
+                f"the regular expression {expression[:_SHOWN_MAX]!r} has look-ahead, a back-reference or another part "
+                "that cannot be matched in linear time; write it without"
             )
         return found
 
