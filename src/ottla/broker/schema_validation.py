@@ -97,15 +97,12 @@ class SchemaValidation:
             return batch
         if action == WARN:
             self.records["warned"] += len(found.errors)
-            index, reason = found.errors[0]
-            log.warning(
-                "invalid records are appended partition=%s count=%d index=%d reason=%s",
-                partition.name, len(found.errors), index, reason,
-            )  # fmt: skip
+            _log_invalid("appended", partition, found)
             return batch
         if action == DEAD_LETTER and not read_header(batch).attributes & TRANSACTIONAL:
             return await self._divert(batch, partition, settings, found, rules, acks, begin_turn)
         self.records["rejected"] += len(found.errors)
+        _log_invalid("rejected", partition, found)
         raise invalid_records(found.errors)
 
     async def _find(self, batch: Bytes, partition: Partition, rules: SchemaRules) -> FoundSchemas:
@@ -140,10 +137,12 @@ class SchemaValidation:
                 text = f"invalid records cannot be appended to the dead-letter topic {topic} now: {error}"
                 raise Refused(ErrorCode.REQUEST_TIMED_OUT, text) from None
             self.records["rejected"] += len(found.errors)
+            _log_invalid("rejected", partition, found)
             invalid = invalid_records(found.errors)
             text = f"{invalid}; the dead-letter topic {topic} does not take it: {error}"
             raise InvalidRecord(text, record_errors=invalid.record_errors) from None
         self.records["dead_letter"] += diverted.record_count
+        _log_invalid("diverted", partition, found)
         self.records["valid"] += read_header(diverted.kept).record_count
         return diverted.kept
 
@@ -190,6 +189,15 @@ def check_validation(topic: str, settings: TopicSettings, broker: BrokerSettings
             raise InvalidConfig(f"schema.validation.dlq.topic: {error}") from None
         if dead == topic or dead in INTERNAL_TOPICS:
             raise InvalidConfig(f"schema.validation.dlq.topic must be another topic than {dead}")
+
+
+def _log_invalid(treatment: str, partition: Partition, found: FoundSchemas) -> None:
+    """Log the first of the invalid records, because not all clients show the reasons in a reply."""
+    index, reason = found.errors[0]
+    log.warning(
+        "invalid records are %s partition=%s count=%d index=%d reason=%s",
+        treatment, partition.name, len(found.errors), index, reason,
+    )  # fmt: skip
 
 
 def _is_duplicate(batch: Bytes, partition: Partition) -> bool:

@@ -82,7 +82,7 @@ def iterate_records(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) ->
     base_offset = header.base_offset
     index = 0
     try:
-        for index, (position, end, timestamp, offset_delta) in enumerate(record_frames(header, data, start)):
+        for index, (position, end, timestamp, offset_delta) in enumerate(_frames(header, data, start)):
             key, position = _read_bytes(data, position)
             value, position = _read_bytes(data, position)
             headers: list[tuple[str, bytes | None]] = []
@@ -102,7 +102,7 @@ def record_timestamps(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) 
     """Yield (offset, timestamp) of every record without decoding keys, values and headers."""
     header, data, start = open_records(batch, max_bytes)
     base_offset = header.base_offset
-    for _, _, timestamp, offset_delta in record_frames(header, data, start):
+    for _, _, timestamp, offset_delta in _frames(header, data, start):
         yield base_offset + offset_delta, timestamp
 
 
@@ -188,7 +188,7 @@ def record_spans(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> tu
     base_offset = header.base_offset
     spans: list[RecordSpan] = []
     try:
-        for key_position, end, timestamp, offset_delta in record_frames(header, data, start):
+        for key_position, end, timestamp, offset_delta in _frames(header, data, start):
             key, position = _read_bytes(data, key_position)
             value_length, position = read_varint(data, position)
             if position + max(value_length, 0) >= end:
@@ -288,7 +288,7 @@ def open_section(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes | mem
     return header, data, start
 
 
-def record_frames(header: BatchHeader, data: bytes, position: int) -> Iterator[tuple[int, int, int, int]]:
+def _frames(header: BatchHeader, data: bytes, position: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield for every record: position of the key's length, end of the record, timestamp, offset delta."""
     size_bytes, last_offset_delta, base_timestamp = len(data), header.last_offset_delta, header.base_timestamp
     # With LogAppendTime the timestamp deltas are still those of the producer and must be ignored.

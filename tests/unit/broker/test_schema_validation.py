@@ -194,7 +194,7 @@ def test_warn_appends_invalid_records_and_logs_them(tmp_path: Path, caplog: pyte
         assert (await fixture.produce(batch(GOOD, NINE))).error_code == 0
         assert await fixture.values() == [(0, GOOD), (1, NINE)]
         assert fixture.outcomes == {"warned": 1}
-        assert f"partition=t-0 count=1 index=1 reason={UNKNOWN_9}" in caplog.text
+        assert f"invalid records are appended partition=t-0 count=1 index=1 reason={UNKNOWN_9}" in caplog.text
 
     run(tmp_path, script, "warn")
 
