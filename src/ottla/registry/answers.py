@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ottla.registry import errors
 from ottla.registry.parsing import Parser
 from ottla.registry.records import Json, SchemaVersion, references_json
-from ottla.registry.requests import NewSchema
+from ottla.registry.requests import NewSchema, parse_number
 from ottla.schemas.schema import SchemaType, UnknownFormat
 from ottla.web.app import HttpError
 
@@ -116,7 +116,7 @@ def _number(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name)
     if text is None:
         return default
-    try:
-        return int(text)
-    except ValueError:
-        raise HttpError(404, 404, "HTTP 404 Not Found") from None
+    number = parse_number(text)
+    if number is None:
+        raise HttpError(404, 404, "HTTP 404 Not Found")
+    return number

@@ -24,7 +24,7 @@ from ottla.registry.answers import (
 )
 from ottla.registry.forwarding import Forwarding, LeaderUnreachable
 from ottla.registry.records import Json, Record, SchemaVersion, references_json
-from ottla.registry.requests import NewSchema, parse_body, parse_id, parse_version
+from ottla.registry.requests import NewSchema, TagChange, parse_body, parse_id, parse_version
 from ottla.registry.service import NotLeader, Registry
 from ottla.registry.state import State, merge_rule_sets
 from ottla.registry.subjects import DEFAULT_CONTEXT, Subject, beside, context_prefix, is_valid, normalize
@@ -79,6 +79,29 @@ class Handlers:
             except LeaderUnreachable:
                 await self.registry.replace_leader(leader)
         raise errors.forwarding_failed(f"the leader {leader.url} cannot be reached; try again")
+
+    async def formatted(self, request: Request, row: SchemaVersion) -> str:
+        """Return the text of a version in the format of the request. Raise HttpError 42201 if it is unknown."""
+        name = request.query_params.get("format", "")
+        if not name.strip():
+            return row.text
+        return await self.registry.compute(lambda: formatted(self.registry.parser, row, name), len(row.text))
+
+    async def with_tags(self, request: Request, row: SchemaVersion, value: Json) -> Json:
+        """Return the answer with the tags that the parameter `findTags` asks for; `*` asks for all."""
+        wanted = request.query_params.getlist("findTags")
+        if not wanted:
+            return value
+        tagged = await self.registry.compute(
+            lambda: self.registry.parser.parse_version(row).tagged_entities(), len(row.text)
+        )
+        found: list[Json] = []
+        for entity, tags in tagged.items():
+            matching = sorted(tag for tag in tags if "*" in wanted or tag in wanted)
+            if matching:
+                place = {"entityPath": entity.path, "entityType": entity.kind}
+                found.append({"schemaEntity": place, "tags": matching})
+        return value | {"schemaTags": found}
 
     def find_version(self, subject: str, version: int, *, deleted: bool) -> SchemaVersion:
         """Return a version of a subject. Raise HttpError 40401 or 40402 if it does not exist."""
@@ -142,17 +165,16 @@ class SchemaHandlers(Handlers):
 
     async def by_id(self, request: Request) -> Response:
         row = await self._find_id(request)
-        value = schema_json(row, formatted(self.registry.parser, row, request.query_params.get("format", "")))
+        value = schema_json(row, await self.formatted(request, row))
         if request.query_params.get("referenceFormat") == "qualified" and row.references:
             value["references"] = _qualified(row)
         if flag(request, "fetchMaxId"):
             value["maxId"] = self.state.id_max(Subject.parse(row.subject).context)
-        return answer(request, _with_tags(self.registry, request, row, value))
+        return answer(request, await self.with_tags(request, row, value))
 
     async def text_by_id(self, request: Request) -> Response:
         row = await self._find_id(request)
-        text = formatted(self.registry.parser, row, request.query_params.get("format", ""))
-        return _raw(request, text)
+        return _raw(request, await self.formatted(request, row))
 
     async def subjects_of_id(self, request: Request) -> Response:
         rows = await self._versions_of_id(request)
@@ -198,8 +220,7 @@ class SchemaHandlers(Handlers):
             schema_id = self.state.id_of_guid(context, guid)
             row = None if schema_id is None else self.state.by_id(context, schema_id)
             if row is not None:
-                text = formatted(self.registry.parser, row, request.query_params.get("format", ""))
-                return answer(request, schema_json(row, text))
+                return answer(request, schema_json(row, await self.formatted(request, row)))
         raise errors.schema_not_found(guid)
 
     async def ids_of_guid(self, request: Request) -> Response:
@@ -234,15 +255,14 @@ class SubjectHandlers(Handlers):
                     return row
             return None
 
-        row = await self.registry.check(find, len(data))
+        row = await self.registry.compute(find, len(data))
         if row is None:
             await self.registry.refresh()
-            row = await self.registry.check(find, len(data))
+            row = await self.registry.compute(find, len(data))
         if row is None:
             known = self.state.has_subject(subject, deleted=deleted)
             raise errors.schema_not_found() if known else errors.subject_not_found(subject)
-        text = formatted(self.registry.parser, row, request.query_params.get("format", ""))
-        return answer(request, version_json(row, text))
+        return answer(request, version_json(row, await self.formatted(request, row)))
 
     def _normalizes(self, request: Request, subject: str) -> bool:
         return flag(request, "normalize") or self.state.config_in_scope(subject).get("normalize") is True
@@ -255,20 +275,22 @@ class SubjectHandlers(Handlers):
 
         sent = NewSchema.parse(parse_body(await request.body()))
 
-        def decide(body: Json) -> tuple[SchemaVersion, list[Record]]:
-            return changes.register(
+        def decide(body: Json) -> tuple[tuple[SchemaVersion, str | None], list[Record]]:
+            row, records = changes.register(
                 self.state, self.registry.parser, subject, sent,
                 normalize=self._normalizes(request, subject), force=flag(request, "force"),
             )  # fmt: skip
+            return (row, formatted(self.registry.parser, row, format_name) if format_name else None), records
 
-        def respond(row: SchemaVersion) -> Response:
+        def respond(made: tuple[SchemaVersion, str | None]) -> Response:
             # With the time of the record, which is known since it was read back.
-            row = self.state.get(row.subject, row.version) or row
-            text = formatted(self.registry.parser, row, format_name) if format_name else None
-            return answer(request, registered_json(row, None if sent.changes_tags else sent, text))
+            row = self.state.get(made[0].subject, made[0].version) or made[0]
+            return answer(request, registered_json(row, None if sent.changes_tags else sent, made[1]))
 
         known = await self._registered_already(request, subject, sent)
-        return respond(known) if known is not None else await self.change(request, decide, respond)
+        if known is not None:
+            return respond((known, await self.formatted(request, known) if format_name else None))
+        return await self.change(request, decide, respond)
 
     async def _registered_already(self, request: Request, subject: str, new: NewSchema) -> SchemaVersion | None:
         """Return the version of a schema that is registered: any instance can answer that."""
@@ -278,7 +300,7 @@ class SubjectHandlers(Handlers):
         if new.version or new.id >= 0 or not new.text.strip():
             return None
         normalize = self._normalizes(request, subject)
-        return await self.registry.check(
+        return await self.registry.compute(
             lambda: changes.find(self.state, self.registry.parser, subject, new, normalize=normalize), len(new.text)
         )
 
@@ -305,14 +327,14 @@ class SubjectHandlers(Handlers):
 
     async def version(self, request: Request) -> Response:
         row = self._version_of(request)
-        value = version_json(row, formatted(self.registry.parser, row, request.query_params.get("format", "")))
+        value = version_json(row, await self.formatted(request, row))
         if request.query_params.get("referenceFormat") == "qualified" and row.references:
             value["references"] = _qualified(row)
-        return answer(request, _with_tags(self.registry, request, row, value))
+        return answer(request, await self.with_tags(request, row, value))
 
     async def text(self, request: Request) -> Response:
         row = self._version_of(request)
-        return _raw(request, formatted(self.registry.parser, row, request.query_params.get("format", "")))
+        return _raw(request, await self.formatted(request, row))
 
     def _version_of(self, request: Request) -> SchemaVersion:
         version = parse_version(request.path_params["version"])
@@ -339,8 +361,7 @@ class SubjectHandlers(Handlers):
         rows = self.state.versions(subject, deleted=flag(request, "deleted"))
         for row in reversed(rows):
             if wanted.items() <= ((row.metadata or {}).get("properties") or {}).items():
-                text = formatted(self.registry.parser, row, request.query_params.get("format", ""))
-                return answer(request, version_json(row, text))
+                return answer(request, version_json(row, await self.formatted(request, row)))
         raise errors.schema_not_found() if rows else errors.subject_not_found(subject)
 
     async def tags(self, request: Request) -> Response:
@@ -353,11 +374,9 @@ class SubjectHandlers(Handlers):
                 | {"schemaTagsToAdd": body.get("tagsToAdd"), "schemaTagsToRemove": body.get("tagsToRemove")}
                 | {name: body[name] for name in ("metadata", "ruleSet") if name in body}
             )
-            number = body.get("newVersion")
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-                raise HttpError(422, 422, "'newVersion' must be of type integer")
-            rules = _changed_rules(row.rule_set, new.rule_set, body)
-            return changes.change_tags(self.state, self.registry.parser, subject, row, new, rules, number or 0)
+            sent = TagChange.parse(body)
+            rules = _changed_rules(row.rule_set, new.rule_set, sent)
+            return changes.change_tags(self.state, self.registry.parser, subject, row, new, rules, sent.new_version)
 
         return await self.change(request, decide, lambda row: answer(request, registered_json(row)))
 
@@ -382,7 +401,7 @@ class SubjectHandlers(Handlers):
                 parsed = parsed.normalized()
             return compatibility.check(self.registry.parser, config, parsed, new.metadata, rows)
 
-        reasons = await self.registry.check(check, len(data))
+        reasons = await self.registry.compute(check, len(data))
         value: Json = {"is_compatible": not reasons}
         if flag(request, "verbose"):
             value["messages"] = reasons
@@ -394,8 +413,8 @@ def _completes_schemas(config: Json) -> bool:
     return any(config.get(name) for name in names)
 
 
-def _changed_rules(old: Json | None, new: Json | None, body: Json) -> Json | None:
-    merge, remove = body.get("rulesToMerge"), body.get("rulesToRemove")
+def _changed_rules(old: Json | None, new: Json | None, sent: TagChange) -> Json | None:
+    merge, remove = sent.rules_to_merge, sent.rules_to_remove
     if merge is None and remove is None:
         return new if new is not None else old
     if new is not None:
@@ -413,20 +432,6 @@ def _qualified(row: SchemaVersion) -> list[Json]:
         {"name": reference.name, "subject": beside(row.subject, reference.subject), "version": reference.version}
         for reference in row.references
     ]
-
-
-def _with_tags(registry: Registry, request: Request, row: SchemaVersion, value: Json) -> Json:
-    """Return the answer with the tags that the parameter `findTags` asks for; `*` asks for all."""
-    wanted = request.query_params.getlist("findTags")
-    if not wanted:
-        return value
-    found: list[Json] = []
-    for entity, tags in registry.parser.parse_version(row).tagged_entities().items():
-        matching = sorted(tag for tag in tags if "*" in wanted or tag in wanted)
-        if matching:
-            place = {"entityPath": entity.path, "entityType": entity.kind}
-            found.append({"schemaEntity": place, "tags": matching})
-    return value | {"schemaTags": found}
 
 
 def _has_rule(rule_set: Json | None, rule_type: str) -> bool:

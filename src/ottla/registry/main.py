@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from ottla.client.errors import ClientError
 from ottla.client.logins import check_login
 from ottla.model.errors import StartError
-from ottla.model.setting_types import ANY, BOOL, INT, LIST, PASSWORD, STRING, Setting, at_least, one_of
+from ottla.model.setting_types import ANY, BOOL, INT, LIST, PASSWORD, STRING, Setting, at_least, between, one_of
 from ottla.registry import election, errors, exporters_run, store
 from ottla.registry.answers import MEDIA_TYPES, error_answer
 from ottla.registry.compatibility import LEVELS
@@ -22,11 +22,12 @@ from ottla.registry.exporters_api import ExporterHandlers
 from ottla.registry.exporters_run import Exporters, ExporterSettings
 from ottla.registry.forwarding import Forwarding
 from ottla.registry.requests import MODES
-from ottla.registry.routes import make_operations
+from ottla.registry.routes import PARAMETERS, make_operations
 from ottla.registry.service import Registry
 from ottla.registry.state import COMPATIBILITY_DEFAULT, MODE_DEFAULT, State
 from ottla.registry.store import StoreSettings, prepare_topic
 from ottla.security.secret_box import SecretBox
+from ottla.schemas.schema import InvalidSchema, SchemaTooComplex
 from ottla.web.app import HttpError
 from ottla.web.service import Service, run_service
 from ottla.web.settings import WebSettings
@@ -84,6 +85,9 @@ class RegistrySettings(WebSettings):
         "password.encoder.secret", PASSWORD, "", ANY,
         "A text with which the secrets of exporters are encrypted in their topic; the same for all instances.",
     )  # fmt: skip
+    request_max_bytes = Setting(
+        "request.max.bytes", INT, 4 << 20, between(1024, 1 << 30), "Bytes of a request's body; more: error 413."
+    )
     mode = Setting("mode", STRING, MODE_DEFAULT, one_of(*sorted(MODES)), "The mode if none is set.")
 
 
@@ -118,6 +122,7 @@ async def start(service: Service[RegistrySettings]) -> AsyncIterator[ASGIApp]:
     operations = make_operations(
         registry, forwarding, ExporterHandlers(registry, forwarding, exporters, settings.exporter_users),
         cluster_id=cluster_id, group=settings.schema_registry_group_id,
+        request_max_bytes=settings.request_max_bytes,
     )  # fmt: skip
     yield service.make_app(
         operations,
@@ -125,6 +130,7 @@ async def start(service: Service[RegistrySettings]) -> AsyncIterator[ASGIApp]:
         error_response=error_answer,
         describe_error=_describe_error,
         error_media_types=MEDIA_TYPES,
+        parameters=PARAMETERS,
         health=lambda: registry.failure or (None if registry.leader is not None else "the registry has no leader"),
     )
     await forwarding.close()
@@ -145,8 +151,13 @@ def _exporters(
 
 
 def _describe_error(error: Exception) -> HttpError | None:
-    """Return what a client gets if the cluster cannot be asked, such as for the login of a user."""
-    return errors.store_failed(f"the cluster does not answer: {error}") if isinstance(error, ClientError) else None
+    """Return what a client gets for an error of the cluster, such as at the login of a user, and of a schema."""
+    if isinstance(error, ClientError):
+        return errors.store_failed(f"the cluster does not answer: {error}")
+    # A schema that was parsed can still be too complex to be normalised or compared.
+    if isinstance(error, SchemaTooComplex):
+        return errors.schema_too_large(str(error))
+    return errors.invalid_schema(str(error)) if isinstance(error, InvalidSchema) else None
 
 
 def _prepare(where: StoreSettings) -> str:

@@ -17,8 +17,9 @@ from ottla.registry.subjects import beside
 from ottla.schemas import formats
 from ottla.schemas.schema import NO_REFERENCES, InvalidSchema, ParsedSchema, Reference, Resolved, SchemaTooComplex
 
-#: parsed versions that are kept; a typical one has some 10 KB
+#: parsed versions that are kept, and the characters of their texts: a parsed schema has some 20 bytes for each
 _KEPT: Final = 2000
+_KEPT_CHARS: Final = 4 << 20
 #: references of one schema, those of its references included
 _REFERENCES_MAX: Final = 1000
 
@@ -30,6 +31,9 @@ class Parser:
         self._state = state
         #: (context prefix of the subject, guid, type) -> parsed
         self._parsed: OrderedDict[tuple[str, str, str], ParsedSchema] = OrderedDict()
+        self._kept_chars = 0
+        #: how often `forget` was called
+        self._forgotten = 0
         self._lock = threading.Lock()
 
     def parse(
@@ -54,17 +58,26 @@ class Parser:
             if parsed is not None:
                 self._parsed.move_to_end(key)
                 return parsed
+            forgotten = self._forgotten
         parsed = self.parse(row.subject, row.schema_type, row.text, row.references, is_new=False)
         with self._lock:
-            self._parsed[key] = parsed
-            if len(self._parsed) > _KEPT:
-                self._parsed.popitem(last=False)
+            # Otherwise a version that it refers to may have been deleted meanwhile.
+            if forgotten == self._forgotten and key not in self._parsed:
+                self._keep(key, parsed)
         return parsed
+
+    def _keep(self, key: tuple[str, str, str], parsed: ParsedSchema) -> None:
+        self._parsed[key] = parsed
+        self._kept_chars += _chars_of(parsed)
+        while len(self._parsed) > _KEPT or self._kept_chars > _KEPT_CHARS:
+            self._kept_chars -= _chars_of(self._parsed.popitem(last=False)[1])
 
     def forget(self) -> None:
         """Drop parsed versions, because a version that others refer to was replaced or deleted."""
         with self._lock:
             self._parsed.clear()
+            self._kept_chars = 0
+            self._forgotten += 1
 
     def resolve(self, subject: str, references: Sequence[Reference]) -> Resolved:
         """Return the texts of the references and of their references. Raise InvalidSchema if one does not exist."""
@@ -97,3 +110,7 @@ class Parser:
             waiting.append((parent, reference, True))
             waiting += [(place, child, False) for child in reversed(row.references)]
         return Resolved(tuple(references), texts)
+
+
+def _chars_of(parsed: ParsedSchema) -> int:
+    return len(parsed.text) + sum(map(len, parsed.resolved.texts.values()))

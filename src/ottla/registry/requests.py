@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ottla.registry import errors
 from ottla.registry.compatibility import LEVELS
@@ -16,7 +17,13 @@ from ottla.web.app import HttpError
 VERSION_MAX: Final = 2**31 - 1
 MODES: Final = frozenset({"READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT", "FORWARD"})
 _RULE_NAME_CHARS_MAX: Final = 64
-_RULE_MODES: Final = {
+_DIGITS_MAX: Final = 10
+#: characters of a wrong value that an error quotes
+_QUOTED_MAX: Final = 80
+#: levels of a body; those of requests have about 6
+_BODY_DEPTH_MAX: Final = 50
+RULE_KINDS: Final = frozenset({"TRANSFORM", "CONDITION"})
+RULE_MODES: Final = {
     "migrationRules": frozenset({"UPGRADE", "DOWNGRADE", "UPDOWN"}),
     "domainRules": frozenset({"WRITE", "READ", "WRITEREAD"}),
     "encodingRules": frozenset({"WRITE", "READ", "WRITEREAD"}),
@@ -75,33 +82,102 @@ class NewSchema:
         return replace(self, text=text)
 
 
+@dataclass(frozen=True, slots=True)
+class TagChange:
+    """What the tags route changes besides tags."""
+
+    #: 0 if the registry chooses it
+    new_version: int
+    rules_to_merge: Json | None
+    rules_to_remove: list[str] | None
+
+    @classmethod
+    def parse(cls, body: Json) -> TagChange:
+        """Raise HttpError 422 if a member has a wrong type."""
+        merge, remove = _member(body, "rulesToMerge", dict), _member(body, "rulesToRemove", list)
+        if merge is not None:
+            check_rule_set(merge)
+        if remove is not None and not all(isinstance(name, str) for name in remove):
+            raise HttpError(422, 422, "'rulesToRemove' must be a list of names")
+        return cls(_member(body, "newVersion", int) or 0, merge, remove)
+
+
 def parse_body(body: bytes) -> Json:
     """Return the object of a JSON body. Raise HttpError 400 if it is not JSON, and 422 if it is not an object."""
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        raise HttpError(400, 400, "the request's body is not JSON") from None
+        value = json.loads(body, parse_constant=_refuse_number, parse_float=_finite)
+        _check_values(value)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise HttpError(400, 400, f"the request's body is not JSON: {reason}") from None
     return _object(value, "the request's body")
+
+
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_number(text[:_QUOTED_MAX])
+
+
+def _check_values(value: Any) -> None:
+    """Raise ValueError if a value cannot be stored: it has too many levels, or a text that UTF-8 cannot encode."""
+    level = [value]
+    for _ in range(_BODY_DEPTH_MAX):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, str):
+                _check_text(each)
+            elif isinstance(each, dict):
+                for name in each:
+                    _check_text(name)
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        if not inner:
+            return
+        level = inner
+    raise ValueError(f"it has more than {_BODY_DEPTH_MAX} levels")
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text has half of a surrogate pair, which is not Unicode") from None
 
 
 def parse_version(text: str) -> int:
     """Return a version of the path; -1 for `latest`. Raise HttpError 42202 if it is not valid."""
     if text.lower() == "latest":
         return -1
-    try:
-        version = int(text) if text.isascii() else 0
-    except ValueError:
-        version = 0
-    if version != -1 and not 1 <= version <= VERSION_MAX:
-        raise errors.invalid_version(text)
+    version = parse_number(text)
+    if version is None or (version != -1 and version < 1):
+        raise errors.invalid_version(text[:_QUOTED_MAX])
     return version
 
 
 def parse_id(text: str) -> int:
     """Return the id of a path. Raise HttpError 404, as Confluent's registry does, if it is not a number."""
-    if not text.isascii() or not text.isdigit() or int(text) > VERSION_MAX:
+    number = parse_number(text)
+    if number is None or number < 0:
         raise HttpError(404, 404, "HTTP 404 Not Found")
-    return int(text)
+    return number
+
+
+def parse_number(text: str) -> int | None:
+    """Return a number of 32 bits, as Java's Integer.parseInt reads it; None for another text.
+
+    >>> parse_number("7"), parse_number("-1"), parse_number("+1"), parse_number("1_0"), parse_number("2147483648")
+    (7, -1, 1, None, None)
+    """
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not (digits.isascii() and digits.isdigit()) or len(digits.lstrip("0")) > _DIGITS_MAX:
+        return None
+    number = int(digits.lstrip("0") or "0") * (-1 if text[0] == "-" else 1)
+    return number if -VERSION_MAX - 1 <= number <= VERSION_MAX else None
 
 
 def parse_tags(rows: list[Any] | None) -> Mapping[Entity, frozenset[str]] | None:
@@ -173,7 +249,7 @@ def check_metadata(metadata: Json) -> None:
 def check_rule_set(rule_set: Json) -> None:
     """Raise HttpError 42210 for a rule without name or type, with a name that is taken, or with a wrong mode."""
     names: set[str] = set()
-    for kind, modes in _RULE_MODES.items():
+    for kind, modes in RULE_MODES.items():
         for row in _member(rule_set, kind, list) or []:
             rule = _object(row, kind)
             name, mode = _member(rule, "name", str), _member(rule, "mode", str)
@@ -186,7 +262,21 @@ def check_rule_set(rule_set: Json) -> None:
                 raise errors.invalid_rule_set(f"the rule {name!r} has no type")
             if mode is not None and mode.upper() not in modes:
                 raise errors.invalid_rule_set(f"the rule {name!r} of {kind} can only have a mode of {sorted(modes)}")
+            _check_contents(rule)
             _check_actions(rule, name, mode)
+    _member(rule_set, "enableAt", str)
+
+
+def _check_contents(rule: Json) -> None:
+    for member in ("doc", "expr"):
+        _member(rule, member, str)
+    kind = _member(rule, "kind", str)
+    if kind is not None and kind.upper() not in RULE_KINDS:
+        raise errors.invalid_rule_set(f"the kind of a rule is one of {sorted(RULE_KINDS)}")
+    _member(rule, "disabled", bool)
+    texts = [*(_member(rule, "tags", list) or []), *(_member(rule, "params", dict) or {}).values()]
+    if not all(isinstance(text, str) for text in texts):
+        raise errors.invalid_rule_set("the tags and the values of params of a rule must be texts")
 
 
 def _check_actions(rule: Json, name: str, mode: str | None) -> None:
@@ -197,7 +287,8 @@ def _check_actions(rule: Json, name: str, mode: str | None) -> None:
 
 
 def _is_rule_name(name: str) -> bool:
-    return (name[0].isalpha() or name[0] == "_") and all(char.isalnum() or char in "_-" for char in name)
+    is_first_allowed = name[0].isalpha() or name[0] == "_"
+    return name.isascii() and is_first_allowed and all(char.isalnum() or char in "_-" for char in name)
 
 
 def _member(body: Json, name: str, kind: type) -> Any:

@@ -13,7 +13,7 @@ from ottla.registry.compatibility import LEVELS
 from ottla.registry.exporters import ContextType, ExporterState
 from ottla.registry.exporters_api import ExporterHandlers
 from ottla.registry.forwarding import Forwarding
-from ottla.registry.requests import MODES
+from ottla.registry.requests import MODES, RULE_KINDS, RULE_MODES
 from ottla.registry.service import Registry
 from ottla.schemas.schema import SchemaType
 from ottla.web.app import Handler, Operation, Parameter
@@ -21,45 +21,91 @@ from ottla.web.app import Handler, Operation, Parameter
 Schema = Mapping[str, Any]
 
 _TEXT: Final[Schema] = {"type": "string"}
-_NUMBER: Final[Schema] = {"type": "integer", "format": "int32"}
-_NUMBERS: Final[Schema] = {"type": "array", "items": _NUMBER}
-_TEXTS: Final[Schema] = {"type": "array", "items": _TEXT}
+_NUMBER: Final[Schema] = {"type": "integer", "format": "int32", "minimum": -(2**31), "maximum": 2**31 - 1}
+_FLAG: Final[Schema] = {"type": "boolean"}
 _OBJECT: Final[Schema] = {"type": "object"}
-_OBJECTS: Final[Schema] = {"type": "array", "items": _OBJECT}
+
+
+def _list_of(item: Schema) -> Schema:
+    return {"type": "array", "items": item}
+
+
+def _map_of(item: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": item}
+
+
+def _or_null(schema: Schema) -> Schema:
+    """Return the schema of a member of a request, for which null is the same as a missing one."""
+    more = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+    return {**schema, "type": [schema["type"], "null"], **more}
+
+
+def _request(members: Mapping[str, Schema], required: Sequence[str] = ()) -> Schema:
+    """Return the schema of an object in a request. Members that the registry does not know are ignored."""
+    properties = {name: schema if name in required else _or_null(schema) for name, schema in members.items()}
+    return {"type": "object", "properties": properties} | ({"required": [*required]} if required else {})
+
+
+_NUMBERS: Final[Schema] = _list_of(_NUMBER)
+_TEXTS: Final[Schema] = _list_of(_TEXT)
+_NAME: Final[Schema] = {"type": "string", "minLength": 1}
+_METADATA: Final[Schema] = _request({"tags": _map_of(_TEXTS), "properties": _map_of(_TEXT), "sensitive": _TEXTS})
+
+
+def _rules(modes: frozenset[str]) -> Schema:
+    members: dict[str, Schema] = {
+        "name": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"}, "type": _NAME, "doc": _TEXT,
+        "kind": {"type": "string", "enum": sorted(RULE_KINDS)}, "mode": {"type": "string", "enum": sorted(modes)},
+        "tags": _TEXTS, "params": _map_of(_TEXT), "expr": _TEXT, "onSuccess": _TEXT, "onFailure": _TEXT,
+        "disabled": _FLAG,
+    }  # fmt: skip
+    return _list_of(_request(members, ["name", "type"]))
+
+
+_RULE_SET: Final[Schema] = _request({kind: _rules(modes) for kind, modes in RULE_MODES.items()} | {"enableAt": _TEXT})
+_ENTITY: Final[Schema] = {
+    "type": "object", "required": ["entityType", "entityPath"],
+    "properties": {"entityType": _TEXT, "entityPath": _TEXT},
+}  # fmt: skip
+_TAGS_OF_ENTITY: Final[Schema] = {
+    "type": "object", "required": ["schemaEntity"], "properties": {"schemaEntity": _ENTITY, "tags": _or_null(_TEXTS)},
+}  # fmt: skip
 _REFERENCE: Final[Schema] = {
     "type": "object", "required": ["name", "subject", "version"],
-    "properties": {"name": _TEXT, "subject": _TEXT, "version": _NUMBER},
+    "properties": {"name": _NAME, "subject": _NAME, "version": _NUMBER},
 }  # fmt: skip
-_CONTENT: Final[dict[str, Schema]] = {
-    "schema": _TEXT, "schemaType": {"type": "string", "enum": [str(kind) for kind in SchemaType]},
-    "references": {"type": "array", "items": _REFERENCE}, "metadata": _OBJECT, "ruleSet": _OBJECT,
+_STORED: Final[dict[str, Schema]] = {
+    "schema": _TEXT, "schemaType": _NAME, "references": _list_of(_REFERENCE), "metadata": _OBJECT, "ruleSet": _OBJECT,
+    "subject": _NAME, "version": _NUMBER, "id": _NUMBER, "guid": {"type": "string", "format": "uuid"},
+    "ts": {"type": "integer"}, "deleted": _FLAG, "schemaTags": _list_of(_TAGS_OF_ENTITY), "aliases": _TEXTS,
+    "maxId": _NUMBER,
 }  # fmt: skip
-_STORED: Final[dict[str, Schema]] = _CONTENT | {
-    "subject": _TEXT, "version": _NUMBER, "id": _NUMBER, "guid": _TEXT, "ts": {"type": "integer"},
-    "deleted": {"type": "boolean"}, "schemaTags": _OBJECTS,
-    "aliases": _TEXTS, "maxId": _NUMBER,
-}  # fmt: skip
-_NEW_SCHEMA: Final[Schema] = {
-    "type": "object",
-    "properties": _CONTENT | {
-        "schemaType": _TEXT, "id": _NUMBER, "version": _NUMBER, "propagateSchemaTags": {"type": "boolean"},
-        "schemaTagsToAdd": _OBJECTS, "schemaTagsToRemove": _OBJECTS,
-    },
-}  # fmt: skip
+_NEW_SCHEMA: Final[Schema] = _request({
+    "schema": _TEXT, "schemaType": {"type": "string", "examples": [str(kind) for kind in SchemaType]},
+    "references": _list_of(_request(_REFERENCE["properties"], ["name", "subject"])), "metadata": _METADATA,
+    "ruleSet": _RULE_SET, "id": _NUMBER, "version": _NUMBER, "propagateSchemaTags": _FLAG,
+    "schemaTagsToAdd": _list_of(_TAGS_OF_ENTITY), "schemaTagsToRemove": _list_of(_TAGS_OF_ENTITY),
+})  # fmt: skip
+_TAG_CHANGE: Final[Schema] = _request({
+    "tagsToAdd": _list_of(_TAGS_OF_ENTITY), "tagsToRemove": _list_of(_TAGS_OF_ENTITY), "metadata": _METADATA,
+    "ruleSet": _RULE_SET, "rulesToMerge": _RULE_SET, "rulesToRemove": _TEXTS, "newVersion": _NUMBER,
+})  # fmt: skip
 _VERSION: Final[Schema] = {"type": "object", "required": ["schema"], "properties": _STORED}
 _REGISTERED: Final[Schema] = {"type": "object", "required": ["id"], "properties": _STORED}
-_MODE: Final[Schema] = {"type": "object", "properties": {"mode": {"type": "string", "enum": sorted(MODES)}}}
+_MODE_NAME: Final[Schema] = {"type": "string", "enum": sorted(MODES)}
+_MODE: Final[Schema] = {"type": "object", "properties": {"mode": _MODE_NAME}}
+_NEW_MODE: Final[Schema] = _request({"mode": _MODE_NAME})
 _LEVEL: Final[Schema] = {"type": "string", "enum": sorted(LEVELS)}
 _CONFIG_MEMBERS: Final[dict[str, Schema]] = {
-    "alias": _TEXT, "normalize": {"type": "boolean"}, "validateFields": {"type": "boolean"},
-    "validateRules": {"type": "boolean"}, "compatibilityGroup": _TEXT, "compatibilityPolicy": _TEXT,
-    "defaultMetadata": _OBJECT, "overrideMetadata": _OBJECT, "defaultRuleSet": _OBJECT, "overrideRuleSet": _OBJECT,
+    "alias": _TEXT, "normalize": _FLAG, "validateFields": _FLAG, "validateRules": _FLAG, "compatibilityGroup": _TEXT,
+    "compatibilityPolicy": _TEXT, "defaultMetadata": _METADATA, "overrideMetadata": _METADATA,
+    "defaultRuleSet": _RULE_SET, "overrideRuleSet": _RULE_SET,
 }  # fmt: skip
 _CONFIG: Final[Schema] = {"type": "object", "properties": _CONFIG_MEMBERS | {"compatibilityLevel": _LEVEL}}
-_CONFIG_CHANGE: Final[Schema] = {"type": "object", "properties": _CONFIG_MEMBERS | {"compatibility": _LEVEL}}
+_CONFIG_CHANGED: Final[Schema] = {"type": "object", "properties": _CONFIG_MEMBERS | {"compatibility": _LEVEL}}
+_CONFIG_CHANGE: Final[Schema] = _request(_CONFIG_MEMBERS | {"compatibility": _LEVEL, "compatibilityLevel": _LEVEL})
 _VERDICT: Final[Schema] = {
-    "type": "object", "required": ["is_compatible"],
-    "properties": {"is_compatible": {"type": "boolean"}, "messages": _TEXTS},
+    "type": "object", "required": ["is_compatible"], "properties": {"is_compatible": _FLAG, "messages": _TEXTS},
 }  # fmt: skip
 _DESTINATION: Final[Schema] = {"type": "object", "additionalProperties": _TEXT}
 _EXPORTER_MEMBERS: Final[dict[str, Schema]] = {
@@ -84,9 +130,21 @@ _EXPORTER_STATUS: Final[Schema] = {
     },
 }  # fmt: skip
 
+#: the variable segments of paths
+PARAMETERS: Final = (
+    Parameter("id", "Id of a schema.", {"type": "integer", "format": "int32", "minimum": 0, "maximum": 2**31 - 1}),
+    Parameter("guid", "Guid of a schema: a hash of its content.", {"type": "string", "format": "uuid"}),
+    Parameter("subject", "Name of a subject; `:.CONTEXT:NAME` names one in a context.", _NAME),
+    Parameter("version", "Number of a version; `latest` and -1 stand for the latest.", {"anyOf": [
+        {"type": "integer", "format": "int32", "minimum": 1, "maximum": 2**31 - 1}, {"enum": [-1, "latest"]},
+    ]}),
+    Parameter("context", "Name of a context, with or without its dot.", {"type": "string", "pattern": "^[^:]+$"}),
+)  # fmt: skip
+
 
 def _flag(name: str, text: str) -> Parameter:
-    return Parameter(name, text, {"type": "boolean", "default": False})
+    # As in Confluent's registry, any other word than true means false.
+    return Parameter(name, text, {"anyOf": [{"type": "boolean"}, {"type": "string"}], "default": False})
 
 
 _DELETED = _flag("deleted", "Also what is soft deleted.")
@@ -98,8 +156,8 @@ _SUBJECT = Parameter("subject", "A subject that has the id; its context is searc
 _PREFIX = Parameter("subjectPrefix", "Only subjects that start with this; `:*:` stands for all contexts.")
 _TAGS = Parameter("findTags", "Return the places with this tag; `*` for all tags. Repeatable.")
 _PAGE = (
-    Parameter("offset", "Skip this many.", {"type": "integer", "default": 0}),
-    Parameter("limit", "Return at most this many; -1 for all.", {"type": "integer", "default": -1}),
+    Parameter("offset", "Skip this many.", {**_NUMBER, "default": 0}),
+    Parameter("limit", "Return at most this many; -1 for all.", {**_NUMBER, "default": -1}),
 )
 _TO_GLOBAL = _flag("defaultToGlobal", "Return what holds for the subject if it has no own.")
 
@@ -114,15 +172,17 @@ _NO_WRITE: Final = (
 
 
 def make_operations(
-    registry: Registry, forwarding: Forwarding, exporters: ExporterHandlers, *, cluster_id: str, group: str
-) -> list[Operation]:
+    registry: Registry, forwarding: Forwarding, exporters: ExporterHandlers, *, cluster_id: str, group: str,
+    request_max_bytes: int,
+) -> list[Operation]:  # fmt: skip
     """Return the operations of the registry."""
     schemas, subjects = SchemaHandlers(registry, forwarding), SubjectHandlers(registry, forwarding)
     settings = SettingHandlers(registry, forwarding)
     service = ServiceHandlers(registry, forwarding, cluster_id=cluster_id, group=group)
     in_contexts = [*_schema_rows(schemas), *_subject_rows(subjects), *_setting_rows(settings)]
     below = [replace(row, path=f"/contexts/{{context}}{row.path}", tag="in a context") for row in in_contexts]
-    return [*_service_rows(service), *in_contexts, *_context_rows(settings), *_exporter_rows(exporters), *below]
+    rows = [*_service_rows(service), *in_contexts, *_context_rows(settings), *_exporter_rows(exporters), *below]
+    return [replace(row, body_bytes_max=request_max_bytes) for row in rows]
 
 
 def _row(
@@ -216,7 +276,7 @@ def _subject_rows(api: SubjectHandlers) -> list[Operation]:
              errors=no_version),
         _row("GET", f"{version}/referencedby", api.referenced_by, "List the ids of schemas that refer to a version",
              tag, _NUMBERS, query=(_DELETED, *_PAGE), errors=no_version),
-        _row("POST", f"{version}/tags", api.tags, "Add and remove tags", tag, _REGISTERED, body=_OBJECT,
+        _row("POST", f"{version}/tags", api.tags, "Add and remove tags", tag, _REGISTERED, body=_TAG_CHANGE,
              errors={**no_version, 409: "40901: incompatible.", **invalid}),
         _row("GET", "/subjects/{subject}/metadata", api.latest_with_metadata, "Get the latest version with metadata",
              tag, _VERSION, query=(Parameter("key", "Name of a property. Repeatable."),
@@ -242,12 +302,12 @@ def _setting_rows(api: SettingHandlers) -> list[Operation]:
             _row("GET", f"/config{path}", api.get_config, f"Get the configuration {where}", "config", _CONFIG,
                  query=(_TO_GLOBAL,), errors=no_config),
             _row("PUT", f"/config{path}", api.set_config, f"Change the configuration {where}", "config",
-                 _CONFIG_CHANGE, body=_CONFIG_CHANGE, errors=bad_config),
+                 _CONFIG_CHANGED, body=_CONFIG_CHANGE, errors=bad_config),
             _row("DELETE", f"/config{path}", api.delete_config, f"Reset the configuration {where}", "config", _CONFIG,
                  errors={**no_config, 422: "42205: read-only."}),
             _row("GET", f"/mode{path}", api.get_mode, f"Get the mode {where}", "mode", _MODE, query=(_TO_GLOBAL,),
                  errors=no_mode),
-            _row("PUT", f"/mode{path}", api.set_mode, f"Set the mode {where}", "mode", _MODE, body=_MODE,
+            _row("PUT", f"/mode{path}", api.set_mode, f"Set the mode {where}", "mode", _MODE, body=_NEW_MODE,
                  query=(_flag("force", "Set IMPORT although there are schemas."),), errors=bad_mode),
             _row("DELETE", f"/mode{path}", api.delete_mode, f"Reset the mode {where}", "mode", _MODE,
                  query=(_flag("recursive", "Also the modes of all subjects of the context."),), errors=no_mode),

@@ -1,7 +1,8 @@
 """One instance of the registry: the state, the reader, the writer, the election, and the order of changes.
 
-The state is changed on the event loop only, by records that were read. A change is decided while no record is applied;
-large schemas are parsed in a thread, so that the event loop stays free for lookups.
+The state is changed on the event loop only, by records that were read. A change is decided while no record is applied.
+Work on schemas starts on the event loop with a small number of steps, which is enough for usual schemas. Work that
+needs more steps is done again in a thread, so that the event loop stays free for other requests.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from ottla.client.cluster import LATEST, Isolation
@@ -19,7 +21,8 @@ from ottla.registry.election import Election, Instance
 from ottla.registry.parsing import Parser
 from ottla.registry.records import Record
 from ottla.registry.state import State
-from ottla.registry.store import Applied, LeadershipLost, Reader, StoreSettings, Writer, WriteUncertain
+from ottla.registry.store import Applied, LeadershipLost, Reader, StoreSettings, TooLarge, Writer, WriteUncertain
+from ottla.schemas.schema import AllowanceSpent, steps_allowed
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +30,13 @@ log = logging.getLogger(__name__)
 _CHANGE_S_MAX: Final = 20.0
 #: how long a new instance waits for the result of the election before it answers requests
 _ELECTION_S: Final = 2.0
-#: schemas up to this size are parsed on the event loop, which takes about a millisecond
+#: schemas up to this size are parsed on the event loop, with this number of steps, which take at most about 20 ms
 _SMALL_CHARS: Final = 16 << 10
+_LOOP_STEPS: Final = 10_000
+#: steps of a request in a thread: all parts of its work together
+_REQUEST_STEPS: Final = 2_000_000
+#: threads for work on schemas; with more, the event loop would wait longer for Python's lock
+_THREADS: Final = 2
 
 _T = TypeVar("_T")
 
@@ -65,6 +73,7 @@ class Registry:
         self._changing = asyncio.Lock()
         #: records are not applied while a change is decided
         self._deciding = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(_THREADS, "registry-schemas")
         #: whether every earlier leader is fenced and everything it wrote was read
         self._is_prepared = False
         #: how often that has become so
@@ -86,6 +95,7 @@ class Registry:
         """Leave the group; changes in progress are completed first."""
         async with self._changing:
             await asyncio.to_thread(self._election.stop)
+            self._threads.shutdown(wait=False)
             self._reader.stop()
             self._writer.close()
 
@@ -110,15 +120,23 @@ class Registry:
             return answer
 
     async def compute(self, work: Callable[[], _T], size_chars: int) -> _T:
-        """Run work on the event loop, or in a thread if the schema is large."""
-        return work() if size_chars <= _SMALL_CHARS else await asyncio.to_thread(work)
+        """Run work on schemas on the event loop, or again from its start in a thread if it takes too long there.
 
-    async def check(self, work: Callable[[], _T], size_chars: int) -> _T:
-        """Run work that reads the state and may take long: no record is applied meanwhile."""
+        Records may be applied meanwhile, unless the caller prevents it. Raise SchemaTooComplex if the work takes more
+        than `_REQUEST_STEPS`.
+        """
         if size_chars <= _SMALL_CHARS:
-            return work()
-        async with self._deciding:
-            return await asyncio.to_thread(work)
+            try:
+                with steps_allowed(_LOOP_STEPS, AllowanceSpent):
+                    return work()
+            except AllowanceSpent:
+                pass
+
+        def run() -> _T:
+            with steps_allowed(_REQUEST_STEPS):
+                return work()
+
+        return await self._loop.run_in_executor(self._threads, run)
 
     async def _prepare(self) -> None:
         """Return when this instance may decide as the leader. Raise NotLeader if another one is it."""
@@ -152,6 +170,12 @@ class Registry:
             self._elected_now(None)
             self._election.resign()
             raise errors.leader_unknown() from None
+        except TooLarge as error:
+            self._end_term()
+            raise errors.schema_too_large(
+                f"the change is larger than a record of the topic {self._settings.topic} can be; raise its "
+                f"max.message.bytes: {error}"
+            ) from None
         except WriteUncertain as error:
             self._end_term()
             raise errors.timed_out(

@@ -45,7 +45,8 @@ class State:
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[SchemaVersion]:
         """Return the versions of a subject in ascending order, with or without those that are soft deleted."""
-        rows = self._versions.get(subject, {}).values()
+        # Threads read too, and a loop over a dictionary fails if another thread changes it. A copy is made at once.
+        rows = list(self._versions.get(subject, {}).values())
         return [row for row in rows if deleted or not row.is_deleted]
 
     def get(self, subject: str, version: int, *, deleted: bool = False) -> SchemaVersion | None:
@@ -56,7 +57,7 @@ class State:
         return row if row is not None and (deleted or not row.is_deleted) else None
 
     def latest(self, subject: str) -> SchemaVersion | None:
-        for row in reversed(self._versions.get(subject, {}).values()):
+        for row in reversed(list(self._versions.get(subject, {}).values())):
             if not row.is_deleted:
                 return row
         return None

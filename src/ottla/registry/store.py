@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation
-from ottla.client.errors import ClientError, Fenced, OffsetOutOfRange, OutcomeUnknown, TimedOut
+from ottla.client.errors import BrokerError, ClientError, Fenced, OffsetOutOfRange, OutcomeUnknown, TimedOut
 from ottla.client.fetching import Fetched, PartitionReader
 from ottla.client.transactions import TransactionalProducer
 from ottla.model.batch import CONTROL, TRANSACTIONAL, read_header
-from ottla.model.errors import StartError
+from ottla.model.errors import ErrorCode, StartError
 from ottla.model.records import Record as LogRecord
 from ottla.model.records import build_batch, iterate_records
 from ottla.model.types import TopicPartition
@@ -33,6 +33,7 @@ TOPIC_DEFAULT: Final = "_schemas"
 REPLICATION_FACTOR_DEFAULT: Final = 3
 _NO_END: Final = 2**63 - 1
 _PAUSE_S: Final = 0.5
+_TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 #: how long one request to the cluster is retried
 _TIMEOUT_S: Final = 15.0
 
@@ -192,6 +193,10 @@ class WriteUncertain(Exception):
     """It is not known whether the records were appended."""
 
 
+class TooLarge(Exception):
+    """The records are larger than the topic allows. Nothing was appended."""
+
+
 class Writer:
     """Appends to the topic as the leader. Its calls run in one thread, one after another."""
 
@@ -211,8 +216,9 @@ class Writer:
 
         Return an offset of the topic of the schemas: the change is applied when it was read up to there.
 
-        Raise LeadershipLost if another instance has fenced this one, and WriteUncertain if the outcome is not known.
-        After either, call `become_leader` before the next append.
+        Raise LeadershipLost if another instance has fenced this one, TooLarge if the topic does not allow records of
+        this size, and WriteUncertain if the outcome is not known. After each of them, call
+        `become_leader` before the next append.
         """
         return await self._call(lambda: self._append(batches))
 
@@ -250,6 +256,8 @@ class Writer:
             raise WriteUncertain(str(error)) from error
         except ClientError as error:
             self._abort()
+            if isinstance(error, BrokerError) and error.code in _TOO_LARGE:
+                raise TooLarge(str(error)) from error
             raise WriteUncertain(str(error)) from error
 
     def _abort(self) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import Final
 
-from ottla.schemas.schema import NO_REFERENCES, TEXT_BYTES_MAX, InvalidSchema, ParsedSchema, Resolved, SchemaTooComplex
+from ottla.schemas.schema import (
+    NO_REFERENCES,
+    TEXT_BYTES_MAX,
+    Budget,
+    InvalidSchema,
+    ParsedSchema,
+    Resolved,
+    SchemaTooComplex,
+)
 
 #: each module has a function `parse(text, resolved)`
 _MODULES: Final = {
@@ -13,6 +21,8 @@ _MODULES: Final = {
     "JSON": "ottla.schemas.json_schema",
     "PROTOBUF": "ottla.schemas.protobuf",
 }
+#: characters that are read in the time of one step
+_CHARS_PER_STEP: Final = 50
 
 
 def parse(schema_type: str, text: str, resolved: Resolved = NO_REFERENCES, *, is_new: bool = True) -> ParsedSchema:
@@ -28,6 +38,7 @@ def parse(schema_type: str, text: str, resolved: Resolved = NO_REFERENCES, *, is
         )
     if schema_type not in _MODULES:
         raise InvalidSchema(f"unknown schema type {schema_type!r}: use {', '.join(_MODULES)}")
+    Budget().spend(size // _CHARS_PER_STEP)
     parse_format = importlib.import_module(_MODULES[schema_type]).parse
     parsed: ParsedSchema = (
         parse_format(text, resolved, is_new=is_new) if schema_type == "AVRO" else parse_format(text, resolved)

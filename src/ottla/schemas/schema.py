@@ -15,7 +15,9 @@ The cost of a hostile schema is limited: each format counts its steps against a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Final, Self
@@ -44,6 +46,10 @@ class InvalidSchema(OttlaError):
 
 class SchemaTooComplex(InvalidSchema):
     """The schema exceeds a limit of depth, size or work."""
+
+
+class AllowanceSpent(Exception):
+    """The steps of `steps_allowed` are spent. The caller can do the work again where it may take longer."""
 
 
 class UnknownFormat(OttlaError):
@@ -90,19 +96,66 @@ class Incompatibility:
 
 
 class Budget:
-    """Counts the steps of one operation. Raise SchemaTooComplex when `steps_max` is exceeded."""
+    """Counts the steps of one operation. Raise SchemaTooComplex when `steps_max` is exceeded.
 
-    __slots__ = ("_left", "_steps_max")
+    The operations of a request share the steps of `steps_allowed`, if there is such a block.
+    """
+
+    __slots__ = ("_error", "_left", "_steps_max")
 
     def __init__(self, steps_max: int = STEPS_MAX) -> None:
         self._left = self._steps_max = steps_max
+        self._error: type[Exception] = SchemaTooComplex
+        allowance = _ALLOWANCE.get()
+        if allowance is not None:
+            allowance.give(self)
 
     def spend(self, steps: int = 1) -> None:
         self._left -= steps
         if self._left < 0:
-            raise SchemaTooComplex(
+            raise self._error(
                 f"the schema takes more than {self._steps_max:,} steps to process; split it into smaller ones"
             )
+
+    def lower(self, steps_max: int, error: type[Exception]) -> None:
+        """Raise this error after so many steps, if they are fewer."""
+        if steps_max < self._left:
+            self._left = self._steps_max = max(steps_max, 0)
+            self._error = error
+
+    @property
+    def spent(self) -> int:
+        return self._steps_max - self._left
+
+
+class _Allowance:
+    """The steps of one `steps_allowed` block."""
+
+    def __init__(self, steps: int, error: type[Exception]) -> None:
+        self._left = steps
+        self._error = error
+        #: the operation in progress; operations follow one another
+        self._budget: Budget | None = None
+
+    def give(self, budget: Budget) -> None:
+        """Limit an operation to the steps that earlier ones have left."""
+        if self._budget is not None:
+            self._left -= self._budget.spent
+        self._budget = budget
+        budget.lower(self._left, self._error)
+
+
+_ALLOWANCE: ContextVar[_Allowance | None] = ContextVar("steps_allowed", default=None)
+
+
+@contextmanager
+def steps_allowed(steps: int, error: type[Exception] = SchemaTooComplex) -> Iterator[None]:
+    """Limit the steps that all operations of the block take together. More: raise ``error``."""
+    token = _ALLOWANCE.set(_Allowance(steps, error))
+    try:
+        yield
+    finally:
+        _ALLOWANCE.reset(token)
 
 
 class ParsedSchema(ABC):
