@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills registry-hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -102,6 +102,10 @@ cluster-kills: $(VENV)/.dev
 # Kill the leader of three registry instances while clients register schemas.
 registry-kills: $(VENV)/.dev
 	$(BIN)/python tests/edge/registry_kills.py --kills $(or $(KILLS),50) --seed $(or $(SEED),1)
+
+# Hostile schemas against a registry, with clients beside them: prints times and memory. ROUNDS=3 repeats them.
+registry-hostile: $(VENV)/.dev
+	$(BIN)/python tests/edge/registry_hostile.py --rounds $(or $(ROUNDS),1)
 
 # Pauses, kills, power cuts, restarts and a missing ZooKeeper in a cluster under load, with what was predicted: CASE=kill-two
 # runs one case. Power cuts need root. The limits on times need a quiet machine. About ten minutes.

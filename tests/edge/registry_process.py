@@ -16,8 +16,12 @@ import httpx
 class RegistryProcess:
     """A running instance. Ends with the block and with the process that started it."""
 
-    def __init__(self, bootstrap: str, settings: Mapping[str, str] | None = None, *, port: int = 0) -> None:
+    def __init__(
+        self, bootstrap: str, settings: Mapping[str, str] | None = None, *, port: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._bootstrap = bootstrap
+        self._environment = dict(environment or {})
         self._settings = dict(settings or {})
         self._port = port
         self._process: subprocess.Popen[str] | None = None
@@ -33,7 +37,7 @@ class RegistryProcess:
         ]  # fmt: skip
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-            env={**os.environ, "OTTLA_END_WITH_STDIN": "1"},
+            env={**os.environ, "OTTLA_END_WITH_STDIN": "1", **self._environment},
         )  # fmt: skip
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -42,6 +46,11 @@ class RegistryProcess:
         self.url = line.split()[1]
         self._port = int(self.url.rpartition(":")[2])
         return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def stderr(self) -> str:
         self._log.seek(0)

@@ -66,7 +66,7 @@ class RestClient:
             assert found.status_code in (404, 405), path
             return
         described = self._paths[matches[0][1]][2][method.lower()]["responses"]
-        row = described.get(str(found.status_code), described["default"])
+        row = described[str(found.status_code)]
         media_type = found.headers.get("content-type", "").partition(";")[0]
         if "content" not in row:
             assert found.content == b""

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
+import struct
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -140,3 +145,136 @@ def test_names_that_are_longer_than_kafkas_protocol_allows_are_client_errors(res
     ):
         send(rest, "POST", f"{path}{suffix}", json.dumps(body).encode())
     rest.delete(path)
+
+
+# -- clients that are slow, or vanish ---------------------------------------------------------------------------------
+
+
+def connect(rest: RestClient) -> socket.socket:
+    host, port = rest.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)))
+
+
+def vanish(client: socket.socket) -> None:
+    """Close a connection as a killed client does: with a reset, in the middle of whatever it was doing."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def read_until(client: socket.socket, wanted: bytes) -> bytes:
+    client.settimeout(60)
+    found = b""
+    while wanted not in found:
+        piece = client.recv(65_536)
+        assert piece, found
+        found += piece
+    return found
+
+
+def half_a_head(rest: RestClient, client: socket.socket) -> None:
+    client.sendall(b"POST /topics/vanish HTTP/1.1\r\nhost: a\r\ncontent-")
+
+
+def half_a_body(rest: RestClient, client: socket.socket) -> None:
+    head = b"POST /topics/vanish HTTP/1.1\r\nhost: a\r\ncontent-type: application/vnd.kafka.json.v2+json\r\n"
+    client.sendall(head + b"content-length: 1000000\r\n\r\n" + b'{"records":[' + b" " * 100_000)
+
+
+def half_a_stream_of_records(rest: RestClient, client: socket.socket) -> None:
+    path = f"/v3/clusters/{rest.cluster_id}/topics/vanish/records".encode()
+    head = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" % path
+    client.sendall(head + b"transfer-encoding: chunked\r\n\r\n")
+    client.sendall(chunk(b'{"value":{"type":"JSON","data":1}}{"value":{"ty'))
+    read_until(client, b'"offset"')
+
+
+def events(rest: RestClient, client: socket.socket) -> None:
+    path = f"/v3/clusters/{rest.cluster_id}/topics/vanish/records?offset=earliest&follow=true".encode()
+    client.sendall(b"GET %s HTTP/1.1\r\nhost: a\r\naccept: text/event-stream\r\n\r\n" % path)
+    read_until(client, b"data: ")
+
+
+def answer_that_is_not_read(rest: RestClient, client: socket.socket) -> None:
+    for _ in range(10):
+        client.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n")
+
+
+CLIENTS = (half_a_head, half_a_body, half_a_stream_of_records, events, answer_that_is_not_read)
+
+
+def open_files(rest: RestClient) -> int:
+    return len(os.listdir(f"/proc/{rest.pid}/fd"))
+
+
+def metric(rest: RestClient, name: str) -> float:
+    rows = [line for line in rest.http.get("/metrics").text.splitlines() if line.startswith(name)]
+    return sum(float(line.rpartition(" ")[2]) for line in rows)
+
+
+def wait_until(is_true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def test_vanished_clients_leave_nothing_behind(rest: RestClient) -> None:
+    """Connections, Kafka consumers and requests in progress are gone when their clients are."""
+    rest.create_topic("vanish")
+    rest.post("topics/vanish/records", {"value": {"type": "JSON", "data": 0}})
+
+    def vanish_in_all_ways(count: int) -> None:
+        clients = [(connect(rest), behave) for behave in CLIENTS for _ in range(count)]
+        for client, behave in clients:
+            behave(rest, client)
+        for client, _ in clients:
+            vanish(client)
+        wait_until(lambda: metric(rest, "ottla_http_requests_in_flight") <= 1, "requests of vanished clients")
+
+    vanish_in_all_ways(1)  # opens the connections to the broker that stay
+    usual = open_files(rest)
+    vanish_in_all_ways(4)
+    wait_until(lambda: open_files(rest) <= usual, f"{open_files(rest)} open files, {usual} before")
+    assert rest.get("topics/vanish").status_code == 200
+
+
+def test_vanished_client_ends_the_wait_for_its_records(rest: RestClient) -> None:
+    """The next GET of the same instance need not wait for the end of the first one."""
+    rest.create_topic("vanish-poll")
+    options = {"format": "json", "consumer.request.timeout.ms": 600_000, "auto.offset.reset": "earliest"}
+    made = rest.post("/consumers/vanish-poll", options).json()["instance_id"]
+    path = f"/consumers/vanish-poll/instances/{made}"
+    rest.post(f"{path}/assignments", {"partitions": [{"topic": "vanish-poll", "partition": 0}]})
+    client = connect(rest)
+    client.sendall(f"GET {path}/records HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+    wait_until(lambda: metric(rest, "ottla_http_requests_in_flight") >= 2, "the first GET")
+    vanish(client)
+    found = rest.http.get(f"{path}/records?timeout=1", headers={"accept": "application/vnd.kafka.json.v2+json"})
+    assert (found.status_code, found.json()) == (200, [])
+    rest.delete(path)
+
+
+# -- HTTP -------------------------------------------------------------------------------------------------------------
+
+
+def test_hostile_host_headers_are_client_errors(rest: RestClient) -> None:
+    """The host of a request is part of the links in its answer."""
+    path = f"/v3/clusters/{rest.cluster_id}"
+    for host in (b"[", b"]:1", b"a:b:c", b"::1", b"a b", b"\xff\xfe", b"a/b?c#d", b"@", b"a@b:99999", b"", b"x" * 5000):
+        with connect(rest) as client:
+            client.sendall(b"GET %s HTTP/1.1\r\nhost: %s\r\nconnection: close\r\n\r\n" % (path.encode(), host))
+            line = read_until(client, b"\r\n").partition(b"\r\n")[0]
+            assert line.split()[1] in (b"200", b"400"), (host, line)
+
+
+def test_queries_out_of_range_are_client_errors(rest: RestClient) -> None:
+    rest.create_topic("h-query")
+    for query in ("partition=2147483648", "offset=9223372036854775808", "offset=-1", "limit=0", "limit=-1", "limit=1e9",
+                  "max_bytes=" + "9" * 5000, "timeout=-1", "follow=maybe", "format=x", "timestamp=x", "end_offset=1_0",
+                  "timestamp=99999999999999999999", "end_timestamp=-1", "offset=%D9%A1"):  # fmt: skip
+        found = rest.get(f"topics/h-query/records?{query}")
+        assert found.status_code == 400, (query[:50], found.text[:200])

@@ -26,8 +26,8 @@ from ottla.registry.routes import PARAMETERS, make_operations
 from ottla.registry.service import Registry
 from ottla.registry.state import COMPATIBILITY_DEFAULT, MODE_DEFAULT, State
 from ottla.registry.store import StoreSettings, prepare_topic
-from ottla.security.secret_box import SecretBox
 from ottla.schemas.schema import InvalidSchema, SchemaTooComplex
+from ottla.security.secret_box import SecretBox
 from ottla.web.app import HttpError
 from ottla.web.service import Service, run_service
 from ottla.web.settings import WebSettings

@@ -17,10 +17,11 @@ from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
 from ottla.rest.limits import ByteRates
 from ottla.rest.producing import DataEncoder, Topics
-from ottla.rest.proxy import INTEGER, Proxy
+from ottla.rest.proxy import INTEGER, JSON, Proxy
 from ottla.rest.schema_data import SchemaData, open_registry
 from ottla.rest.settings import RestSettings
 from ottla.rest.v2_consumers import ConsumerRoutesV2
+from ottla.rest.v2_media import V2
 from ottla.rest.v2_topics import TopicRoutesV2
 from ottla.rest.v3_acls import AclRoutes
 from ottla.rest.v3_configs import ConfigRoutes
@@ -71,7 +72,7 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
         yield service.make_app(
             byte_rates.apply(operations(proxy, instances, reading, schemas)), title="Ottla REST proxy",
             error_response=error_response, describe_error=describe_error,
-            parameters=PARAMETERS, rewrite_path=_check_path,
+            parameters=PARAMETERS, rewrite_path=_check_path, error_media_types=(JSON, V2),
         )  # fmt: skip
     finally:
         cleaning.cancel()

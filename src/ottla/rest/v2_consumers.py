@@ -58,6 +58,7 @@ _RECORD: Final = body_schema({"topic": TEXT, "key": {}, "value": {}, "partition"
 _ERRORS: Final = {
     **KAFKA_ERRORS,
     404: "There is no such consumer instance in this process (40403).",
+    406: "The Accept header names another format than the instance has (40601).",
     409: "Subscription and assignment exclude each other, or a partition is not assigned (40903).",
     422: "A field is missing or not valid.",
 }

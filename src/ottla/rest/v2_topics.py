@@ -87,7 +87,8 @@ class TopicRoutesV2:
         produce = [
             Operation(method="POST", path=path, handler=with_v2_errors(self.produce), summary=summary,
                       tag="Topics (v2)", body=body, consumes=(V2, *EMBEDDED.values()), answers={200: _PRODUCED},
-                      produces=(V2,), errors=errors, body_bytes_max=request_max_bytes)
+                      produces=(V2,), errors=errors, body_bytes_max=request_max_bytes,
+                      checks_media_type=True)
             for path, summary in (("/topics/{topic_name}", "Produce records to a topic"),
                                   (one, "Produce records to a partition"))
         ]  # fmt: skip

@@ -24,7 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 log = logging.getLogger(__name__)
 
 #: bytes of a request's body, unless the operation has its own limit
-BODY_BYTES_MAX: Final = 16 << 20
+BODY_BYTES_MAX: Final = 2 << 20
 #: a client that sends nothing for this long in the middle of a body is disconnected
 BODY_PAUSE_S_MAX: Final = 30.0
 #: an operation with a larger limit reads its body in pieces and keeps none of them; for other bodies, there is a limit
@@ -32,6 +32,8 @@ BODY_PAUSE_S_MAX: Final = 30.0
 STREAM_BYTES_MIN: Final = 1 << 31
 BODY_S_MAX: Final = 300.0
 BUFFERED_BYTES_MAX: Final = 512 << 20
+#: media types of bodies that are read as JSON: none, the general one, and curl's default for --data
+_UNSPECIFIC: Final = ("", "application/octet-stream", "application/x-www-form-urlencoded")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -78,6 +80,8 @@ class Operation:
     #: status of each error that the operation can answer with, and when
     errors: Mapping[int, str] = field(default_factory=dict)
     body_bytes_max: int = BODY_BYTES_MAX
+    #: whether the handler checks the Content-Type itself
+    checks_media_type: bool = False
     #: whether it is answered without authentication
     is_public: bool = False
 
@@ -119,7 +123,8 @@ class Router:
     def find(self, method: str, raw_path: str) -> tuple[Operation, dict[str, str]]:
         """Return the operation and the decoded variable segments.
 
-        Raise HttpError 404 if no operation has this path, and 405 if none has this method there.
+        Raise HttpError 404 if no operation has this path, 405 if none has this method there, and 400 if the path is not
+        UTF-8.
         """
         segments = _segments(raw_path)
         allowed: set[str] = set()
@@ -134,9 +139,10 @@ class Router:
                 allowed |= node.operations.keys()
                 continue
             segment = segments[position]
+            decoded = _decoded(segment)
             if node.variable is not None and segment:
-                waiting.append((node.variable, position + 1, (*values, unquote(segment))))
-            fixed = node.fixed.get(segment) or node.fixed.get(unquote(segment))
+                waiting.append((node.variable, position + 1, (*values, decoded)))
+            fixed = node.fixed.get(segment) or node.fixed.get(decoded)
             if fixed is not None:
                 waiting.append((fixed, position + 1, values))
         if allowed:
@@ -151,6 +157,14 @@ def _segments(path: str) -> list[str]:
     (['config'], [], ['a', '', 'b'])
     """
     return path.removesuffix("/").split("/")[1:]
+
+
+def _decoded(segment: str) -> str:
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        # With replacement characters, several names would be one.
+        raise HttpError(400, 400, "a percent-encoded part of the path is not UTF-8") from None
 
 
 #: returns who sent the request; raises HttpError 401 if it cannot be authenticated
@@ -258,9 +272,12 @@ class App:
         scope["path_params"] = values
         scope["operation"] = operation
         body.limit = operation.body_bytes_max
-        length = Headers(scope=scope).get("content-length", "")
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "")
         if length.isdigit() and int(length) > body.limit:
             raise _too_large(body.limit)
+        if operation.body is not None and not operation.checks_media_type:
+            _check_media_type(headers, operation)
         if self._authenticate is not None and not operation.is_public:
             scope["identity"] = await self._authenticate(request)
         if self._guard is not None:
@@ -269,6 +286,15 @@ class App:
         for name, value in scope.get("answer_headers", {}).items():
             response.headers.setdefault(name, value)
         return response
+
+
+def _check_media_type(headers: Headers, operation: Operation) -> None:
+    """Raise HttpError 415 if a body is compressed, or declared as something that the operation does not read."""
+    if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+        raise HttpError(415, 415, "a Content-Encoding is not supported: send the body uncompressed")
+    name = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not name.endswith(("/json", "+json")) and name not in (*_UNSPECIFIC, *operation.consumes):
+        raise HttpError(415, 415, f"HTTP 415 Unsupported Media Type: send {operation.consumes[0]}")
 
 
 def _too_large(limit: int) -> HttpError:

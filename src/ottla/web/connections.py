@@ -39,6 +39,8 @@ _DISCARDED_BYTES_MAX: Final = 64 << 20
 _DISCARD_S_MAX: Final = 30.0
 #: requests of a connection that wait for the answer of an earlier one
 _PIPELINE_MAX: Final = 16
+#: headers of a request; browsers and load balancers send about 30
+_HEADERS_MAX: Final = 500
 #: connections that are accepted before other work has its turn
 _ACCEPTS_MAX: Final = 100
 #: pause after the process ran out of file descriptors
@@ -200,7 +202,7 @@ class HttpConnection(HttpToolsProtocol):
         self._is_head = False
         self._table.waiting.pop(self, None)
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > self._table.limits.head_bytes_max:
+        if size > self._table.limits.head_bytes_max or len(self.headers) > _HEADERS_MAX:
             self._refuse_head()
             raise _Refused
         if len(self.pipeline) >= _PIPELINE_MAX:

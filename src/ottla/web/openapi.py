@@ -149,13 +149,31 @@ def _describe_answers(
         answers[str(status)] = row
     reference = {"schema": {"$ref": f"#/components/schemas/{_ERROR}"}}
     content = dict.fromkeys(error_media_types, reference)
-    errors = dict(operation.errors)
-    if has_authentication and not operation.is_public:
-        errors.setdefault(401, "The client is not authenticated.")
+    errors = {**_errors_of_all(operation, has_authentication=has_authentication), **operation.errors}
     for status in sorted(errors):
-        answers[str(status)] = {"description": errors[status], "content": content}
-    answers["default"] = {"description": "Any other error.", "content": content}
+        # An answer of the operation can have this status, too, such as 503 of a service that is not healthy.
+        answers.setdefault(str(status), {"description": errors[status], "content": content})
     return answers
+
+
+def _errors_of_all(operation: Operation, *, has_authentication: bool) -> dict[int, str]:
+    """Return the errors that `app.py` answers with for every service, and when."""
+    errors = {500: "An error of this service."}
+    if "{" in operation.path:
+        errors[400] = "The path is not UTF-8."
+    if operation.method not in ("GET", "HEAD"):
+        errors[403] = "A web page of another origin may not send it (40301)."
+    if operation.body is not None:
+        errors |= {
+            400: "The request is not valid.", 408: "The body does not arrive in time.", 413: "The body is too large.",
+            415: "The Content-Type is not one of these, or the body is compressed.",
+            503: "The bodies of all requests are too large at the moment.",
+        }  # fmt: skip
+    if not operation.is_public:
+        errors[429] = "More requests than allowed (42901)."
+        if has_authentication:
+            errors[401] = "The client is not authenticated."
+    return errors
 
 
 # -- the operations that serve it -------------------------------------------------------------------------------------

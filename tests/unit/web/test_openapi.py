@@ -229,7 +229,7 @@ def test_rows_are_described_with_parameters_bodies_answers_and_errors() -> None:
     alter = paths["/topics/{topic}/configs:alter"]["post"]
     assert alter["requestBody"] == {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
     assert alter["responses"]["404"] == {"description": "No such topic.", "content": error}
-    assert alter["responses"]["401"]["content"] == alter["responses"]["default"]["content"] == error
+    assert alter["responses"]["401"]["content"] == alter["responses"]["429"]["content"] == error
     put = paths["/x/{a}/{b}"]["put"]
     assert list(put["requestBody"]["content"]) == ["application/vnd.x.v1+json", "application/json"]
     assert put["responses"]["204"] == {"description": "No Content"}
