@@ -354,7 +354,7 @@ class Membership:
                 probe.cancel()
         for number, broker in wanted.items():
             if number != self._services.broker_id and number not in self._probes:
-                probe = self._services.loop.create_task(self._probe(broker), name=f"probe broker {number}")
+                probe = self._tasks.start(self._probe(broker), f"probe broker {number}")
                 self._probes[number] = broker.epoch, probe
 
     async def _probe(self, broker: BrokerView) -> None:

@@ -105,10 +105,12 @@ class Tasks:
         #: a dict and not a set, so that tasks end in the order in which they were started
         self._tasks: dict[asyncio.Task[None], None] = {}
 
-    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Start a task, and return it for those that end it before ``stop``."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._finished)
+        return task
 
     async def stop(self) -> None:
         for task in list(self._tasks):

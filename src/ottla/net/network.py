@@ -8,6 +8,7 @@ event loop. Only large replies, which are sent from files, call the methods of `
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import socket
@@ -150,8 +151,13 @@ class SocketNetwork:
             except OSError as raised:
                 error = raised
                 continue
+            sock = transport.get_extra_info("socket")
+            if sock is None or transport.is_closing():
+                # The peer has ended: the connection was reset before this task ran again.
+                error = ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+                continue
             # Without it the kernel would hold back a request until the reply to the one before arrives.
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return transport
         raise error
 

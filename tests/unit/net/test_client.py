@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -79,6 +79,20 @@ def run(answer: Answer, test: Callable[[BrokerClients, Endpoint], Awaitable[Any]
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+
+
+def test_connection_that_ends_while_it_is_opened_is_an_error_of_the_network() -> None:
+    """The event loop has closed the socket when ``create_connection`` returns, as after a reset by an ended process."""
+
+    class Ending(asyncio.BufferedProtocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            cast(asyncio.Transport, transport).abort()
+
+    async def test(_: BrokerClients, endpoint: Endpoint) -> None:
+        with pytest.raises(ConnectionResetError):
+            await SocketNetwork().connect(endpoint, Ending)
+
+    run(echo, test)
 
 
 def test_replies_arrive_in_the_order_of_the_requests() -> None:
