@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -472,11 +473,12 @@ async def results(store: MetadataStore, multis: list[list[Op]]) -> list[object]:
 @settings(max_examples=50)
 def test_every_implementation_gives_the_same_results(multis: list[list[Op]]) -> None:
     async def embedded() -> list[object]:
-        store = EmbeddedStore.open(":memory:")
-        try:
-            return await results(store, multis)
-        finally:
-            await store.close()
+        with TemporaryDirectory() as directory:
+            store = EmbeddedStore.open(Path(directory, "store"))
+            try:
+                return await results(store, multis)
+            finally:
+                await store.close()
 
     servers = Simulated()
 

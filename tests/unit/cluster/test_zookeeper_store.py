@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -167,11 +168,12 @@ def test_kazoo_is_imported_with_the_first_connection() -> None:
 @settings(max_examples=25)
 def test_zookeeper_gives_the_same_results_as_the_embedded_store(zookeeper_address: str, multis: list[list[Op]]) -> None:
     async def embedded() -> list[object]:
-        store = EmbeddedStore.open(":memory:")
-        try:
-            return await results(store, multis)
-        finally:
-            await store.close()
+        with TemporaryDirectory() as directory:
+            store = EmbeddedStore.open(Path(directory, "store"))
+            try:
+                return await results(store, multis)
+            finally:
+                await store.close()
 
     place = ZooKeeper(zookeeper_address)
 
