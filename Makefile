@@ -201,7 +201,7 @@ $(BIN)/python:
 	@$(PYTHON) tools/install.py --venv $(VENV)
 
 $(VENV)/.run: pyproject.toml $(BIN)/python
-	@$(BIN)/python tools/install.py spark
+	@$(BIN)/python tools/install.py spark,edge
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(BIN)/python

@@ -1,7 +1,7 @@
-"""Creates a Python environment; installs Ottla and an extra into it, and shows what pip does meanwhile.
+"""Creates a Python environment; installs Ottla and extras into it, and shows what pip does meanwhile.
 
-    python tools/install.py --venv .venv        creates an environment
-    .venv/bin/python tools/install.py spark     installs into it
+    python tools/install.py --venv .venv            creates an environment
+    .venv/bin/python tools/install.py spark,edge    installs into it
 
 pip alone is either silent or prints a line for each of some dozen packages. This says before it starts how much will be
 downloaded, then shows the current step and the time: in place on a terminal, elsewhere a line for each large download.
@@ -27,13 +27,13 @@ _UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 class Size(NamedTuple):
-    """What an extra takes, measured with Python 3.11 on Linux without a cache of pip."""
+    """What extras take, measured with Python 3.11 on Linux without a cache of pip."""
 
     download_mb: int
     disk_mb: int
 
 
-SIZES = {"spark": Size(650, 1160), "dev": Size(760, 1530)}
+SIZES = {"spark,edge": Size(652, 1168), "dev": Size(760, 1530)}
 
 
 class Progress:
@@ -105,16 +105,16 @@ def download_bytes(line: str) -> float:
     return round(float(found[1]) * _UNITS[found[2]], 1) if found else 0.0
 
 
-def install(extra: str, stream: IO[str]) -> int:
+def install(extras: str, stream: IO[str]) -> int:
     """Run pip; return its exit code. Its error messages are printed if it fails."""
-    size = SIZES[extra]
+    size = SIZES[extras]
     stream.write(
-        f"Installing Ottla with its extra {extra} into {sys.prefix}: about {size.download_mb} MB to download, "
+        f"Installing Ottla with its extras {extras} into {sys.prefix}: about {size.download_mb} MB to download, "
         f"{size.disk_mb} MB on disk; pip's cache saves downloads.\n"
     )
     command = [
         sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-color", "--progress-bar", "off",
-        "-e", f".[{extra}]",
+        "-e", f".[{extras}]",
     ]  # fmt: skip
     progress = Progress(stream, in_place=stream.isatty())
     ended = threading.Event()

@@ -1,8 +1,9 @@
-"""`ottla up` as people run it: brokers that are started again, a stop in order, and the tour of README.md."""
+"""`ottla up` as people run it: processes that are started again, a stop in order, and the tour of README.md."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import select
@@ -11,8 +12,10 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_documented_examples import ROOT, snippets
@@ -23,6 +26,7 @@ from ottla.testing import BrokerProcess
 pytestmark = pytest.mark.broker
 
 DEADLINE_S = 90
+BROKERS_ONLY = ("--port", "0", "--no-registry", "--no-rest")
 
 
 class Command:
@@ -110,8 +114,36 @@ def ottla(*words: str, bootstrap: str, stdin: str = "", attempts: int = 1) -> st
     return done.stdout
 
 
-def test_single_broker_is_started_again_and_keeps_its_records(start: Start) -> None:
+def ask(url: str, body: object = None, media_type: str = "application/json") -> Any:
+    """Return the JSON of an answer; with a body, of a POST."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": media_type})
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+        return json.load(answer)
+
+
+def test_services_run_beside_the_broker_and_are_started_again(start: Start) -> None:
     command = start("--port", "0")
+    ready = command.wait_for("ready ").split()
+    registry, rest = (word.partition("=")[2] for word in ready if word.startswith(("registry=", "rest=")))
+    ottla("topic", "create", "orders", bootstrap=ready[1])
+    # The REST proxy registers the schema.
+    sent = {"value_schema": '"long"', "records": [{"value": 7}]}
+    ask(f"{rest}/topics/orders", sent, "application/vnd.kafka.avro.v2+json")
+    assert ask(f"{registry}/subjects") == ["orders-value"]
+    for name in ("registry", "rest"):
+        os.kill(command.pid(name), signal.SIGKILL)
+        assert command.wait_for(f"{name} was") == f"{name} was killed by SIGKILL; it is started again"
+        assert command.wait_for(f"{name} is ready").startswith(f"{name} is ready at 127.0.0.1:")
+    assert ask(f"{registry}/subjects") == ["orders-value"]
+    assert "orders" in ask(f"{rest}/topics")
+    assert command.end(signal.SIGTERM) == 0
+    assert " ERROR " not in command.errors()
+    assert not list(command.data.glob("*.pid"))
+
+
+def test_single_broker_is_started_again_and_keeps_its_records(start: Start) -> None:
+    command = start(*BROKERS_ONLY)
     bootstrap = command.wait_until_ready()
     ottla("topic", "create", "kept", bootstrap=bootstrap)
     ottla("produce", "kept", bootstrap=bootstrap, stdin="one\n")
@@ -170,7 +202,7 @@ def test_port_in_use_is_named(start: Start) -> None:
 
 
 def test_process_that_does_not_start_is_named_with_its_reason(start: Start) -> None:
-    command = start("--port", "0", "-X", "num.partitions=none")
+    command = start(*BROKERS_ONLY, "-X", "num.partitions=none")
     assert command.process.wait(DEADLINE_S) == 1
     (line,) = command.errors().splitlines()
     assert line.startswith("error: broker 0 did not start: ")
@@ -178,7 +210,7 @@ def test_process_that_does_not_start_is_named_with_its_reason(start: Start) -> N
 
 
 def test_cluster_goes_on_when_the_reader_of_its_output_has_ended(start: Start) -> None:
-    command = start("--port", "0")
+    command = start(*BROKERS_ONLY)
     bootstrap = command.wait_until_ready()
     assert command.process.stdout is not None
     command.process.stdout.close()
@@ -196,13 +228,13 @@ def test_cluster_goes_on_when_the_reader_of_its_output_has_ended(start: Start) -
 def test_data_directory_of_a_broker_keeps_its_id(start: Start, tmp_path: Path) -> None:
     with BrokerProcess.start(data=tmp_path / "cluster-data", settings={"broker.id": "7"}) as broker:
         broker.stop()
-    command = start("--port", "0")
+    command = start(*BROKERS_ONLY)
     command.wait_for("broker 7 is ready")
     assert command.end(signal.SIGTERM) == 0
 
 
 def test_second_command_on_the_same_data_is_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = start("--port", "0")
+    first = start(*BROKERS_ONLY)
     first.wait_until_ready()
     from click.testing import CliRunner
 

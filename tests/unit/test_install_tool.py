@@ -38,7 +38,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def start(environment: dict[str, str], ends: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(_TOOL), "spark"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, str(_TOOL), "spark,edge"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**environment, "PIP_ENDS": ends},
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ def test_sizes_and_large_steps_are_shown(environment: dict[str, str]) -> None:
     out, err = process.communicate(timeout=60)
     first, *steps, last = out.splitlines()
     assert (process.returncode, err) == (0, "")
-    assert first.startswith(f"Installing Ottla with its extra spark into {sys.prefix}: about ")
+    assert first.startswith(f"Installing Ottla with its extras spark,edge into {sys.prefix}: about ")
     assert " MB to download" in first
     assert steps == [
         "Downloading pyspark-4.3.0.tar.gz (455.9 MB)",

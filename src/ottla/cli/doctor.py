@@ -18,6 +18,7 @@ import click
 from ottla.cli.connection import Connection, connection_options, split_addresses
 from ottla.cli.failure import FAILED
 from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
+from ottla.cli.service_options import missing_package
 
 OK: Literal["ok"] = "ok"
 WARN: Literal["warn"] = "warn"
@@ -95,6 +96,7 @@ def run_checks(data: str | None, connection: Connection) -> Iterator[Check]:
         from ottla.cli.doctor_cluster import check_partitions
 
         yield from check_partitions(connection)
+    yield check_services(missing_package())
     yield check_java()
     yield check_kcat()
 
@@ -156,6 +158,16 @@ def check_clock(now_s: float, data: str | None) -> Check:
             "check NTP: the clock went back",
         )
     return Check("clock", OK, shown)
+
+
+def check_services(missing: str | None) -> Check:
+    """Are the packages installed that the schema registry and the REST proxy need?"""
+    if missing is None:
+        return Check("http services", OK, "'ottla registry' and 'ottla rest' can run")
+    return Check(
+        "http services", OK,
+        f"no {missing}; only 'ottla registry' and 'ottla rest' need it: pip install 'ottla[edge]'",
+    )  # fmt: skip
 
 
 def check_java() -> Check:

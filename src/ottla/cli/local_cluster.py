@@ -1,8 +1,8 @@
-"""The processes of a cluster on one machine: ZooKeeper and brokers, each started again when it ends.
+"""The processes of a cluster on one machine: ZooKeeper, brokers and HTTP services, each started again when it ends.
 
-    start   ZooKeeper ─► all brokers at once ─► every broker knows all others ─► `ready`
+    start   ZooKeeper ─► all brokers at once ─► every broker knows all others ─► registry and REST proxy ─► `ready`
     run     a process that ends is started again; the wait before it doubles while starts fail
-    stop    all brokers (SIGTERM, so that they hand over their partitions) ─► ZooKeeper
+    stop    registry and REST proxy ─► all brokers (SIGTERM, so that they hand over their partitions) ─► ZooKeeper
 
 Each process ends when this one ends, also by SIGKILL: its standard input is a pipe that this process holds.
 """
@@ -28,6 +28,8 @@ from ottla.wire.messages.metadata import MetadataRequest
 HOST = "127.0.0.1"
 CHROOT = "/ottla"
 ZOOKEEPER = "zookeeper"
+REGISTRY = "registry"
+REST = "rest"
 PID_SUFFIX = ".pid"
 
 #: the wait before the second restart in a row; the first one is immediate
@@ -39,8 +41,8 @@ _STOP_S_MAX = 60.0
 _ASK_S_MAX = 5.0
 _POLL_S = 0.02
 _LINE_BYTES_MAX = 1 << 20
-#: how the last line of a command or of a broker begins that says why it ends
-_ERRORS = ("error: ", "ottla broker: ")
+#: how the last line of a command, a broker or a service begins that says why it ends
+_ERRORS = ("error: ", "ottla broker: ", f"ottla {REGISTRY}: ", f"ottla {REST}: ")
 
 Say = Callable[[str], None]
 
@@ -58,6 +60,10 @@ class Plan:
     ports: Mapping[int, int]
     #: 0: no ZooKeeper
     zookeeper_port: int = 0
+    #: 0: no schema registry
+    registry_port: int = 0
+    #: 0: no REST proxy
+    rest_port: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
     #: file descriptors that the processes inherit, so that locks last as long as they run
     inherited: Sequence[int] = ()
@@ -69,6 +75,12 @@ class Plan:
     @property
     def zookeeper_connect(self) -> str:
         return f"{HOST}:{self.zookeeper_port}{CHROOT}"
+
+    @property
+    def service_urls(self) -> dict[str, str]:
+        """The URL of each HTTP service, by the name of its command."""
+        ports = {REGISTRY: self.registry_port, REST: self.rest_port}
+        return {name: f"http://{HOST}:{port}" for name, port in ports.items() if port}
 
     def zookeeper_words(self) -> list[str]:
         """Return the arguments of `ottla` that run ZooKeeper."""
@@ -85,6 +97,12 @@ class Plan:
         listener = f"PLAINTEXT://{HOST}:{self.ports[number]}"
         return ["broker", "--id", str(number), "--data", str(data), "--listener", listener, *overrides]
 
+    def service_words(self, name: str) -> list[str]:
+        """Return the arguments of `ottla` that run this HTTP service."""
+        urls = self.service_urls
+        schemas = ["--registry", urls[REGISTRY]] if name == REST and REGISTRY in urls else []
+        return [name, "--bootstrap", self.bootstrap, "--listen", urls[name], *schemas]
+
 
 def restart_delay_s(failures: int) -> float:
     """Return the wait before a process is started again, after it ended this many times without being stable.
@@ -100,8 +118,8 @@ def restart_delay_s(failures: int) -> float:
 def reserve_port(port: int) -> socket.socket:
     """Return a socket that is bound to this port, or to a free one for 0. Raise OSError if the port is in use.
 
-    While the socket is open no other program gets the port. The broker can bind it, because both sockets have
-    SO_REUSEADDR and only that of the broker listens.
+    While the socket is open no other program gets the port. The process that it is for can bind it, because both
+    sockets have SO_REUSEADDR and only that of the process listens.
     """
     reserved = socket.socket()
     try:
@@ -223,7 +241,7 @@ class Process:
 
 
 class LocalCluster:
-    """ZooKeeper and brokers on this machine, from the start to the stop."""
+    """ZooKeeper, brokers and HTTP services on this machine, from the start to the stop."""
 
     def __init__(self, plan: Plan, say: Say) -> None:
         self._plan = plan
@@ -237,6 +255,9 @@ class LocalCluster:
         self._zookeeper: Process | None = None
         if plan.zookeeper_port:
             self._zookeeper = Process(ZOOKEEPER, plan.zookeeper_words(), plan=plan, pid_name=ZOOKEEPER, say=say)
+        self._services = [
+            Process(name, plan.service_words(name), plan=plan, pid_name=name, say=say) for name in plan.service_urls
+        ]
         self._tasks: dict[Process, asyncio.Task[None]] = {}
         self._stop_requested = asyncio.Event()
 
@@ -270,8 +291,13 @@ class LocalCluster:
         await self._start(list(self._brokers.values()))
         if self._zookeeper is not None:
             await asyncio.gather(*(self._wait_until_complete(port) for port in plan.ports.values()))
-        about = f" zookeeper={plan.zookeeper_connect}" if self._zookeeper is not None else ""
-        self._say(f"ready {plan.bootstrap} brokers={len(plan.ports)}{about} data={plan.data}")
+        await self._start(self._services)
+        for name, addresses in {"brokers": plan.bootstrap, **plan.service_urls}.items():
+            self._say(f"{name:<8}  {addresses}{'' if name == 'brokers' else f'   {addresses}/docs sends requests'}")
+        about = [f"{name}={url}" for name, url in plan.service_urls.items()]
+        if self._zookeeper is not None:
+            about.append(f"zookeeper={plan.zookeeper_connect}")
+        self._say(" ".join(["ready", plan.bootstrap, f"brokers={len(plan.ports)}", *about, f"data={plan.data}"]))
         ended, _ = await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             task.result()  # raises: a process is started again as long as this is possible
@@ -299,11 +325,10 @@ class LocalCluster:
             await asyncio.sleep(_POLL_S)
 
     async def _stop_all(self) -> None:
-        """Stop the brokers, then ZooKeeper, which they need until the end."""
-        brokers = [process for process in self._brokers.values() if process in self._tasks]
-        await self._stop(brokers)
-        if self._zookeeper in self._tasks:
-            await self._stop([self._zookeeper])
+        """Stop the HTTP services, then the brokers, then ZooKeeper: each needs the next ones until its end."""
+        zookeeper = [] if self._zookeeper is None else [self._zookeeper]
+        for processes in (self._services, [*self._brokers.values()], zookeeper):
+            await self._stop([process for process in processes if process in self._tasks])
 
     async def _stop(self, processes: Sequence[Process]) -> None:
         tasks = [self._tasks[process] for process in processes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,8 +11,12 @@ from typing import Any, TypeVar
 import click
 
 from ottla.cli.connection import BOOTSTRAP_DEFAULT, BOOTSTRAP_ENVIRONMENT, parse_pairs
+from ottla.cli.failure import Failure
 from ottla.env.process import read_settings_file
 from ottla.model.settings import parse_properties
+
+#: packages of the extra `edge` that the services import
+_PACKAGES = ("starlette", "uvicorn", "httptools", "httpx", "fastavro")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -64,6 +69,9 @@ def service_options(listen_default: str) -> Callable[[_Function], _Function]:
             properties: dict[str, str],
             **kwargs: Any,
         ) -> Any:
+            missing = missing_package()
+            if missing is not None:
+                raise Failure(missing_message(missing))
             texts = _read_file(config_file)
             if addresses:
                 texts["listeners"] = ",".join(addresses)
@@ -80,6 +88,15 @@ def service_options(listen_default: str) -> Callable[[_Function], _Function]:
         return with_texts  # type: ignore[return-value]
 
     return decorate
+
+
+def missing_package() -> str | None:
+    """Return the first package that the services need and that is not installed; None if all are."""
+    return next((name for name in _PACKAGES if importlib.util.find_spec(name) is None), None)
+
+
+def missing_message(package: str) -> str:
+    return f"the package {package} is missing; install Ottla with its extra: pip install 'ottla[edge]'"
 
 
 def _read_file(path: str | None) -> dict[str, str]:

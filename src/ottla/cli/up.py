@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -13,8 +15,11 @@ import click
 from ottla.cli.connection import load_properties, parse_pairs
 from ottla.cli.failure import Failure
 from ottla.cli.output import abandon_stdout
+from ottla.cli.service_options import missing_message, missing_package
 
 PORT_DEFAULT = 9092
+REGISTRY_PORT_DEFAULT = 8081
+REST_PORT_DEFAULT = 8082
 DATA_DEFAULT = "./data"
 BROKERS_MAX = 16
 _PORT_MAX = (1 << 16) - 1
@@ -45,19 +50,34 @@ _OWN_SETTINGS = {
     help="Port of the first broker, the others have the next ones; 0 chooses free ports.",
 )  # fmt: skip
 @click.option(
+    "--registry-port", metavar="PORT", type=click.IntRange(0, _PORT_MAX),
+    help=f"Port of the schema registry; 0 chooses a free port.  [default: {REGISTRY_PORT_DEFAULT}; 0 with --port 0]",
+)  # fmt: skip
+@click.option(
+    "--rest-port", metavar="PORT", type=click.IntRange(0, _PORT_MAX),
+    help=f"Port of the REST proxy; 0 chooses a free port.  [default: {REST_PORT_DEFAULT}; 0 with --port 0]",
+)  # fmt: skip
+@click.option("--no-registry", is_flag=True, help="Run no schema registry.")
+@click.option("--no-rest", is_flag=True, help="Run no REST proxy.")
+@click.option(
     "-X", "properties", metavar="KEY=VALUE", multiple=True, callback=parse_pairs,
     help="Set a setting of all brokers, such as num.partitions. Repeatable.",
 )  # fmt: skip
-def command(brokers: int, data: Path, port: int, properties: dict[str, str]) -> None:
+def command(
+    brokers: int, data: Path, port: int, registry_port: int | None, rest_port: int | None, no_registry: bool,
+    no_rest: bool, properties: dict[str, str],
+) -> None:  # fmt: skip
     """Run a cluster on this machine until SIGTERM or Ctrl-C.
 
-    Starts ZooKeeper and the brokers, each as a process of its own, on 127.0.0.1. Prints a line that starts with
-    `ready`, with the addresses for clients, when all brokers know each other. A process that ends is started again; the
-    wait before that doubles while its starts fail. DIR/broker-N.pid has the process id of broker N, and DIR/broker-N
-    its data. Brokers stop before ZooKeeper; a second Ctrl-C kills all processes.
+    Starts ZooKeeper, the brokers, the schema registry and the REST proxy, each as a process of its own, on 127.0.0.1.
+    Prints a line that starts with `ready`, with the addresses for clients, when all brokers know each other and both
+    services answer. A process that ends is started again; the wait before that doubles while its starts fail.
+    DIR/broker-N.pid has the process id of broker N, and DIR/broker-N its data; DIR/registry.pid and DIR/rest.pid have
+    those of the services. The services stop first and ZooKeeper last; a second Ctrl-C kills all processes.
 
     One broker needs no ZooKeeper, and DIR is its data directory, as with `ottla broker`. More brokers need
-    `ottla[spark]`, which contains ZooKeeper, and Java 17 or newer.
+    `ottla[spark]`, which contains ZooKeeper, and Java 17 or newer. The registry and the REST proxy need `ottla[edge]`
+    and are left out without it.
     """
     from ottla.cli.local_cluster import LocalClusterFailed, Plan, run_until_signal
 
@@ -65,6 +85,11 @@ def command(brokers: int, data: Path, port: int, properties: dict[str, str]) -> 
     if port and port + brokers - 1 > _PORT_MAX:
         raise click.UsageError(f"--port {port} leaves no ports for {brokers} brokers; the last port is {_PORT_MAX}")
     _check_data(data, brokers)
+    services = [
+        Service("registry", "schema registry", REGISTRY_PORT_DEFAULT, registry_port, no_registry),
+        Service("rest", "REST proxy", REST_PORT_DEFAULT, rest_port, no_rest),
+    ]
+    _leave_out_uninstalled(services)
     with ExitStack() as stack:
         try:
             data.mkdir(parents=True, exist_ok=True)
@@ -77,11 +102,53 @@ def command(brokers: int, data: Path, port: int, properties: dict[str, str]) -> 
         numbers = range(1, brokers + 1) if brokers > 1 else [_single_id(data)]
         ports = {number: _reserve(stack, port and port + index) for index, number in enumerate(numbers)}
         zookeeper_port = _reserve(stack, 0) if brokers > 1 else 0
-        plan = Plan(data=data, ports=ports, zookeeper_port=zookeeper_port, settings=properties, inherited=[lock])
+        registry, rest = (
+            0 if service.is_left_out else _reserve(stack, service.port(port), service.port_remedy)
+            for service in services
+        )
+        plan = Plan(
+            data=data, ports=ports, zookeeper_port=zookeeper_port, registry_port=registry, rest_port=rest,
+            settings=properties, inherited=[lock],
+        )  # fmt: skip
         try:
             run_until_signal(plan, _print)
         except LocalClusterFailed as failure:
             raise Failure(str(failure)) from failure
+
+
+@dataclass(slots=True)
+class Service:
+    """The options of one HTTP service."""
+
+    #: of its command
+    name: str
+    title: str
+    default: int
+    chosen: int | None
+    is_left_out: bool
+
+    def port(self, broker_port: int) -> int:
+        """Return the port, 0 for a free one: that is also the default if the brokers have free ports."""
+        if self.chosen is not None:
+            return self.chosen
+        return self.default if broker_port else 0
+
+    @property
+    def port_remedy(self) -> str:
+        return f"choose another for the {self.title} with --{self.name}-port, or leave it out with --no-{self.name}"
+
+
+def _leave_out_uninstalled(services: Sequence[Service]) -> None:
+    """Leave out all services if their packages are not installed. Raise Failure if a port was chosen for one."""
+    wanted = [service for service in services if not service.is_left_out]
+    missing = missing_package() if wanted else None
+    if missing is None:
+        return
+    if any(service.chosen is not None for service in wanted):
+        raise Failure(missing_message(missing))
+    _print(f"without {' and '.join(service.title for service in wanted)}: {missing_message(missing)}")
+    for service in wanted:
+        service.is_left_out = True
 
 
 def _print(line: str) -> None:
@@ -144,7 +211,7 @@ def _lock(data: Path) -> int:
         time.sleep(_LOCK_POLL_S)
 
 
-def _reserve(stack: ExitStack, port: int) -> int:
+def _reserve(stack: ExitStack, port: int, remedy: str = "choose others with --port") -> int:
     """Return this port, or a free one for 0. It stays reserved until the stack is closed. Raise Failure if in use."""
     from ottla.cli.local_cluster import HOST, reserve_port
 
@@ -152,8 +219,7 @@ def _reserve(stack: ExitStack, port: int) -> int:
         reserved = stack.enter_context(reserve_port(port))
     except OSError as error:
         raise Failure(
-            f"cannot listen on {HOST}:{port} ({error.strerror}); stop the program that uses the port, or choose others "
-            "with --port"
+            f"cannot listen on {HOST}:{port} ({error.strerror}); stop the program that uses the port, or {remedy}"
         ) from None
     found: int = reserved.getsockname()[1]
     return found

@@ -32,6 +32,11 @@ def test_open_files_are_judged_by_the_limit_that_can_be_reached(limit: int, verd
     assert doctor.check_open_files(limit).verdict == verdict
 
 
+def test_missing_packages_of_the_services_are_named_with_the_remedy() -> None:
+    assert doctor.check_services(None).verdict == "ok"
+    assert "no httpx; only 'ottla registry'" in doctor.check_services("httpx").detail
+
+
 def test_a_clock_before_the_first_release_fails() -> None:
     assert doctor.check_clock(1_000_000_000.0, None).verdict == "fail"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from ottla.cli import up
+from ottla.cli import local_cluster, up
 from ottla.cli.local_cluster import LocalClusterFailed, Plan, Process, restart_delay_s
 
 
@@ -55,6 +56,60 @@ def test_commands_of_the_processes(tmp_path: Path) -> None:
     ]  # fmt: skip
     alone = Plan(data=tmp_path, ports={1: 9092})
     assert alone.broker_words(1)[3:5] == ["--data", str(tmp_path)]
+
+
+def test_commands_of_the_services(tmp_path: Path) -> None:
+    plan = Plan(data=tmp_path, ports={1: 9092, 2: 9093}, registry_port=8081, rest_port=8082)
+    assert plan.service_urls == {"registry": "http://127.0.0.1:8081", "rest": "http://127.0.0.1:8082"}
+    bootstrap = ["--bootstrap", "127.0.0.1:9092,127.0.0.1:9093"]
+    assert plan.service_words("registry") == ["registry", *bootstrap, "--listen", "http://127.0.0.1:8081"]
+    assert plan.service_words("rest") == [
+        "rest", *bootstrap, "--listen", "http://127.0.0.1:8082", "--registry", "http://127.0.0.1:8081",
+    ]  # fmt: skip
+    alone = Plan(data=tmp_path, ports={1: 9092}, rest_port=8082)
+    assert list(alone.service_urls) == ["rest"]
+    assert "--registry" not in alone.service_words("rest")
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Plan, str]:
+    """Return what the command would run, and what it prints."""
+    plans: list[Plan] = []
+    monkeypatch.setattr(local_cluster, "run_until_signal", lambda plan, say: plans.append(plan))
+    result = CliRunner().invoke(up.command, words)
+    assert result.exit_code == 0, result.output
+    (plan,) = plans
+    return plan, result.output
+
+
+def test_services_that_are_left_out_have_no_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--data", str(tmp_path), "--port", "0")
+    both, _ = planned(monkeypatch, *words)
+    assert list(both.service_urls) == ["registry", "rest"]
+    assert not planned(monkeypatch, *words, "--no-registry", "--no-rest")[0].service_urls
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    assert planned(monkeypatch, *words, "--rest-port", str(port))[0].rest_port == port
+
+
+@pytest.mark.parametrize(("name", "title"), [("registry", "schema registry"), ("rest", "REST proxy")])
+def test_port_of_a_service_that_is_in_use_is_named_with_its_options(tmp_path: Path, name: str, title: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        text = refusal("--data", str(tmp_path), "--port", "0", f"--{name}-port", str(port))
+    assert (
+        f"cannot listen on 127.0.0.1:{port} (Address already in use); stop the program that uses the port, or choose "
+        f"another for the {title} with --{name}-port, or leave it out with --no-{name}"
+    ) in text
+
+
+def test_services_whose_packages_are_missing_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up, "missing_package", lambda: "uvicorn")
+    words = ("--data", str(tmp_path), "--port", "0")
+    plan, output = planned(monkeypatch, *words)
+    remedy = "the package uvicorn is missing; install Ottla with its extra: pip install 'ottla[edge]'"
+    assert (plan.service_urls, output) == ({}, f"without schema registry and REST proxy: {remedy}\n")
+    assert planned(monkeypatch, *words, "--no-registry", "--no-rest")[1] == ""
+    assert remedy in refusal(*words, "--registry-port", "0")
 
 
 def test_process_that_ends_before_it_is_ready_is_not_started_again(tmp_path: Path) -> None:
