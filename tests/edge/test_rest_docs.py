@@ -22,7 +22,8 @@ pytestmark = [
 
 
 def test_commands_of_the_page_produce_and_copy_records(rest: RestClient) -> None:
-    blocks = re.findall(r"^```\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = [text for language, text in fenced if not language]
     script = "".join(blocks[1:]).replace("URL=http://127.0.0.1:8082", f"URL={rest.url}")
     # The stream that waits for new records ends by itself here.
     script = script.replace("follow=true", "follow=true&offset=earliest&limit=1").replace(

@@ -36,6 +36,11 @@ _PATTERN_S: Final = 10.0
 #: how often a GET that waits looks whether its client is still there
 _CONNECTED_S: Final = 0.5
 
+_NOT_FOUND: Final = (
+    "Consumer instance not found. It has expired, or it belongs to another proxy: send its requests to the base_uri "
+    "that the answer to its creation names."
+)
+
 
 #: gets the schemas of these keys and values
 Load = Callable[[list[bytes | None]], Awaitable[None]]
@@ -121,7 +126,7 @@ class Instances:
         """Return an instance of this user and extend its life. Raise HttpError 404 (40403) if there is none."""
         found = self._instances.get((group, name))
         if found is None or found.identity != identity:
-            raise HttpError(404, CONSUMER_INSTANCE_NOT_FOUND, "Consumer instance not found.")
+            raise HttpError(404, CONSUMER_INSTANCE_NOT_FOUND, _NOT_FOUND)
         self._touch(found)
         return found
 
