@@ -243,6 +243,7 @@ def test_instances_are_created_with_valid_options_only(rest: RestClient) -> None
         ({"fetch.min.bytes": -2}, (422, 40001)),
         ({"fetch.min.bytes": "many"}, (400, 400)),
         ({"consumer.request.timeout.ms": -1}, (422, 40001)),
+        ({"consumer.request.timeout.ms": "-1"}, (422, 40001)),
         ({"format": "avro"}, (422, 42204)),
         ({"name": 5}, (400, 400)),
         ({"name": "x" * 300}, (422, 42204)),
@@ -250,6 +251,11 @@ def test_instances_are_created_with_valid_options_only(rest: RestClient) -> None
     ]
     for body, expected in cases:
         assert error_of(rest.post("/consumers/c-options", body)) == expected, body
+    # Digits in a string are a number, as for Confluent's proxy.
+    texts = {"name": "texts", "fetch.min.bytes": "1", "consumer.request.timeout.ms": "50"}
+    assert rest.post("/consumers/c-options", texts).status_code == 200
+    assert rest.get("/consumers/c-options/instances/texts/records").json() == []
+    assert rest.delete("/consumers/c-options/instances/texts").status_code == 204
     empty = rest.post("/consumers/c-options")
     assert empty.status_code == 200
     name = empty.json()["instance_id"]

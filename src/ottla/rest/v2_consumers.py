@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -46,13 +47,15 @@ _TIME: Final = body_schema(
     {"topic": TEXT, "partition": INTEGER, "timestamp": {"type": "string", "format": "date-time"}},
     {"metadata": NULLABLE_TEXT},
 )
+_DIGITS: Final = re.compile(r"-?[0-9]{1,10}")
+_NUMBER: Final = {"type": ["integer", "string", "null"], "pattern": f"^{_DIGITS.pattern}$"}
 _NEW: Final = body_schema({}, {
     "id": NULLABLE_TEXT, "name": NULLABLE_TEXT,
     "format": {"type": ["string", "null"], "enum": [*(each.lower() for each in EMBEDDED), None]},
     "auto.offset.reset": {"type": ["string", "null"], "enum": [*_RESETS, None]},
     "auto.commit.enable": {"anyOf": [BOOLEAN, {"enum": ["true", "false", None]}]},
-    "fetch.min.bytes": {"type": ["integer", "null"], "minimum": -1, "maximum": _FETCH_MIN_MAX},
-    "consumer.request.timeout.ms": {"type": ["integer", "null"], "minimum": 0, "maximum": _TIMEOUT_MAX_MS},
+    "fetch.min.bytes": {**_NUMBER, "minimum": -1, "maximum": _FETCH_MIN_MAX},
+    "consumer.request.timeout.ms": {**_NUMBER, "minimum": 0, "maximum": _TIMEOUT_MAX_MS},
 })  # fmt: skip
 _RECORD: Final = body_schema({"topic": TEXT, "key": {}, "value": {}, "partition": INTEGER, "offset": INTEGER})
 _ERRORS: Final = {
@@ -323,19 +326,27 @@ def _read_options(fields: Fields, has_registry: bool) -> InstanceOptions:
         raise unprocessable(
             f"Invalid consumer configuration: name has more than {_NAME_MAX} characters", CONSUMER_CONFIG
         )
-    bytes_min = fields.optional_integer("fetch.min.bytes", -INT32_MAX)
+    bytes_min = _read_number(fields, "fetch.min.bytes")
     if bytes_min is not None and not -1 <= bytes_min <= _FETCH_MIN_MAX:
         raise unprocessable(
             f"Invalid consumer configuration: fetch.min.bytes must be between -1 and {_FETCH_MIN_MAX}",
             CONSUMER_CONFIG_VALUE,
         )
-    timeout_ms = fields.optional_integer("consumer.request.timeout.ms", -INT32_MAX)
+    timeout_ms = _read_number(fields, "consumer.request.timeout.ms")
     if timeout_ms is not None and not 0 <= timeout_ms <= _TIMEOUT_MAX_MS:
         raise unprocessable(
             f"Invalid consumer configuration: consumer.request.timeout.ms must be between 0 and {_TIMEOUT_MAX_MS}",
             CONSUMER_CONFIG_VALUE,
         )
     return InstanceOptions(name, form, _RESETS[reset.lower()] if reset else None, commit, bytes_min, timeout_ms)
+
+
+def _read_number(fields: Fields, name: str) -> int | None:
+    """Return an integer. Digits in a string are one, too: many clients send all options of a consumer as strings."""
+    found = fields.value(name)
+    if isinstance(found, str) and _DIGITS.fullmatch(found):
+        fields = Fields({name: int(found)})
+    return fields.optional_integer(name, -INT32_MAX)
 
 
 def _read_partition(fields: Fields) -> TopicPartition:
