@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills registry-hostile spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills registry-hostile edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -106,6 +106,11 @@ registry-kills: $(VENV)/.dev
 # Hostile schemas against a registry, with clients beside them: prints times and memory. ROUNDS=3 repeats them.
 registry-hostile: $(VENV)/.dev
 	$(BIN)/python tests/edge/registry_hostile.py --rounds $(or $(ROUNDS),1)
+
+# The tests of the registry and of the REST proxy with Apache Kafka instead of Ottla: about five minutes, needs Java.
+edge-kafka: $(VENV)/.dev
+	OTTLA_EDGE_KAFKA=1 $(BIN)/pytest tests/edge/test_registry_*.py tests/edge/test_rest_*.py \
+	  tests/edge/test_confluent_serializers.py tests/edge/test_schema_cli.py $(PYTEST_ARGS)
 
 # Pauses, kills, power cuts, restarts and a missing ZooKeeper in a cluster under load, with what was predicted: CASE=kill-two
 # runs one case. Power cuts need root. The limits on times need a quiet machine. About ten minutes.

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from edge_broker import Broker, edge_broker
 from rest_process import RestClient, rest_process
-
-from ottla.testing.process import BrokerProcess
 
 
 @pytest.fixture(scope="session")
-def rest_broker() -> Iterator[BrokerProcess]:
+def rest_broker() -> Iterator[Broker]:
     """A broker with ACLs whose clients are all super users."""
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS", "auto.create.topics.enable": "false",
     }  # fmt: skip
-    with BrokerProcess.start(settings=settings) as broker:
+    with edge_broker(settings) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
-def rest(rest_broker: BrokerProcess) -> Iterator[RestClient]:
+def rest(rest_broker: Broker) -> Iterator[RestClient]:
     """A REST proxy for that broker. Use topic names of your own."""
     with rest_process(rest_broker.bootstrap) as client:
         client.find_cluster()

@@ -21,9 +21,8 @@ from random import Random
 import httpx
 
 sys.path.insert(0, __file__.rpartition("/")[0])
+from edge_broker import edge_broker
 from registry_process import RegistryProcess
-
-from ottla.testing import BrokerProcess
 
 CLIENTS = 4
 #: errors that a client repeats: the leader is not known, or the outcome is not
@@ -88,7 +87,7 @@ class Client(threading.Thread):
 def run(kills: int, seed: int, report: bool = False) -> Outcome:
     """Return what happened."""
     outcome, random = Outcome(), Random(seed)
-    with BrokerProcess.start() as broker:
+    with edge_broker() as broker:
         instances = [RegistryProcess(broker.bootstrap) for _ in range(3)]
         for instance in instances:
             instance.start()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 
+from edge_broker import edge_broker
 from registry_kills import run
 from registry_process import RegistryProcess
-
-from ottla.testing import BrokerProcess
 
 
 def test_follower_forwards_changes_and_finds_what_the_leader_acknowledged() -> None:
     with (
-        BrokerProcess.start() as broker,
+        edge_broker() as broker,
         RegistryProcess(broker.bootstrap) as leader,
         RegistryProcess(broker.bootstrap) as follower,
     ):
@@ -29,7 +28,7 @@ def test_follower_forwards_changes_and_finds_what_the_leader_acknowledged() -> N
 
 
 def test_instance_that_may_not_lead_forwards_everything() -> None:
-    with BrokerProcess.start() as broker, RegistryProcess(broker.bootstrap, {"leader.eligibility": "false"}) as other:
+    with edge_broker() as broker, RegistryProcess(broker.bootstrap, {"leader.eligibility": "false"}) as other:
         assert other.ask("GET", "/master_available")[0] == 503
         with RegistryProcess(broker.bootstrap) as leader:
             assert other.register("a", '"int"') == leader.register("b", '"int"') == 1

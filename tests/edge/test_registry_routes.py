@@ -9,9 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+from edge_broker import edge_broker
 from registry_process import RegistryProcess
-
-from ottla.testing import BrokerProcess
 
 JSON = "application/vnd.schemaregistry.v1+json"
 _NUMBERS = itertools.count()
@@ -19,7 +18,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[RegistryProcess]:
-    with BrokerProcess.start() as broker, RegistryProcess(broker.bootstrap) as running:
+    with edge_broker() as broker, RegistryProcess(broker.bootstrap) as running:
         yield running
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from edge_broker import edge_broker
 from registry_process import RegistryProcess
 
 from ottla.cli.main import main
-from ottla.testing import BrokerProcess
 
 FIRST = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 SECOND = {**FIRST, "fields": [*FIRST["fields"], {"name": "sum", "type": "double", "default": 0.0}]}  # type: ignore[misc]
@@ -20,7 +20,7 @@ THIRD = {**FIRST, "fields": [{"name": "other", "type": "string"}]}
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[RegistryProcess]:
-    with BrokerProcess.start() as broker, RegistryProcess(broker.bootstrap) as running:
+    with edge_broker() as broker, RegistryProcess(broker.bootstrap) as running:
         yield running
 
 
