@@ -215,21 +215,32 @@ class SchemaHandlers(Handlers):
         return self.state.by_id(DEFAULT_CONTEXT, schema_id)
 
     async def by_guid(self, request: Request) -> Response:
+        row = (await self._find_guid(request))[0][1]
+        return answer(request, schema_json(row, await self.formatted(request, row)))
+
+    async def ids_of_guid(self, request: Request) -> Response:
+        found = await self._find_guid(request)
+        return answer(request, [{"context": context, "id": row.id} for context, row in found])
+
+    async def _find_guid(self, request: Request) -> list[tuple[str, SchemaVersion]]:
+        """Return the schemas with a guid by context. Raise the error if there are none up to the end of the topic."""
         guid = request.path_params["guid"].lower()
+        found = self._lookup_guid(guid)
+        if not found:
+            await self.registry.refresh()
+            found = self._lookup_guid(guid)
+        if not found:
+            raise errors.schema_not_found(guid)
+        return found
+
+    def _lookup_guid(self, guid: str) -> list[tuple[str, SchemaVersion]]:
+        found = []
         for context in self.state.context_names():
             schema_id = self.state.id_of_guid(context, guid)
             row = None if schema_id is None else self.state.by_id(context, schema_id)
             if row is not None:
-                return answer(request, schema_json(row, await self.formatted(request, row)))
-        raise errors.schema_not_found(guid)
-
-    async def ids_of_guid(self, request: Request) -> Response:
-        guid = request.path_params["guid"].lower()
-        ids = ((context, self.state.id_of_guid(context, guid)) for context in self.state.context_names())
-        found = [{"context": context, "id": schema_id} for context, schema_id in ids if schema_id is not None]
-        if not found:
-            raise errors.schema_not_found(guid)
-        return answer(request, found)
+                found.append((context, row))
+        return found
 
 
 class SubjectHandlers(Handlers):
