@@ -86,10 +86,10 @@ def use_registry(broker: BrokerProcess, url: str) -> None:
         assert row.error_code == 0, row.error_message
 
 
-def create(broker: BrokerProcess, validation: str) -> str:
+def create(broker: BrokerProcess, validation: str, subject: str = "any") -> str:
     topic = f"{validation}-{next(_NUMBERS)}"
     with RawClient(broker.bootstrap) as client:
-        client.create_topic(topic, config={"schema.validation": validation})
+        client.create_topic(topic, config={"schema.validation": validation, "schema.validation.subject": subject})
     return topic
 
 
@@ -166,9 +166,10 @@ def test_records_of_serializers_are_accepted_and_others_rejected(
     assert read_with_librdkafka(broker, topic) == ([(0, value)], 1)
 
 
-def test_guid_in_a_header_is_looked_up(broker: BrokerProcess, registry: RegistryProcess) -> None:
+@pytest.mark.parametrize("subject", ["any", "topic"])
+def test_guid_in_a_header_is_looked_up(broker: BrokerProcess, registry: RegistryProcess, subject: str) -> None:
     use_registry(broker, registry.url)
-    topic = create(broker, "reject")
+    topic = create(broker, "reject", subject)
     client = SchemaRegistryClient({"url": registry.url})
     headers: list[tuple[str, bytes]] = []
     context = SerializationContext(topic, MessageField.VALUE, headers)
@@ -176,13 +177,31 @@ def test_guid_in_a_header_is_looked_up(broker: BrokerProcess, registry: Registry
     value = serializer({"id": 1}, context)
     assert value is not None and len(value) < 5
     (name, guid), *_ = headers
+    codes = send_raw(broker, topic, *(Record(value=value, headers=[(name, data)]) for data in (guid, other_guid(guid))))
+    assert codes == [0, INVALID_RECORD]
+
+
+def other_guid(guid: bytes) -> bytes:
+    return guid[:-1] + bytes([guid[-1] ^ 1])
+
+
+def send_raw(broker: BrokerProcess, topic: str, *records: Record) -> list[int]:
+    """Send each record in a batch of its own; return the error codes."""
     codes = []
     with RawClient(broker.bootstrap) as raw:
-        for data in (guid, guid[:-1] + bytes([guid[-1] ^ 1])):
-            batch = build_batch([Record(timestamp=1, value=value, headers=[(name, data)])])
-            (answer,) = raw.ask(produce_request((topic, 0, batch)), 9).responses
+        for record in records:
+            (answer,) = raw.ask(produce_request((topic, 0, build_batch([record]))), 9).responses
             codes.append(answer.partition_responses[0].error_code)
-    assert codes == [0, INVALID_RECORD]
+    return codes
+
+
+def test_subject_of_the_topic_can_be_required(broker: BrokerProcess, registry: RegistryProcess) -> None:
+    use_registry(broker, registry.url)
+    topic = create(broker, "reject", "topic")
+    own = registry.register(f"{topic}-value", '{"type": "fixed", "name": "F", "size": 1}')
+    other = registry.register("other-value", '{"type": "fixed", "name": "F", "size": 2}')
+    codes = send_raw(broker, topic, *(Record(value=framed(each, b"x")) for each in (own, other, 4711)))
+    assert codes == [0, INVALID_RECORD, INVALID_RECORD]
 
 
 # -- a registry that does not answer --------------------------------------------------------------------------------

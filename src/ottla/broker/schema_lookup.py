@@ -21,7 +21,7 @@ from ottla.client.errors import ClientError
 from ottla.client.registry import SchemaRegistry
 from ottla.env.log_limit import LogLimit
 from ottla.env.tasks import Tasks, ThreadPool
-from ottla.model.schema_ids import SchemaId
+from ottla.model.schema_ids import SchemaRef
 from ottla.model.settings import BrokerSettings
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def connect(settings: BrokerSettings) -> SchemaRegistry:
 
 
 class SchemaLookups:
-    """What this broker knows of the ids in the schema registry."""
+    """What this broker knows of the schemas in the registry."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, monotonic: Callable[[], float], settings: BrokerSettings,
@@ -66,10 +66,10 @@ class SchemaLookups:
         self._tasks = Tasks()
         self._threads = ThreadPool(loop, _CONCURRENT_MAX, "registry")
         self._registry: SchemaRegistry | None = None
-        self._known: dict[SchemaId, None] = {}
+        self._known: dict[SchemaRef, None] = {}
         #: with the time until which they count as unknown, in rising order
-        self._unknown: dict[SchemaId, float] = {}
-        self._asked: dict[SchemaId, asyncio.Future[bool]] = {}
+        self._unknown: dict[SchemaRef, float] = {}
+        self._asked: dict[SchemaRef, asyncio.Future[bool]] = {}
         self._free = asyncio.Semaphore(_CONCURRENT_MAX)
         #: requests that may be sent now, as of ``_counted_at``
         self._allowed = _REQUESTS_PER_S
@@ -88,14 +88,14 @@ class SchemaLookups:
             self._asked.clear()
         self._settings = settings
 
-    def knows(self, ids: Sequence[SchemaId]) -> bool:
-        """Return whether the registry has all of these ids, as far as this is known already."""
+    def knows(self, schemas: Sequence[SchemaRef]) -> bool:
+        """Return whether the registry has all of these schemas, as far as this is known already."""
         known = self._known
-        return all(each in known for each in ids)
+        return all(each in known for each in schemas)
 
-    async def unknown_of(self, ids: Iterable[SchemaId], wait_s: float) -> tuple[SchemaId, ...]:
-        """Return those of the ids that the registry does not know. Raise RegistryUnavailable, after ``wait_s``."""
-        missing = [each for each in ids if each not in self._known]
+    async def unknown_of(self, schemas: Iterable[SchemaRef], wait_s: float) -> tuple[SchemaRef, ...]:
+        """Return the schemas that the registry does not know. Raise RegistryUnavailable after ``wait_s`` at most."""
+        missing = [each for each in schemas if each not in self._known]
         asked = {each: self._ask(each) for each in missing if not self._is_unknown(each)}
         if asked:
             done, waiting = await asyncio.wait(
@@ -114,14 +114,14 @@ class SchemaLookups:
         if self._registry is not None:
             self._registry.close()
 
-    def _is_unknown(self, schema_id: SchemaId) -> bool:
-        if isinstance(schema_id, int) and schema_id > _ID_MAX:
+    def _is_unknown(self, schema: SchemaRef) -> bool:
+        if isinstance(schema.id, int) and schema.id > _ID_MAX:
             return True
-        return self._unknown.get(schema_id, 0.0) > self._monotonic()
+        return self._unknown.get(schema, 0.0) > self._monotonic()
 
-    def _ask(self, schema_id: SchemaId) -> asyncio.Future[bool]:
-        """Return the future of the registry's answer about an id. Raise RegistryUnavailable."""
-        if (asked := self._asked.get(schema_id)) is not None:
+    def _ask(self, schema: SchemaRef) -> asyncio.Future[bool]:
+        """Return the future of the registry's answer about a schema. Raise RegistryUnavailable."""
+        if (asked := self._asked.get(schema)) is not None:
             return asked
         if not self._settings.schema_registry_url:
             raise RegistryUnavailable("the broker setting schema.registry.url is empty")
@@ -129,17 +129,20 @@ class SchemaLookups:
             raise RegistryUnavailable(self._down_reason)
         if len(self._asked) >= _WAITING_MAX:
             raise RegistryUnavailable("too many schema ids wait for the schema registry")
-        future = self._asked[schema_id] = self._loop.create_future()
+        future = self._asked[schema] = self._loop.create_future()
         future.add_done_callback(_retrieve)
-        self._tasks.start(self._answer(schema_id, future), "ask the schema registry")
+        self._tasks.start(self._answer(schema, future), "ask the schema registry")
         return future
 
-    async def _answer(self, schema_id: SchemaId, future: asyncio.Future[bool]) -> None:
+    async def _answer(self, schema: SchemaRef, future: asyncio.Future[bool]) -> None:
         settings = self._settings
         try:
             async with self._free:
                 await self._wait_for_turn()
-                is_known = await self._ask_in_thread(schema_id)
+                if self._monotonic() < self._down_until:
+                    _fail(future, self._down_reason)
+                    return
+                is_known = await self._ask_in_thread(schema)
         except ClientError as error:
             self.results["failed"] += 1
             reason = str(error)
@@ -150,13 +153,13 @@ class SchemaLookups:
         else:
             self.results["known" if is_known else "unknown"] += 1
             if self._settings.schema_registry_url == settings.schema_registry_url:
-                self._note(schema_id, is_known)
+                self._note(schema, is_known)
             if not future.done():
                 future.set_result(is_known)
         finally:
             _fail(future, "the broker is stopping")
-            if self._asked.get(schema_id) is future:
-                del self._asked[schema_id]
+            if self._asked.get(schema) is future:
+                del self._asked[schema]
 
     async def _wait_for_turn(self) -> None:
         """Wait until ``_REQUESTS_PER_S`` allows a request."""
@@ -169,8 +172,8 @@ class SchemaLookups:
                 return
             await asyncio.sleep((1 - self._allowed) / _REQUESTS_PER_S)
 
-    async def _ask_in_thread(self, schema_id: SchemaId) -> bool:
-        """Return whether the registry knows an id. Raise ClientError."""
+    async def _ask_in_thread(self, schema: SchemaRef) -> bool:
+        """Return whether the registry knows a schema. Raise ClientError."""
         if self._registry is None:
             self._registry = self._connect(self._settings)
         registry = self._registry
@@ -179,10 +182,10 @@ class SchemaLookups:
 
         def work() -> None:
             try:
-                results.append(registry.knows(schema_id))
+                results.append(registry.knows(schema.id, schema.subject))
             except ClientError as error:
                 results.append(error)
-            except (TypeError, ValueError) as error:
+            except (LookupError, TypeError, ValueError) as error:
                 results.append(ClientError(f"the answer of the schema registry is malformed: {error}"))
 
         def done(error: OSError | None) -> None:
@@ -198,14 +201,14 @@ class SchemaLookups:
         self._threads.submit(work, done)
         return await ended
 
-    def _note(self, schema_id: SchemaId, is_known: bool) -> None:
-        self._unknown.pop(schema_id, None)
+    def _note(self, schema: SchemaRef, is_known: bool) -> None:
+        self._unknown.pop(schema, None)
         if is_known:
-            notes: dict[SchemaId, None] | dict[SchemaId, float] = self._known
-            self._known[schema_id] = None
+            notes: dict[SchemaRef, None] | dict[SchemaRef, float] = self._known
+            self._known[schema] = None
         else:
             notes = self._unknown
-            self._unknown[schema_id] = self._monotonic() + _UNKNOWN_S
+            self._unknown[schema] = self._monotonic() + _UNKNOWN_S
         if len(notes) > (_KNOWN_MAX if is_known else _UNKNOWN_MAX):
             del notes[next(iter(notes))]
 

@@ -18,7 +18,7 @@ after compaction. Records of a transaction are rejected instead, because the tra
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from ottla.broker.schema_lookup import RegistryUnavailable
@@ -30,7 +30,7 @@ from ottla.log.opening import TooExpensive, divert_inline, find_schemas_inline, 
 from ottla.model.batch import TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, InvalidConfig, InvalidRecord, KafkaError, Refused
 from ottla.model.records import Bytes
-from ottla.model.schema_ids import Diverted, FoundSchemas, SchemaId, SchemaRules, Source, invalid_records
+from ottla.model.schema_ids import Diverted, FoundSchemas, SchemaRef, SchemaRules, Source, invalid_records
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.settings_registry import DEAD_LETTER, NO_VALIDATION, WARN
 from ottla.replica.partition import Partition
@@ -45,9 +45,9 @@ _WARN_WAIT_S = 1.0
 
 
 class Lookups(Protocol):
-    """Knows the ids of the schema registry; raises RegistryUnavailable."""
+    """Knows the schemas of the registry; raises RegistryUnavailable."""
 
-    async def unknown_of(self, ids: list[SchemaId], wait_s: float) -> tuple[SchemaId, ...]: ...
+    async def unknown_of(self, schemas: Iterable[SchemaRef], wait_s: float) -> tuple[SchemaRef, ...]: ...
 
 
 class DeadLetterWriter(Protocol):
@@ -79,10 +79,10 @@ class SchemaValidation:
         ``begin_turn`` begins a turn, at whose end what was appended is written.
         """
         count, action = read_header(batch).record_count, settings.schema_action
-        rules = schema_rules(settings)
+        rules = schema_rules(partition.name.topic, settings)
         found = await self._find(batch, partition, rules)
         try:
-            unknown = await self._lookups.unknown_of(found.ids, _WARN_WAIT_S if action == WARN else _WAIT_S)
+            unknown = await self._lookups.unknown_of(found.schemas, _WARN_WAIT_S if action == WARN else _WAIT_S)
         except RegistryUnavailable as error:
             self.records["unchecked"] += count
             if action == WARN:

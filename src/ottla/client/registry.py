@@ -138,16 +138,24 @@ class SchemaRegistry:
                 self._by_id.popitem(last=False)
         return found
 
-    def knows(self, schema_id: int | str) -> bool:
-        """Return whether the registry has a schema with this id or guid. Always asks; the schema is not cached."""
+    def knows(self, schema_id: int | str, subject: str | None = None) -> bool:
+        """Return whether the registry has a schema with this id or guid, under a subject if one is given.
+
+        Always asks; the schema is not cached. A version of the subject that is deleted does not count.
+        """
         kind = "guids" if isinstance(schema_id, str) else "ids"
         try:
-            self.ask("GET", f"/schemas/{kind}/{schema_id}")
+            if subject is None:
+                self.ask("GET", f"/schemas/{kind}/{schema_id}")
+                return True
+            ids = [schema_id]
+            if kind == "guids":
+                ids = [row["id"] for row in self.ask("GET", f"/schemas/guids/{schema_id}/ids") if row["context"] == "."]
+            return any(subject in self.ask("GET", f"/schemas/ids/{each}/subjects") for each in ids)
         except RegistryError as error:
             if error.code != _NOT_FOUND_SCHEMA:
                 raise
             return False
-        return True
 
     def version(self, subject: str, version: int | str = "latest") -> RegisteredSchema:
         """Return a version of a subject. Raise RegistryError 40401 or 40402 if it does not exist."""

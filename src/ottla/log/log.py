@@ -334,7 +334,7 @@ class Log:
         header = BatchHeader._make(_unpack_header(buffer, start))
         max_ts = header.max_timestamp
         if opened is not settings:
-            stored = open_for(settings, view[start:end], header, now_ms, self.inline_budget)
+            stored = open_for(self.name.topic, settings, view[start:end], header, now_ms, self.inline_budget)
             if stored is not None:
                 buffer = bytearray(stored)
                 view, start, end = memoryview(buffer), 0, len(buffer)

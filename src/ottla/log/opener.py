@@ -40,7 +40,7 @@ from ottla.model.errors import (
 )
 from ottla.model.opening import OpeningRules
 from ottla.model.records import Bytes
-from ottla.model.schema_ids import Diverted, FoundSchemas, SchemaRules, Source
+from ottla.model.schema_ids import Diverted, FoundSchemas, SchemaRef, SchemaRules, Source
 
 #: a job up to this number of records and bytes is short: it takes a few milliseconds
 _SHORT_RECORDS_MAX = 10_000
@@ -97,7 +97,8 @@ class Opener:
     async def find_schemas(self, batch: Bytes, rules: SchemaRules, records: int) -> FoundSchemas:
         """Return or raise the result of ``find_schemas`` in `model/schema_ids.py`, or raise as ``open_batch`` does."""
         head, _ = await self._open({"task": "find_schemas", "rules": rules}, batch, records)
-        return FoundSchemas(head["ids"], [(index, reason) for index, reason in head["errors"]])
+        schemas = [SchemaRef(*each) for each in head["schemas"]]
+        return FoundSchemas(schemas, [(index, reason) for index, reason in head["errors"]])
 
     async def divert(self, batch: Bytes, rules: SchemaRules, source: Source, records: int) -> Diverted:
         """Return or raise the result of ``divert`` in `model/schema_ids.py`, or raise as ``open_batch`` does."""

@@ -15,7 +15,7 @@ from typing import IO, Any
 from ottla.model.errors import KafkaError
 from ottla.model.opening import OpeningRules, open_batch
 from ottla.model.records import Bytes, find_timestamp, max_timestamp_record
-from ottla.model.schema_ids import SchemaRules, Source, divert, find_schemas
+from ottla.model.schema_ids import SchemaRef, SchemaRules, Source, divert, find_schemas
 
 _NICENESS = 5
 _SIZES = Struct(">II")
@@ -57,7 +57,7 @@ def execute(request: dict[str, Any], batch: bytes) -> Message:
 
 def _schema_rules(request: dict[str, Any]) -> SchemaRules:
     rules = SchemaRules(*request["rules"])
-    return rules._replace(unknown=tuple(rules.unknown))
+    return rules._replace(unknown=tuple(SchemaRef(*each) for each in rules.unknown))
 
 
 SEARCHES: dict[str, Callable[..., Found]] = {

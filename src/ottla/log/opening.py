@@ -21,9 +21,9 @@ from ottla.model.compression import GZIP, LZ4, LZ4_LEVEL_DEFAULT, NONE, SNAPPY, 
 from ottla.model.errors import RecordsTooLarge
 from ottla.model.opening import KEEP_CODEC, RECORDS_MAX, OpeningRules, open_batch
 from ottla.model.records import INT64_MAX, INT64_MIN, Bytes
-from ottla.model.schema_ids import Diverted, FoundSchemas, SchemaId, SchemaRules, Source, divert, find_schemas
+from ottla.model.schema_ids import Diverted, FoundSchemas, SchemaRef, SchemaRules, Source, divert, find_schemas
 from ottla.model.settings import TopicSettings
-from ottla.model.settings_registry import NO_VALIDATION
+from ottla.model.settings_registry import NO_VALIDATION, TOPIC_SUBJECT
 
 T = TypeVar("T")
 
@@ -78,8 +78,8 @@ class InlineBudget:
 
     def __init__(self) -> None:
         self.left_us = TURN_US_MAX
-        #: returns whether the schema registry is known to have all of these ids
-        self.knows_schemas: Callable[[Sequence[SchemaId]], bool] = lambda ids: False
+        #: returns whether the schema registry is known to have all of these schemas
+        self.knows_schemas: Callable[[Sequence[SchemaRef]], bool] = lambda schemas: False
         #: records that had known schema ids
         self.valid_records = 0
 
@@ -155,28 +155,35 @@ def _compression_level(settings: TopicSettings) -> int | None:
     return int(settings.value_of(f"compression.{name}.level")) if name in ("gzip", "lz4", "zstd") else None
 
 
-def schema_rules(settings: TopicSettings) -> SchemaRules:
+def schema_rules(topic: str, settings: TopicSettings) -> SchemaRules:
     """Return the rules for the schema ids of a batch."""
-    return SchemaRules(settings.checks_keys, settings.checks_values, (), _inflate_bytes_max(settings), RECORDS_MAX)
+    has_subject = settings.schema_validation_subject == TOPIC_SUBJECT
+    return SchemaRules(
+        keys=settings.checks_keys, values=settings.checks_values,
+        key_subject=f"{topic}-key" if has_subject else None, value_subject=f"{topic}-value" if has_subject else None,
+        bytes_max=_inflate_bytes_max(settings), records_max=RECORDS_MAX,
+    )  # fmt: skip
 
 
 def open_for(
-    settings: TopicSettings, batch: Bytes, header: BatchHeader, now_ms: int, budget: InlineBudget
+    topic: str, settings: TopicSettings, batch: Bytes, header: BatchHeader, now_ms: int, budget: InlineBudget
 ) -> bytes | None:
     """Return the batch as the topic stores it, None if it stays as it is. Raise InvalidRecord or NeedsOpening."""
     rules = rules_for(settings, header, now_ms)
-    if settings.schema_action != NO_VALIDATION and not _has_known_schemas(settings, batch, header, budget):
+    if settings.schema_action != NO_VALIDATION and not _has_known_schemas(topic, settings, batch, header, budget):
         raise NeedsOpening(rules, settings)
     return None if rules is None else open_inline(batch, header, rules, settings, budget)
 
 
-def _has_known_schemas(settings: TopicSettings, batch: Bytes, header: BatchHeader, budget: InlineBudget) -> bool:
+def _has_known_schemas(
+    topic: str, settings: TopicSettings, batch: Bytes, header: BatchHeader, budget: InlineBudget
+) -> bool:
     """Return whether all records have known schema ids; False also if they cannot be checked on the event loop."""
     try:
-        found = find_schemas_inline(batch, header, schema_rules(settings), budget)
+        found = find_schemas_inline(batch, header, schema_rules(topic, settings), budget)
     except TooExpensive:
         return False
-    if found.errors or not budget.knows_schemas(found.ids):
+    if found.errors or not budget.knows_schemas(found.schemas):
         return False
     budget.valid_records += header.record_count
     return True

@@ -45,8 +45,13 @@ _ID_BYTES, _GUID_BYTES = 5, 17
 #: the length and the attributes of a record with null key and value, and what two numbers of a batch may add
 _RECORD_EXTRA_BYTES = 40
 
-#: a number, or the text of a guid
-SchemaId = int | str
+
+class SchemaRef(NamedTuple):
+    """A schema that a record names, and the subject under which it must be registered; None if any will do."""
+
+    #: a number, or the text of a guid
+    id: int | str
+    subject: str | None = None
 
 
 class SchemaRules(NamedTuple):
@@ -54,17 +59,20 @@ class SchemaRules(NamedTuple):
 
     keys: bool
     values: bool
-    #: ids that the registry does not know
-    unknown: tuple[SchemaId, ...] = ()
+    #: schemas that the registry does not know
+    unknown: tuple[SchemaRef, ...] = ()
+    #: subjects of the schemas; None if any will do
+    key_subject: str | None = None
+    value_subject: str | None = None
     #: size of the decompressed records
     bytes_max: int = 16 << 20
     records_max: int = RECORDS_MAX
 
 
 class FoundSchemas(NamedTuple):
-    """The schema ids of a batch in the order of their first use, and index and reason of each invalid record."""
+    """The schemas of a batch in the order of their first use, and index and reason of each invalid record."""
 
-    ids: list[SchemaId]
+    schemas: list[SchemaRef]
     errors: list[tuple[int, str]]
 
 
@@ -88,7 +96,7 @@ class Diverted(NamedTuple):
 
 
 def find_schemas(batch: Bytes, rules: SchemaRules, *, errors_max: int = RECORD_ERRORS_MAX) -> FoundSchemas:
-    """Return the schema ids of a batch, and the records without one or with one of ``rules.unknown``.
+    """Return the schemas of a batch, and the records without one or with one of ``rules.unknown``.
 
     The cost is about a microsecond per record. Raise InvalidRecord if the batch is damaged, RecordsTooLarge if it
     exceeds the limits of the rules. At most ``errors_max`` invalid records are returned.
@@ -98,7 +106,7 @@ def find_schemas(batch: Bytes, rules: SchemaRules, *, errors_max: int = RECORD_E
     for index, reason in _check_records(batch, rules, verdicts):
         if len(errors) < errors_max:
             errors.append((index, reason))
-    return FoundSchemas(verdicts.ids, errors)
+    return FoundSchemas(verdicts.schemas, errors)
 
 
 def invalid_records(errors: list[tuple[int, str]]) -> InvalidRecord:
@@ -127,7 +135,7 @@ def divert(batch: Bytes, rules: SchemaRules, source: Source) -> Diverted:
     return Diverted(retain_spans(header, data, kept) if kept else empty_batch(header), batches, len(dead))
 
 
-def parse_schema_id(data: Bytes) -> SchemaId | None:
+def parse_schema_id(data: Bytes) -> int | str | None:
     """Return the schema id at the beginning of these bytes; None if there is none."""
     if len(data) >= _ID_BYTES and data[0] == 0:
         return int.from_bytes(data[1:_ID_BYTES])
@@ -137,32 +145,40 @@ def parse_schema_id(data: Bytes) -> SchemaId | None:
 
 
 class _Verdicts:
-    """The schema ids of one batch, and for each whether its records are invalid."""
+    """The schemas of one batch, and for each whether its records are invalid."""
 
-    __slots__ = ("_by_id", "_unknown", "ids", "valid")
+    __slots__ = ("_by_schema", "_unknown", "schemas", "valid")
 
-    def __init__(self, unknown: tuple[SchemaId, ...]) -> None:
+    def __init__(self, unknown: tuple[SchemaRef, ...]) -> None:
         self._unknown = frozenset(unknown)
-        self._by_id: dict[SchemaId, str | None] = {}
-        self.ids: list[SchemaId] = []
-        #: the first five bytes of values whose ids are not in ``unknown``: most values of a batch begin with the same
+        self._by_schema: dict[SchemaRef, str | None] = {}
+        self.schemas: list[SchemaRef] = []
+        #: the first five bytes of values that are not in ``unknown``: most values of a batch begin with the same
         self.valid: set[bytes] = set()
 
-    def reason(self, part: str, data: bytes) -> str | None:
-        """Return why a record with a key or value that begins with ``data`` is invalid; None if it is not."""
+    def of_value(self, data: bytes, subject: str | None) -> str | None:
+        """Return why a record with a value that begins with ``data`` is invalid; None if it is not."""
+        reason = self.of_part("value", data, subject)
+        if reason is None and data[0] == 0:
+            self.valid.add(data[:_ID_BYTES])
+        return reason
+
+    def of_part(self, part: str, data: bytes, subject: str | None) -> str | None:
+        """Return why a record whose key or value begins with ``data`` is invalid; None if it is not."""
         schema_id = parse_schema_id(data)
         if schema_id is None:
             return f"the {part} does not begin with a schema id"
-        if schema_id not in self._by_id:
-            if len(self.ids) == IDS_MAX:
+        schema = SchemaRef(schema_id, subject)
+        if schema not in self._by_schema:
+            if len(self.schemas) == IDS_MAX:
                 return f"the batch has more than {IDS_MAX} schema ids"
-            self.ids.append(schema_id)
-            is_unknown = schema_id in self._unknown
-            self._by_id[schema_id] = f"the schema registry has no schema with id {schema_id}" if is_unknown else None
-        reason = self._by_id[schema_id]
-        if reason is None and isinstance(schema_id, int):
-            self.valid.add(data[:_ID_BYTES])
-        return reason
+            self.schemas.append(schema)
+            self._by_schema[schema] = self._reason(schema) if schema in self._unknown else None
+        return self._by_schema[schema]
+
+    def _reason(self, schema: SchemaRef) -> str:
+        where = "" if schema.subject is None else f" under subject {schema.subject}"
+        return f"the schema registry has no schema with id {schema.id}{where}"
 
 
 def _check_records(batch: Bytes, rules: SchemaRules, verdicts: _Verdicts) -> Iterator[tuple[int, str]]:
@@ -218,12 +234,12 @@ def _check_records(batch: Bytes, rules: SchemaRules, verdicts: _Verdicts) -> Ite
                 value = data[value_start : min(value_start + _GUID_BYTES, value_end)]
                 if has_headers:
                     value = _header_of(data, value_end, _VALUE_HEADER) or value
-                reason = verdicts.reason("value", value)
+                reason = verdicts.of_value(value, rules.value_subject)
             if keys and key_length >= 0 and reason is None:
                 key = data[key_start : min(key_start + _GUID_BYTES, key_end)]
                 if has_headers:
                     key = _header_of(data, value_end, _KEY_HEADER) or key
-                reason = verdicts.reason("key", key)
+                reason = verdicts.of_part("key", key, rules.key_subject)
             if reason is not None:
                 yield index, reason
     except IndexError:

@@ -7,6 +7,9 @@ from ottla.model.setting_types import ANY, PASSWORD, STRING, Check, Setting, Set
 #: values of schema.validation
 NO_VALIDATION, REJECT, DEAD_LETTER, WARN = "none", "reject", "dlq", "warn"
 VALIDATIONS = one_of(NO_VALIDATION, REJECT, DEAD_LETTER, WARN)
+#: values of schema.validation.subject
+ANY_SUBJECT, TOPIC_SUBJECT = "any", "topic"
+VALIDATION_SUBJECTS = one_of(ANY_SUBJECT, TOPIC_SUBJECT)
 _PREFIX = "schema.registry."
 
 

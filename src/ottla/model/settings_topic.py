@@ -39,7 +39,7 @@ from ottla.model.settings_log import (
     TIMESTAMP_TYPES,
     ZSTD_LEVELS,
 )
-from ottla.model.settings_registry import NO_VALIDATION, REJECT, VALIDATIONS
+from ottla.model.settings_registry import ANY_SUBJECT, NO_VALIDATION, REJECT, VALIDATION_SUBJECTS, VALIDATIONS
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
@@ -338,6 +338,14 @@ class TopicSettings(SettingsSnapshot):
         ("value",),
         list_of("key", "value"),
         "Ottla only. Parts of a record that must have a schema id: `value`, `key` or both. A null has none.",
+    )
+    schema_validation_subject = TopicSetting(
+        "schema.validation.subject",
+        STRING,
+        ANY_SUBJECT,
+        VALIDATION_SUBJECTS,
+        "Ottla only. `topic`: the schema must be registered under the subject `<topic>-value`, that of a key under "
+        "`<topic>-key`. `any`: the subject does not matter.",
     )
     schema_validation_dlq_topic = TopicSetting(
         "schema.validation.dlq.topic",

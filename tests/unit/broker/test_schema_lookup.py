@@ -12,6 +12,7 @@ import pytest
 from ottla.broker import schema_lookup
 from ottla.broker.schema_lookup import RegistryUnavailable, SchemaLookups
 from ottla.client.registry import RegistryUnreachable
+from ottla.model.schema_ids import SchemaRef
 from ottla.model.settings import BrokerSettings
 
 URL = "http://127.0.0.1:1"
@@ -30,7 +31,7 @@ class Registry:
         self.concurrent = self.concurrent_max = 0
         self._lock = threading.Lock()
 
-    def knows(self, schema_id: int | str) -> bool:
+    def knows(self, schema_id: int | str, subject: str | None) -> bool:
         with self._lock:
             self.asked.append(schema_id)
             self.concurrent += 1
@@ -56,7 +57,11 @@ class Fixture:
         )  # fmt: skip
 
     async def unknown(self, *ids: int | str) -> tuple[int | str, ...]:
-        return await self.lookups.unknown_of(ids, WAIT_S)
+        unknown = await self.lookups.unknown_of([SchemaRef(each) for each in ids], WAIT_S)
+        return tuple(each.id for each in unknown)
+
+    def knows(self, *ids: int | str) -> bool:
+        return self.lookups.knows([SchemaRef(each) for each in ids])
 
 
 def run(script: Callable[[Fixture], Awaitable[None]], **fields: Any) -> None:
@@ -73,9 +78,9 @@ def run(script: Callable[[Fixture], Awaitable[None]], **fields: Any) -> None:
 
 def test_known_ids_are_asked_about_once() -> None:
     async def script(fixture: Fixture) -> None:
-        assert not fixture.lookups.knows([1])
+        assert not fixture.knows(1)
         assert await fixture.unknown(1, 2, "guid") == ("guid",)
-        assert fixture.lookups.knows([1, 2]) and not fixture.lookups.knows([1, 4])
+        assert fixture.knows(1, 2) and not fixture.knows(1, 4)
         fixture.now += 1_000_000
         assert await fixture.unknown(2, 1) == ()
         assert sorted(map(str, fixture.registry.asked)) == ["1", "2", "guid"]
@@ -167,6 +172,21 @@ def test_failure_is_reported_at_once_and_for_a_second() -> None:
     run(script)
 
 
+def test_ids_that_wait_are_not_asked_about_after_a_failure() -> None:
+    async def script(fixture: Fixture) -> None:
+        fixture.registry.open.clear()
+        waiting = [asyncio.ensure_future(fixture.unknown(number)) for number in range(1000, 1020)]
+        while len(fixture.registry.asked) < 4:
+            await asyncio.sleep(0.001)
+        fixture.registry.failure = RegistryUnreachable("no registry")
+        fixture.registry.open.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(each) for each in results} == {RegistryUnavailable}
+        assert len(fixture.registry.asked) == 4
+
+    run(script)
+
+
 def test_malformed_answer_is_a_failure() -> None:
     async def script(fixture: Fixture) -> None:
         fixture.registry.failure = ValueError("x")
@@ -180,7 +200,7 @@ def test_wait_is_bounded() -> None:
     async def script(fixture: Fixture) -> None:
         fixture.registry.open.clear()
         with pytest.raises(RegistryUnavailable, match=r"not answered after 0\.01 seconds"):
-            await fixture.lookups.unknown_of([1], 0.01)
+            await fixture.lookups.unknown_of([SchemaRef(1)], 0.01)
 
     run(script)
 
@@ -193,7 +213,7 @@ def test_another_registry_knows_other_ids() -> None:
         assert await fixture.unknown(1) == ()
         fixture.lookups.configure(BrokerSettings.parse({"schema.registry.url": "http://127.0.0.1:2"}))
         fixture.registry.ids.clear()
-        assert not fixture.lookups.knows([1])
+        assert not fixture.knows(1)
         assert await fixture.unknown(1) == (1,)
 
     run(script, settings=BrokerSettings())

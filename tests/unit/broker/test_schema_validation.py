@@ -53,11 +53,11 @@ class Registry:
         self.asked = 0
         self.failure: Exception | None = None
 
-    def knows(self, schema_id: int) -> bool:
+    def knows(self, schema_id: int, subject: str | None) -> bool:
         self.asked += 1
         if self.failure is not None:
             raise self.failure
-        return schema_id in self.ids
+        return schema_id in self.ids and subject in (None, "t-value")
 
     def close(self) -> None:
         pass
@@ -187,6 +187,21 @@ def test_confluents_settings_reject_keys_and_values(tmp_path: Path) -> None:
         assert (await fixture.produce(batch(GOOD, key=GOOD))).error_code == 0
 
     run(tmp_path, script)
+
+
+def test_schema_of_another_subject_is_unknown_if_the_topic_says_so(tmp_path: Path) -> None:
+    async def script(fixture: Fixture) -> None:
+        assert (await fixture.produce(batch(GOOD))).error_code == 0
+        assert fixture.registry.asked == 1
+        assert (await fixture.produce(batch(GOOD))).error_code == 0
+        assert fixture.registry.asked == 1
+        config = {"schema.validation": "reject", "schema.validation.subject": "topic"}
+        await fixture.create("other", config)
+        result = await fixture.produce(batch(GOOD), topic="other")
+        reason = "the schema registry has no schema with id 1 under subject other-value"
+        assert (result.error_code, errors_of(result)) == (INVALID_RECORD, [(0, reason)])
+
+    run(tmp_path, script, "reject", schema_validation_subject="topic")
 
 
 def test_warn_appends_invalid_records_and_logs_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,16 @@ import pytest
 from ottla.model.batch import checksum, read_header
 from ottla.model.errors import InvalidRecord, RecordsTooLarge
 from ottla.model.records import Record, build_batch, iterate_records
-from ottla.model.schema_ids import IDS_MAX, SchemaRules, Source, divert, find_schemas, invalid_records, parse_schema_id
+from ottla.model.schema_ids import (
+    IDS_MAX,
+    SchemaRef,
+    SchemaRules,
+    Source,
+    divert,
+    find_schemas,
+    invalid_records,
+    parse_schema_id,
+)
 
 VALUES = SchemaRules(keys=False, values=True)
 KEYS = SchemaRules(keys=True, values=False)
@@ -24,6 +33,10 @@ def framed(schema_id: int, data: bytes = b"data") -> bytes:
     return b"\0" + schema_id.to_bytes(4) + data
 
 
+def refs(*ids: int | str) -> list[SchemaRef]:
+    return [SchemaRef(each) for each in ids]
+
+
 def batch(*values: bytes | None, codec: int = 0, **fields: int) -> bytes:
     return build_batch([Record(timestamp=5, key=b"k", value=value) for value in values], codec=codec, **fields)
 
@@ -31,19 +44,19 @@ def batch(*values: bytes | None, codec: int = 0, **fields: int) -> bytes:
 @pytest.mark.parametrize("codec", range(5))
 def test_ids_are_found_once_each_in_every_codec(codec: int) -> None:
     found = find_schemas(batch(framed(7), framed(9), framed(7, b""), codec=codec), VALUES)
-    assert found == ([7, 9], [])
+    assert found == (refs(7, 9), [])
 
 
 def test_tombstones_pass_and_other_values_without_an_id_do_not() -> None:
     found = find_schemas(batch(None, b"", b"\0\0\0\0", b"json", framed(1), b"\x02" + bytes(20)), VALUES)
-    assert found == ([1], [(1, NO_ID), (2, NO_ID), (3, NO_ID), (5, NO_ID)])
+    assert found == (refs(1), [(1, NO_ID), (2, NO_ID), (3, NO_ID), (5, NO_ID)])
 
 
 def test_unknown_ids_make_their_records_invalid() -> None:
     data = batch(framed(1), framed(2), None, framed(2), framed(3))
     reason = "the schema registry has no schema with id 2"
-    assert find_schemas(data, VALUES._replace(unknown=(2,))) == ([1, 2, 3], [(1, reason), (3, reason)])
-    assert find_schemas(data, VALUES._replace(unknown=(2,)), errors_max=1).errors == [(1, reason)]
+    assert find_schemas(data, VALUES._replace(unknown=(SchemaRef(2),))) == (refs(1, 2, 3), [(1, reason), (3, reason)])
+    assert find_schemas(data, VALUES._replace(unknown=(SchemaRef(2),)), errors_max=1).errors == [(1, reason)]
 
 
 def test_guid_in_a_header_counts_more_than_the_value() -> None:
@@ -54,15 +67,15 @@ def test_guid_in_a_header_counts_more_than_the_value() -> None:
         Record(timestamp=5, key=framed(1), value=framed(2), headers=[("__value_schema_id", None), ("x", b"y")]),
         Record(timestamp=5, key=framed(1), value=framed(3), headers=[("__value_schema_id", b"\1short")]),
     ]
-    assert find_schemas(build_batch(records), BOTH) == ([str(GUID), 8, 1, 2], [(3, NO_ID)])
-    unknown = VALUES._replace(unknown=(str(GUID),))
+    assert find_schemas(build_batch(records), BOTH) == (refs(str(GUID), 8, 1, 2), [(3, NO_ID)])
+    unknown = VALUES._replace(unknown=(SchemaRef(str(GUID)),))
     assert [index for index, _ in find_schemas(build_batch(records), unknown).errors] == [0, 1, 3]
 
 
 def test_guid_in_front_of_the_bytes_is_an_id_too() -> None:
     assert parse_schema_id(b"\1" + GUID.bytes + b"data") == str(GUID)
     assert parse_schema_id(b"\1" + GUID.bytes[:15]) is None
-    assert find_schemas(batch(b"\1" + GUID.bytes), VALUES) == ([str(GUID)], [])
+    assert find_schemas(batch(b"\1" + GUID.bytes), VALUES) == (refs(str(GUID)), [])
 
 
 def test_keys_are_checked_only_if_the_topic_asks_for_it() -> None:
@@ -71,9 +84,19 @@ def test_keys_are_checked_only_if_the_topic_asks_for_it() -> None:
     assert [index for index, _ in find_schemas(data, BOTH).errors] == [0, 1]
 
 
+def test_schemas_of_keys_and_values_have_subjects_of_their_own() -> None:
+    rules = BOTH._replace(key_subject="t-key", value_subject="t-value")
+    data = build_batch([Record(timestamp=5, key=framed(1), value=framed(1))] * 2)
+    schemas = [SchemaRef(1, "t-value"), SchemaRef(1, "t-key")]
+    assert find_schemas(data, rules) == (schemas, [])
+    found = find_schemas(data, rules._replace(unknown=(schemas[1],)))
+    reason = "the schema registry has no schema with id 1 under subject t-key"
+    assert found == (schemas, [(0, reason), (1, reason)])
+
+
 def test_number_of_ids_is_limited() -> None:
     found = find_schemas(batch(*(framed(number) for number in range(IDS_MAX + 2)), framed(0)), VALUES)
-    assert len(found.ids) == IDS_MAX
+    assert len(found.schemas) == IDS_MAX
     reason = f"the batch has more than {IDS_MAX} schema ids"
     assert found.errors == [(IDS_MAX, reason), (IDS_MAX + 1, reason)]
 
@@ -94,7 +117,7 @@ def test_limits_of_records_and_bytes() -> None:
 @pytest.mark.parametrize("codec", range(5))
 def test_diverted_batch_keeps_offsets_and_sequences(codec: int) -> None:
     data = batch(framed(1), b"bad", framed(2), None, codec=codec, producer_id=4, producer_epoch=2, base_sequence=10)
-    diverted = divert(data, VALUES._replace(unknown=(2,)), SOURCE)
+    diverted = divert(data, VALUES._replace(unknown=(SchemaRef(2),)), SOURCE)
     before, after = read_header(data), read_header(diverted.kept)
     assert checksum(diverted.kept) == after.crc and after.attributes == before.attributes
     assert [(each.offset_delta, each.value) for each in iterate_records(diverted.kept)] == [(0, framed(1)), (3, None)]
