@@ -206,6 +206,8 @@ def test_deletion_answers_versions(registry: RegistryProcess, name: str) -> None
     assert registry.get(f"{path}/versions?deletedAsNegative=true") == [-1, 2]
     assert registry.get(f"{path}/versions/1?deleted=true")["deleted"] is True
     assert registry.ask("DELETE", path) == (200, [2])
+    assert error(registry, "GET", f"{path}/versions?deletedAsNegative=true") == (404, 40401)
+    assert registry.get(f"{path}/versions?deletedAsNegative=true&deleted=true") == [-1, -2]
     assert error(registry, "DELETE", path) == (404, 40404)
     assert registry.ask("DELETE", f"{path}?permanent=true") == (200, [1, 2])
     assert error(registry, "DELETE", path) == (404, 40401)
@@ -248,6 +250,29 @@ def test_tags_make_a_new_version(registry: RegistryProcess, name: str) -> None:
     assert error(registry, "POST", "/subjects/missing/versions/1/tags", body) == (404, 40401)
 
 
+def test_rules_are_merged_with_those_of_the_latest_version(registry: RegistryProcess, name: str) -> None:
+    def rules(*names: str) -> dict[str, Any]:
+        return {"domainRules": [{"name": each, "type": "CEL"} for each in names]}
+
+    def names_of(version: int) -> list[str]:
+        found = registry.get(f"/subjects/{name}/versions/{version}")["ruleSet"]["domainRules"]
+        return [rule["name"] for rule in found]
+
+    registry.register(name, record(name, x=None), ruleSet=rules("old"))
+    registry.register(name, record(name, x=None, y=0), ruleSet=rules("a", "b"))
+    path = f"/subjects/{name}/versions/1/tags"
+    assert registry.ask("POST", path, {"rulesToMerge": rules("c"), "rulesToRemove": ["a"]})[0] == 200
+    assert names_of(3) == ["b", "c"]
+    tag = {"schemaEntity": {"entityType": "sr_field", "entityPath": f"{name}.x".replace("-", "_")}, "tags": ["PII"]}
+    assert registry.ask("POST", path, {"tagsToAdd": [tag]})[0] == 200
+    assert names_of(4) == ["b", "c"]
+    for body, code in [
+        ({"rulesToMerge": rules("c"), "ruleSet": rules("d")}, 42210), ({"rulesToMerge": rules("1")}, 42210),
+        ({"rulesToMerge": "x"}, 422), ({"rulesToRemove": 5}, 422), ({"newVersion": "x"}, 422),
+    ]:  # fmt: skip
+        assert error(registry, "POST", path, body) == (422, code)
+
+
 # -- compatibility, configuration, mode, contexts ---------------------------------------------------------------------
 
 
@@ -262,9 +287,11 @@ def test_compatibility_is_checked_without_a_change(registry: RegistryProcess, na
     text = " ".join(verdict["messages"])
     assert all(part in text for part in ("READER_FIELD_MISSING_DEFAULT_VALUE", "/fields/1", "oldSchemaVersion: 1"))
     assert error(registry, "POST", f"{path}/2", good) == (404, 40402)
-    assert error(registry, "POST", "/compatibility/subjects/missing/versions/1", good) == (404, 40401)
+    assert error(registry, "POST", "/compatibility/subjects/missing/versions/1", good) == (404, 40402)
     assert registry.ask("POST", "/compatibility/subjects/missing/versions/latest", good)[1]["is_compatible"] is True
     assert error(registry, "POST", f"{path}/latest", {"schema": "{"}) == (422, 42201)
+    status, verdict = registry.ask("POST", f"{path}/latest?verbose=true", {"schema": "{"})
+    assert (status, verdict["is_compatible"], len(verdict["messages"])) == (200, False, 1)
     assert error(registry, "POST", f"/subjects/{name}/versions", bad) == (409, 40901)
     assert registry.get(f"/subjects/{name}/versions") == [1]
 
@@ -280,7 +307,7 @@ def test_configuration_of_a_subject(registry: RegistryProcess, name: str) -> Non
     rules = {"domainRules": [{"name": "1", "type": "CEL"}]}
     assert error(registry, "PUT", path, {"defaultRuleSet": rules}) == (422, 42210)
     assert registry.ask("DELETE", path)[1]["compatibilityLevel"] == "FULL"
-    assert error(registry, "DELETE", path) == (404, 40408)
+    assert error(registry, "DELETE", path) == (404, 40401)
 
 
 def test_global_configuration(registry: RegistryProcess) -> None:
@@ -297,8 +324,10 @@ def test_mode_of_a_subject(registry: RegistryProcess, name: str) -> None:
     assert registry.ask("PUT", path, {"mode": "READONLY"}) == (200, {"mode": "READONLY"})
     assert error(registry, "POST", f"/subjects/{name}/versions", {"schema": '"int"'}) == (422, 42205)
     assert error(registry, "PUT", path, {"mode": "SOME"}) == (422, 42204)
+    assert error(registry, "PUT", path, {"mode": "FORWARD"}) == (422, 42204)  # for all contexts only
     assert registry.ask("DELETE", path) == (200, {"mode": "READONLY"})
-    assert error(registry, "DELETE", path) == (404, 40409)
+    assert error(registry, "DELETE", path) == (404, 40401)
+    assert registry.ask("DELETE", f"{path}?recursive=true") == (200, {})
     registry.register(name, '"int"')
     assert error(registry, "PUT", path, {"mode": "IMPORT"}) == (422, 42205)
     assert registry.ask("PUT", f"{path}?force=true", {"mode": "IMPORT"})[0] == 200
@@ -322,6 +351,25 @@ def test_context_has_its_own_subjects_and_ids(registry: RegistryProcess, name: s
     registry.ask("DELETE", f"{base}/subjects/s?permanent=true")
     assert registry.ask("DELETE", base) == (204, None)
     assert f".{name}" not in registry.get("/contexts")
+
+
+def test_other_contexts_are_searched_for_a_version_and_a_schema(registry: RegistryProcess, name: str) -> None:
+    subject = f"{name}-s"
+    registry.register(subject, '"int"')
+    for text in ('"int"', '"long"'):
+        registry.register(f":.{name}:{subject}", text)
+    assert registry.get(f"/subjects/{subject}/versions/1")["subject"] == subject
+    assert registry.get(f"/subjects/{subject}/versions/2")["subject"] == f":.{name}:{subject}"
+    assert registry.ask("POST", f"/subjects/{subject}", {"schema": '"long"'})[1]["subject"] == f":.{name}:{subject}"
+    assert error(registry, "POST", f"/subjects/{subject}", {"schema": '"string"'}) == (404, 40403)
+    assert registry.get(f"/subjects/{subject}/versions") == [1]
+    registry.register(f":.{name}:{name}-other", '"int"')
+    assert error(registry, "GET", f"/subjects/{name}-other/versions") == (404, 40401)
+
+
+def test_name_that_is_reserved_for_settings_is_refused(registry: RegistryProcess) -> None:
+    assert error(registry, "POST", "/subjects/:.__GLOBAL:a/versions", {"schema": '"int"'}) == (422, 42208)
+    assert registry.get("/config/:.__GLOBAL:") == {"compatibilityLevel": "BACKWARD"}
 
 
 def test_alias_is_followed(registry: RegistryProcess, name: str) -> None:

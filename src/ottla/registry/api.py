@@ -126,13 +126,14 @@ def in_context(request: Request, subject: str) -> str:
 
 
 def _candidates(state: State, subject: str) -> Iterator[str]:
-    """Return a subject, and the same name in other contexts if the default context does not have it."""
+    """Return a subject, and those with the same name in other contexts if it is in the default context."""
     yield subject
     parsed = Subject.parse(subject)
-    if parsed.context == DEFAULT_CONTEXT and parsed.name and not state.has_subject(subject, deleted=True):
+    if parsed.context == DEFAULT_CONTEXT and parsed.name:
         for context in state.context_names():
-            if context != DEFAULT_CONTEXT:
-                yield str(Subject(context, parsed.name))
+            other = str(Subject(context, parsed.name))
+            if context != DEFAULT_CONTEXT and state.has_subject(other, deleted=True):
+                yield other
 
 
 class SchemaHandlers(Handlers):
@@ -258,10 +259,15 @@ class SubjectHandlers(Handlers):
 
         def find() -> SchemaVersion | None:
             for name in _candidates(self.state, subject):
-                row = changes.find(
-                    self.state, self.registry.parser, name, new, normalize=self._normalizes(request, subject),
-                    deleted=deleted,
-                )  # fmt: skip
+                try:
+                    row = changes.find(
+                        self.state, self.registry.parser, name, new, normalize=self._normalizes(request, subject),
+                        deleted=deleted,
+                    )  # fmt: skip
+                except HttpError:
+                    if name == subject:
+                        raise
+                    row = None  # what the schema refers to does not exist in the other context
                 if row is not None:
                     return row
             return None
@@ -325,16 +331,13 @@ class SubjectHandlers(Handlers):
     async def versions(self, request: Request) -> Response:
         subject = self.subject(request)
         deleted, only, negative = (flag(request, name) for name in ("deleted", "deletedOnly", "deletedAsNegative"))
-        for name in _candidates(self.state, subject):
-            rows = self.state.versions(name, deleted=deleted or only or negative)
-            if only:
-                rows = [row for row in rows if row.is_deleted]
-            if rows:
-                numbers = [-row.version if negative and row.is_deleted else row.version for row in rows]
-                return answer(request, page(request, numbers))
-        if not self.state.has_subject(subject, deleted=deleted or only or negative):
+        if not self.state.has_subject(subject, deleted=deleted or only):
             raise errors.subject_not_found(subject)
-        return answer(request, [])
+        rows = self.state.versions(subject, deleted=deleted or only or negative)
+        if only and not negative:
+            rows = [row for row in rows if row.is_deleted]
+        numbers = [-row.version if negative and row.is_deleted else row.version for row in rows]
+        return answer(request, page(request, numbers))
 
     async def version(self, request: Request) -> Response:
         row = self._version_of(request)
@@ -371,7 +374,8 @@ class SubjectHandlers(Handlers):
         wanted = dict(zip(keys, values, strict=False))
         rows = self.state.versions(subject, deleted=flag(request, "deleted"))
         for row in reversed(rows):
-            if wanted.items() <= ((row.metadata or {}).get("properties") or {}).items():
+            properties = (row.metadata or {}).get("properties")
+            if properties is not None and wanted.items() <= properties.items():
                 return answer(request, version_json(row, await self.formatted(request, row)))
         raise errors.schema_not_found() if rows else errors.subject_not_found(subject)
 
@@ -386,7 +390,9 @@ class SubjectHandlers(Handlers):
                 | {name: body[name] for name in ("metadata", "ruleSet") if name in body}
             )
             sent = TagChange.parse(body)
-            rules = _changed_rules(row.rule_set, new.rule_set, sent)
+            # The rules are those of the version before the new one, whatever version the tags are added to.
+            before = self.state.get(subject, sent.new_version - 1 if sent.new_version > 1 else -1)
+            rules = _changed_rules(None if before is None else before.rule_set, new.rule_set, sent)
             return changes.change_tags(self.state, self.registry.parser, subject, row, new, rules, sent.new_version)
 
         return await self.change(request, decide, lambda row: answer(request, registered_json(row)))
@@ -400,10 +406,10 @@ class SubjectHandlers(Handlers):
             rows = self.state.versions(subject)
         else:
             number = parse_version(version)
-            if number == -1 and not self.state.has_subject(subject):
-                rows = []
-            else:
-                rows = [self.find_version(subject, number, deleted=False)]
+            row = self.state.get(subject, number)
+            if row is None and number != -1:
+                raise errors.version_not_found(number)
+            rows = [] if row is None else [row]
 
         def check() -> list[str]:
             config = self.state.config_in_scope(subject)
@@ -412,7 +418,12 @@ class SubjectHandlers(Handlers):
                 parsed = parsed.normalized()
             return compatibility.check(self.registry.parser, config, parsed, new.metadata, rows)
 
-        reasons = await self.registry.compute(check, len(data))
+        try:
+            reasons = await self.registry.compute(check, len(data))
+        except HttpError as error:
+            if error.error_code != errors.INVALID_SCHEMA or not flag(request, "verbose"):
+                raise
+            reasons = [error.message]
         value: Json = {"is_compatible": not reasons}
         if flag(request, "verbose"):
             value["messages"] = reasons
@@ -427,7 +438,7 @@ def _completes_schemas(config: Json) -> bool:
 def _changed_rules(old: Json | None, new: Json | None, sent: TagChange) -> Json | None:
     merge, remove = sent.rules_to_merge, sent.rules_to_remove
     if merge is None and remove is None:
-        return new if new is not None else old
+        return new
     if new is not None:
         raise errors.invalid_rule_set("ruleSet cannot be given together with rulesToMerge or rulesToRemove")
     rules = merge_rule_sets(old, merge)

@@ -74,7 +74,7 @@ class SettingHandlers(Handlers):
         place, recursive = self.place(request), flag(request, "recursive")
         return await self.change(
             request, lambda body: changes.delete_mode(self.state, place, recursive=recursive),
-            lambda mode: answer(request, {"mode": mode}), has_body=False,
+            lambda mode: answer(request, {"mode": mode} if mode else {}), has_body=False,
         )  # fmt: skip
 
     async def contexts(self, request: Request) -> Response:

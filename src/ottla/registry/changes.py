@@ -26,7 +26,7 @@ from ottla.registry.records import (
 )
 from ottla.registry.requests import NewSchema
 from ottla.registry.state import State, merge_metadata, merge_rule_sets
-from ottla.registry.subjects import DEFAULT_CONTEXT, Subject
+from ottla.registry.subjects import DEFAULT_CONTEXT, GLOBAL_CONTEXT, Subject
 from ottla.schemas.schema import InvalidSchema, ParsedSchema
 
 _IMPORTING: Final = frozenset({"IMPORT", "FORWARD"})
@@ -48,6 +48,8 @@ def find(
     state: State, parser: Parser, subject: str, new: NewSchema, *, normalize: bool, deleted: bool = False
 ) -> SchemaVersion | None:
     """Return the version of a subject that has this schema; None if no version has it."""
+    # Imported schemas are stored as they were sent.
+    normalize = normalize and state.mode_in_scope(subject) not in _IMPORTING
     found = _find_exactly(state, parser, subject, new, normalize=normalize, deleted=deleted)
     latest = state.latest(subject)
     if found is not None or latest is None:
@@ -202,8 +204,8 @@ def _choose_id(state: State, subject: str, new: NewSchema, parsed: ParsedSchema,
     if schema_id < 0:
         return state.id_max(context) + 1
     other = state.by_id(context, schema_id)
-    if other is not None and (other.text, other.schema_type, other.references) != (
-        parsed.text, new.schema_type, new.references,
+    if other is not None and (other.text, other.schema_type, other.references, other.metadata, other.rule_set) != (
+        parsed.text, new.schema_type, new.references, new.metadata, new.rule_set,
     ):  # fmt: skip
         raise errors.not_permitted(f"id {schema_id} already names another schema in context '{context}'")
     return schema_id
@@ -317,13 +319,18 @@ def delete_config(state: State, subject: str | None) -> tuple[Json, list[Record]
     """Delete a configuration, so that the next wider one holds. Return the deleted one."""
     old = state.config(subject)
     if old is None:
-        raise errors.no_subject_config(str(subject))
+        raise errors.subject_not_found(str(subject))
     _check_writable(state, subject)
     return old, [config_record(subject, None)] if subject in state.configs else []
 
 
 def set_mode(state: State, subject: str | None, mode: str | None, *, force: bool) -> list[Record]:
-    """Set a mode; None resets it. IMPORT needs a subject or context without schemas, unless `force` is given."""
+    """Set a mode; None resets it. IMPORT needs a subject or context without schemas, unless `force` is given.
+
+    Raise HttpError 42204 for FORWARD, which only the configuration of all contexts can have.
+    """
+    if mode == "FORWARD" and (subject is None or Subject.parse(subject) != Subject(GLOBAL_CONTEXT, "")):
+        raise errors.invalid_mode("FORWARD can only be the mode of all contexts, ':.__GLOBAL:'.")
     records: list[Record] = []
     if mode == "IMPORT" and state.mode_in_scope(subject) != "IMPORT" and not force:
         rows = _rows_in(state, subject)
@@ -346,11 +353,11 @@ def _rows_in(state: State, subject: str | None) -> Sequence[SchemaVersion]:
     return state.versions(subject, deleted=True)
 
 
-def delete_mode(state: State, subject: str | None, *, recursive: bool) -> tuple[str, list[Record]]:
+def delete_mode(state: State, subject: str | None, *, recursive: bool) -> tuple[str | None, list[Record]]:
     """Delete a mode, with `recursive` also those of all subjects of the context. Return the deleted mode."""
     old = state.mode(subject)
-    if old is None:
-        raise errors.no_subject_mode(str(subject))
+    if old is None and not recursive:
+        raise errors.subject_not_found(str(subject))
     subjects = [subject] if subject in state.modes else []
     if recursive and (subject is None or Subject.parse(subject).is_context):
         subjects += [

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ottla.web.app import HttpError
+
+INVALID_SCHEMA: Final = 42201
 
 
 def subject_not_found(subject: str) -> HttpError:
@@ -84,7 +88,7 @@ def incompatible(message: str) -> HttpError:
 
 
 def invalid_schema(message: str) -> HttpError:
-    return HttpError(422, 42201, message)
+    return HttpError(422, INVALID_SCHEMA, message)
 
 
 def invalid_version(version: object) -> HttpError:
@@ -96,9 +100,9 @@ def invalid_compatibility() -> HttpError:
     return HttpError(422, 42203, f"Invalid compatibility level. Valid values are {levels}.")
 
 
-def invalid_mode() -> HttpError:
+def invalid_mode(message: str = "") -> HttpError:
     modes = "READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD"
-    return HttpError(422, 42204, f"Invalid mode. Valid values are {modes}.")
+    return HttpError(422, 42204, message or f"Invalid mode. Valid values are {modes}.")
 
 
 def not_permitted(message: str) -> HttpError:

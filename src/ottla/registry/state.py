@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 COMPATIBILITY_DEFAULT: Final = "BACKWARD"
 MODE_DEFAULT: Final = "READWRITE"
 _GLOBAL_PREFIX: Final = f":{GLOBAL_CONTEXT}:"
+_SHARED_MEMBERS: Final = frozenset({
+    "normalize", "validateFields", "validateNewSchemas", "validateRules", "compatibilityPolicy", "compatibilityGroup",
+})  # fmt: skip
 
 
 class State:
@@ -131,7 +134,9 @@ class State:
         """Return the configuration that holds for a subject."""
         own = self.configs.get(subject)
         if own is not None and subject is not None:
-            return _merge_configs(self.configs.get(None), own, self.compatibility_default)
+            # As in Confluent's registry: of the global configuration only the flags hold for a subject with its own.
+            flags = {name: value for name, value in self.configs.get(None, {}).items() if name in _SHARED_MEMBERS}
+            return {"compatibilityLevel": self.compatibility_default} | flags | own
         for place in _scopes(subject):
             config = self.configs.get(place)
             if config is not None:
@@ -247,22 +252,6 @@ def _scopes(subject: str | None) -> Iterable[str | None]:
     """Return where the configuration of a subject is looked for, after the subject itself."""
     prefix = "" if subject is None else Subject.parse(subject).prefix
     return (prefix or None, _GLOBAL_PREFIX)
-
-
-def _merge_configs(base: Json | None, own: Json, compatibility_default: str) -> Json:
-    """Return a subject's configuration on top of the global one. Metadata and rules are merged."""
-    if base is None:
-        return {"compatibilityLevel": compatibility_default} | own
-    merged: Json = {"compatibilityLevel": compatibility_default} | base | own
-    for name in ("defaultMetadata", "overrideMetadata"):
-        value = merge_metadata(base.get(name), own.get(name))
-        if value is not None:
-            merged[name] = value
-    for name in ("defaultRuleSet", "overrideRuleSet"):
-        rules = merge_rule_sets(base.get(name), own.get(name))
-        if rules is not None:
-            merged[name] = rules
-    return merged
 
 
 def merge_metadata(old: Json | None, new: Json | None) -> Json | None:

@@ -67,7 +67,7 @@ def is_valid(text: str, *, may_be_context: bool = False) -> bool:
     subject = Subject.parse(text)
     if subject.context == "*":
         return False
-    if subject.name in _RESERVED:
+    if subject.name in _RESERVED or (subject.context == GLOBAL_CONTEXT and not may_be_context):
         return False
     return bool(subject.name) or may_be_context
 

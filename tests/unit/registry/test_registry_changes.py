@@ -8,6 +8,8 @@ from random import Random
 import pytest
 from tests.unit.registry.registry_fixtures import FakeRegistry, number, record
 
+from ottla.registry import changes
+from ottla.registry.requests import NewSchema
 from ottla.registry.state import State
 from ottla.web.app import HttpError
 
@@ -113,6 +115,18 @@ def test_default_and_override_of_the_configuration_surround_the_metadata(registr
     assert row.metadata == {"properties": {"owner": "x", "team": "t", "level": "gold"}}
 
 
+def test_configuration_of_a_subject_stands_alone_but_for_its_flags(registry: FakeRegistry) -> None:
+    registry.config(None, compatibility="FULL", normalize=True, defaultMetadata={"properties": {"owner": "all"}})
+    assert registry.state.config_in_scope("a")["compatibilityLevel"] == "FULL"
+    registry.config("a", validateFields=True)
+    assert registry.state.config_in_scope("a") == {
+        "compatibilityLevel": "BACKWARD", "normalize": True, "validateFields": True,
+    }  # fmt: skip
+    assert registry.state.config("a") == {"compatibilityLevel": "BACKWARD", "validateFields": True}
+    assert registry.register("a", A).metadata is None
+    assert registry.register("b", A).metadata == {"properties": {"owner": "all"}}
+
+
 # -- ids --------------------------------------------------------------------------------------------------------------
 
 
@@ -125,6 +139,22 @@ def test_id_of_a_deleted_schema_is_never_used_again_even_after_compaction(regist
     reader.state = registry.replayed(compacted=True)
     reader.parser._state = reader.state
     assert reader.register("c", record("C")).id == 3
+
+
+def test_imported_id_names_one_schema_with_one_metadata(registry: FakeRegistry) -> None:
+    registry.mode(None, "IMPORT")
+    registry.register("a", A, id=7, version=1, metadata={"properties": {"owner": "x"}})
+    assert code_of(lambda: registry.register("b", A, id=7, version=1)) == 42205
+    assert registry.register("b", A, id=7, version=1, metadata={"properties": {"owner": "x"}}).id == 7
+
+
+def test_imported_schema_is_found_as_it_is_stored_although_clients_normalise(registry: FakeRegistry) -> None:
+    registry.mode("a", "IMPORT")
+    text = record("A", {"name": "x", "type": {"type": "int"}}, doc="")
+    row = registry.register("a", text, id=7, version=1, normalize=True)
+    new = NewSchema.parse({"schema": text})
+    assert changes.find(registry.state, registry.parser, "a", new, normalize=True) == registry.state.get("a", 1)
+    assert row.text == registry.parser.parse("a", "AVRO", text).text
 
 
 def test_contexts_have_their_own_ids(registry: FakeRegistry) -> None:
