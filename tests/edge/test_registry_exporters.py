@@ -229,6 +229,19 @@ def test_history_and_new_schemas_are_copied_with_ids_and_deletions(pair: Pair, e
     ).text  # fmt: skip
 
 
+def test_records_that_are_not_applied_yet_are_not_read(pair: Pair, name: str) -> None:
+    """The state does not know them: an exporter would take their versions for deleted ones, and skip them."""
+    for number in range(3):
+        pair.source.register(f"{name}-{number}", '"string"')
+    store = StoreSettings(pair.broker.bootstrap, {}, "_schemas")
+    every, end = read_up_to(store, 0)
+    for row in every[-3:]:
+        records, following = read_up_to(store, 0, row.offset)
+        assert following == row.offset
+        assert records == [each for each in every if each.offset < row.offset]
+    assert read_up_to(store, end - 1, end)[1] == end
+
+
 def test_automatic_context_is_named_after_the_source(pair: Pair, exporter: str) -> None:
     pair.source.register(f"{exporter}-a", '"string"')
     create(pair, exporter, contextType="AUTO", subjectRenameFormat="copy_${subject}")

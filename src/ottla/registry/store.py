@@ -178,8 +178,9 @@ def read_up_to(settings: StoreSettings, start: int, end: int | None = None) -> t
         aborted: dict[int, int] = {}
         with PartitionReader(cluster, wanted, position, last, isolation=isolation) as reader:
             for fetched in reader:
-                records += records_of(fetched, position, aborted)
-                position = reader.position
+                records += [row for row in records_of(fetched, position, aborted) if row.offset < last]
+                # The broker sends what it has, also behind the end.
+                position = min(reader.position, last)
                 if end is not None:
                     break
         return records, position
