@@ -97,8 +97,9 @@ class SchemaRegistry:
         self._headers = {"accept": MEDIA_TYPE, "content-type": MEDIA_TYPE} | _authorization(properties)
         self._context = _tls_context(properties) if any(url.scheme == "https" for url in self._urls) else None
         self._lock = threading.Lock()
-        self._by_id: OrderedDict[int, RegisteredSchema] = OrderedDict()
-        self._unknown: dict[int, float] = {}
+        #: by id and subject
+        self._by_id: OrderedDict[tuple[int, str | None], RegisteredSchema] = OrderedDict()
+        self._unknown: dict[tuple[int, str | None], float] = {}
         self._idle: list[tuple[int, http.client.HTTPConnection]] = []
         self._preferred = 0
 
@@ -113,27 +114,29 @@ class SchemaRegistry:
 
     # Schemas
 
-    def by_id(self, schema_id: int) -> RegisteredSchema | None:
-        """Return the schema with this id; None if the registry has none."""
+    def by_id(self, schema_id: int, subject: str | None = None) -> RegisteredSchema | None:
+        """Return the schema with this id; None if the registry has none. A subject chooses the context of the id."""
+        key = (schema_id, subject)
         with self._lock:
-            found = self._by_id.get(schema_id)
+            found = self._by_id.get(key)
             if found is not None:
-                self._by_id.move_to_end(schema_id)
+                self._by_id.move_to_end(key)
                 return found
-            if self._unknown.get(schema_id, 0.0) > time.monotonic():
+            if self._unknown.get(key, 0.0) > time.monotonic():
                 return None
+        chosen = "" if subject is None else f"?subject={_quote(subject)}"
         try:
-            found = RegisteredSchema.parse(self.ask("GET", f"/schemas/ids/{schema_id}"), schema_id)
+            found = RegisteredSchema.parse(self.ask("GET", f"/schemas/ids/{schema_id}{chosen}"), schema_id)
         except RegistryError as error:
             if error.code != _NOT_FOUND_SCHEMA:
                 raise
             with self._lock:
                 if len(self._unknown) > _KEPT:
                     self._unknown.clear()
-                self._unknown[schema_id] = time.monotonic() + _UNKNOWN_S
+                self._unknown[key] = time.monotonic() + _UNKNOWN_S
             return None
         with self._lock:
-            self._by_id[schema_id] = found
+            self._by_id[key] = found
             if len(self._by_id) > _KEPT:
                 self._by_id.popitem(last=False)
         return found

@@ -90,6 +90,8 @@ class AvroDecoder:
         self._reader = _without_meaning(self._document)
         #: by schema id; None if the writer schema is the reader schema
         self._writers: dict[int, Any] = {}
+        #: why the writer schema of an id cannot be used
+        self._refused: dict[int, str] = {}
         for schema_id in ids_to_check(source) if framed else ():
             found = source.find(schema_id)
             assert found is not None, f"the source does not find its schema id {schema_id}"
@@ -139,13 +141,16 @@ class AvroDecoder:
 
     def _writer(self, schema_id: int) -> Any:
         """Return the schema that a value was written with; None if it is the reader schema."""
+        if schema_id in self._refused:
+            raise Rejected(Cause.TYPE_MISMATCH, self._refused[schema_id])
         if schema_id not in self._writers:
-            found = self._source.find(schema_id)
-            if found is None:
-                raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
             try:
+                found = self._source.find(schema_id)
+                if found is None:
+                    raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
                 self._writers[schema_id] = self._resolvable(schema_id, found)
             except SchemaRefused as error:
+                self._refused[schema_id] = str(error)
                 raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
         return self._writers[schema_id]
 

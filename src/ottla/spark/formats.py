@@ -5,7 +5,7 @@
 
 ``decode`` keeps every row: a row that cannot be decoded has null in ``decoded`` and a text in ``_cause``, and its bytes
 are still in their column. A cause begins with one of ``wire_format.Cause``. ``encode`` writes the framing if the format
-has a ``schema_id``.
+has a ``schema_id``. ``registry_format`` is the format of values whose schemas are in a schema registry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from ottla.spark.avro import AvroDecoder, AvroEncoder
+from ottla.spark.json_schema import JsonDecoder, JsonEncoder
 from ottla.spark.protobuf import ProtobufDecoder, ProtobufEncoder, compile_schemas
+from ottla.spark.registry_schemas import PinnedSchema, RegistrySchemas, RegistrySettings
 from ottla.spark.spark_internals import spark_type_of
 from ottla.spark.wire_format import Cause, SchemaRefused, SchemaSource
 
@@ -72,7 +74,28 @@ class Protobuf:
         object.__setattr__(self, "schemas", compile_schemas(self.schemas))
 
 
-Format = Json | Avro | Protobuf
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """JSON with a schema of a registry; `Json` has a schema of Spark."""
+
+    schemas: RegistrySchemas
+    framed: bool = True
+    schema_id: int | None = None
+
+
+Format = Json | Avro | Protobuf | JsonSchema
+
+
+def registry_format(
+    settings: RegistrySettings, schema: PinnedSchema, message: str | None = None
+) -> Avro | Protobuf | JsonSchema:
+    """Return the format of framed values: rows have this schema, and ``encode`` writes its id."""
+    schemas = RegistrySchemas(settings, schema)
+    if schema.schema_type == "AVRO":
+        return Avro(schemas, framed=True, schema_id=schema.id)
+    if schema.schema_type == "PROTOBUF":
+        return Protobuf(schemas, message, framed=True, schema_id=schema.id)
+    return JsonSchema(schemas, schema_id=schema.id)
 
 
 def decode(
@@ -121,7 +144,7 @@ def encode(rows: DataFrame, format: Format, *, columns: Sequence[str] | None = N
     return rows.withColumn(into, _vectorised(encode_rows, BinaryType())(typed))
 
 
-# -- Avro and Protobuf ----------------------------------------------------------------------------------------------
+# -- Avro, Protobuf, JSON Schema ------------------------------------------------------------------------------------
 
 
 def _vectorised(work: Callable[[pa.Array], pa.Array], result: DataType) -> Callable[[Column], Column]:
@@ -135,19 +158,36 @@ def _vectorised(work: Callable[[pa.Array], pa.Array], result: DataType) -> Calla
 class _Work:
     """What tasks do with a column. Schemas are compiled where they are used: nothing compiled travels."""
 
-    def __init__(self, format: Avro | Protobuf) -> None:
+    def __init__(self, format: Avro | Protobuf | JsonSchema) -> None:
         self.format = format
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return type(self), (self.format,)
 
 
+def make_decoder(format: Avro | Protobuf | JsonSchema) -> AvroDecoder | ProtobufDecoder | JsonDecoder:
+    """Return the decoder of a format. Raise SchemaRefused if its schema cannot be used."""
+    if isinstance(format, Avro):
+        return AvroDecoder(format.schemas, framed=format.framed)
+    if isinstance(format, Protobuf):
+        return ProtobufDecoder(format.schemas, format.message, framed=format.framed)
+    return JsonDecoder(format.schemas, dict(format.schemas.reader.references), framed=format.framed)
+
+
+def make_encoder(format: Avro | Protobuf | JsonSchema) -> AvroEncoder | ProtobufEncoder | JsonEncoder:
+    """Return the encoder of a format. Raise SchemaRefused if its schema cannot be used."""
+    schema = format.schemas.latest()
+    if isinstance(format, Avro):
+        return AvroEncoder(schema, schema_id=format.schema_id)
+    if isinstance(format, Protobuf):
+        return ProtobufEncoder(schema, format.message, schema_id=format.schema_id)
+    return JsonEncoder(schema, dict(format.schemas.reader.references), schema_id=format.schema_id)
+
+
 class _Decode(_Work):
     @cached_property
-    def decoder(self) -> AvroDecoder | ProtobufDecoder:
-        if isinstance(self.format, Avro):
-            return AvroDecoder(self.format.schemas, framed=self.format.framed)
-        return ProtobufDecoder(self.format.schemas, self.format.message, framed=self.format.framed)
+    def decoder(self) -> AvroDecoder | ProtobufDecoder | JsonDecoder:
+        return make_decoder(self.format)
 
     @property
     def type(self) -> Any:
@@ -160,11 +200,8 @@ class _Decode(_Work):
 
 class _Encode(_Work):
     @cached_property
-    def encoder(self) -> AvroEncoder | ProtobufEncoder:
-        schema = self.format.schemas.latest()
-        if isinstance(self.format, Avro):
-            return AvroEncoder(schema, schema_id=self.format.schema_id)
-        return ProtobufEncoder(schema, self.format.message, schema_id=self.format.schema_id)
+    def encoder(self) -> AvroEncoder | ProtobufEncoder | JsonEncoder:
+        return make_encoder(self.format)
 
     @property
     def type(self) -> Any:

@@ -115,6 +115,8 @@ class ProtobufDecoder:
         self.type = message_type(self._descriptor)
         #: by schema id, the path to the message in the writer schema
         self._indexes: dict[int, tuple[int, ...]] = {}
+        #: why the writer schema of an id cannot be used
+        self._refused: dict[int, str] = {}
         for schema_id in ids_to_check(source) if framed else ():
             found = source.find(schema_id)
             assert found is not None, f"the source does not find its schema id {schema_id}"
@@ -159,13 +161,16 @@ class ProtobufDecoder:
             raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
 
     def _find_indexes(self, schema_id: int) -> tuple[int, ...]:
+        if schema_id in self._refused:
+            raise Rejected(Cause.TYPE_MISMATCH, self._refused[schema_id])
         if schema_id not in self._indexes:
-            schema = self._source.find(schema_id)
-            if schema is None:
-                raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
             try:
+                schema = self._source.find(schema_id)
+                if schema is None:
+                    raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
                 self._indexes[schema_id] = self._resolvable(schema_id, schema)
             except SchemaRefused as error:
+                self._refused[schema_id] = str(error)
                 raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
         return self._indexes[schema_id]
 
