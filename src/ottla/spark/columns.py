@@ -39,8 +39,8 @@ class RowsRefused(ValueError):
     """A DataFrame that cannot be written; the text names the column, and what it should be."""
 
 
-def check_written_columns(types: Mapping[str, str], topic: str | None) -> None:
-    """Refuse a schema (Spark's simple names of the types) before anything runs."""
+def check_written_columns(types: Mapping[str, str], topic: str | None, *, encoded: bool = False) -> None:
+    """Refuse a schema (Spark's simple names of the types) before anything runs. ``encoded``: value is a struct."""
     if "value" not in types:
         raise RowsRefused(
             f"Required attribute 'value' not found among {', '.join(types) or 'no columns'}: name a column value, of "
@@ -51,5 +51,5 @@ def check_written_columns(types: Mapping[str, str], topic: str | None) -> None:
             "topic option required when no 'topic' attribute is present. Set the option topic, or name a column so"
         )
     for name, allowed in WRITTEN_TYPES.items():
-        if name in types and types[name] not in allowed:
+        if name in types and types[name] not in allowed and not (encoded and name == "value"):
             raise RowsRefused(f"column {name} must be {' or '.join(allowed)}, it is {types[name]}: cast it")

@@ -29,7 +29,7 @@ _CREATED = "provider"
 _OPTION_PREFIX = "option."
 #: the clause LOCATION, and the option path, which Spark turns into it
 _LOCATION = "location"
-_SECRET = re.compile(r"secret|password|token|access.?key|jaas", re.IGNORECASE)
+_SECRET = re.compile(r"secret|password|token|access.?key|jaas|user\.info", re.IGNORECASE)
 
 
 class NamedTables:

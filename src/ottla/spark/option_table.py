@@ -55,6 +55,69 @@ _BATCH_OPTIONS = (
     ),
 )  # fmt: skip
 
+_REGISTRY = "schema.registry."
+#: values with schemas of a schema registry; the names are those of Confluent's clients where they have one
+_VALUE_OPTIONS = (
+    Option(
+        "value.format", "`bytes`, `avro`, `json`, `protobuf`", "bytes", Use.READ | Use.WRITE,
+        "Other than `bytes`: values have Confluent's framing and a schema of the registry. Reading adds two columns: "
+        "`decoded`, a struct in the schema of the reader, and `_cause`, why a value cannot be decoded. Writing encodes "
+        "the column `value`, which must be a struct.",
+    ),
+    Option(
+        f"{_REGISTRY}url", "URL, ...", "", Use.READ | Use.WRITE,
+        "The schema registry. Several instances are separated by commas.",
+        shown_default="the variable `OTTLA_REGISTRY`",
+    ),
+    Option(
+        f"{_REGISTRY}subject", "subject", "", Use.READ | Use.WRITE,
+        "The subject of the schema that rows have.",
+        shown_default="TOPIC`-value`",
+    ),
+    Option(
+        f"{_REGISTRY}version", "`latest`, number", "latest", Use.READ,
+        "The version of the subject that rows have. `latest` is looked up once, when the DataFrame is made.",
+    ),
+    Option(
+        "value.message", "name", "", Use.READ | Use.WRITE,
+        "Protobuf: the full name of the message.",
+        shown_default="the first message of the schema",
+    ),
+    Option(
+        "value.schema", "text", "", Use.WRITE,
+        "The schema to write with. It is registered under the subject.",
+        shown_default="derived from the column `value` (Avro, JSON)",
+    ),
+    Option(
+        "auto.register.schemas", _FLAG, "true", Use.WRITE,
+        "With `false`, the schema must be registered already.",
+    ),
+    Option(
+        "use.latest.version", _FLAG, "false", Use.WRITE,
+        "Write with the latest version of the subject, and register nothing.",
+    ),
+    Option(
+        f"{_REGISTRY}basic.auth.user.info", "user:password", "", Use.READ | Use.WRITE,
+        "Log in to the registry with a password.",
+    ),
+    Option(
+        f"{_REGISTRY}basic.auth.credentials.source", "`USER_INFO`", "USER_INFO", Use.READ | Use.WRITE,
+        "Where the password comes from: the option above.",
+    ),
+    Option(f"{_REGISTRY}bearer.auth.token", "text", "", Use.READ | Use.WRITE, "Log in to the registry with a token."),
+    Option(
+        f"{_REGISTRY}ssl.ca.location", "file", "", Use.READ | Use.WRITE,
+        "Certificates that sign that of the registry, in PEM. Driver and tasks must have the file.",
+        shown_default="those of the system",
+    ),
+    Option(
+        f"{_REGISTRY}ssl.certificate.location", "file", "", Use.READ | Use.WRITE,
+        "The client's own certificate, in PEM.",
+    ),
+    Option(f"{_REGISTRY}ssl.key.location", "file", "", Use.READ | Use.WRITE, "The key of this certificate."),
+    Option(f"{_REGISTRY}ssl.key.password", "text", "", Use.READ | Use.WRITE, "The password of this key."),
+)  # fmt: skip
+
 #: ``format("ottla")``
 TOPIC_OPTIONS = (
     Option(
@@ -164,6 +227,7 @@ TOPIC_OPTIONS = (
         "name under which batches are remembered: unique in the cluster, and the same after a restart.",
     ),
     *_BATCH_OPTIONS,
+    *_VALUE_OPTIONS,
     Option(
         "stagingDir", "directory", "", Use.WRITE,
         "Where tasks store rows until the driver sends them. Tasks and driver must see the same files: a mounted "

@@ -13,12 +13,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from ottla.model.errors import OttlaError
 from ottla.model.types import TopicPartition
 from ottla.spark.offsets import EARLIEST, LATEST, Bound, PartitionOffsets
 from ottla.spark.option_table import KAFKA_PROPERTIES, TOPIC_OPTIONS, Use, names, names_only
+
+if TYPE_CHECKING:
+    from ottla.spark.value_options import ValueOptions
 
 T = TypeVar("T")
 
@@ -134,6 +137,8 @@ class ReadOptions:
     poll_timeout_s: float
     fetch_bytes: int
     fetch_wait_ms: int
+    #: None: values stay bytes
+    values: ValueOptions | None
     #: given, but without effect in this kind of read
     ignored: tuple[str, ...] = field(default=())
 
@@ -168,6 +173,7 @@ class ReadOptions:
             poll_timeout_s=given.duration_s("kafkaConsumer.pollTimeoutMs", 120.0),
             fetch_bytes=given.property_number("max.partition.fetch.bytes", 2 << 20),
             fetch_wait_ms=given.property_number("fetch.max.wait.ms", 500),
+            values=_values(given, subscription),
             ignored=tuple(ignored),
         )
 
@@ -303,6 +309,12 @@ def _subscription(given: Options) -> Subscription:
             raise OptionError("the option subscribePattern is empty; .* would be all topics")
         return Subscription(pattern=text)
     return Subscription(assigned=_assigned(text))
+
+
+def _values(given: Options, subscription: Subscription) -> ValueOptions | None:
+    from ottla.spark.value_options import ValueOptions
+
+    return ValueOptions.parse(given, subscription.names[0] if len(subscription.names) == 1 else None)
 
 
 def _assigned(text: str) -> tuple[TopicPartition, ...]:

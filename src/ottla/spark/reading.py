@@ -6,7 +6,7 @@ Needs no Spark. A range has holes (compaction, markers, aborted transactions): r
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -28,6 +28,10 @@ _CONSTANT: Final = ("topic", "partition")
 #: what is little: below this, sending a task to a Python worker takes longer than reading
 AHEAD_ROWS_MAX: Final = 10_000
 AHEAD_BYTES_MAX: Final = 4 << 20
+
+
+#: what is done to rows before Spark gets them
+Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class ColumnsRefused(OttlaError):
@@ -52,19 +56,26 @@ def check_columns(names: Sequence[str]) -> None:
             )
 
 
-def read_tasks(options: ReadOptions, tasks: Iterable[Task], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of some ranges, with these columns in this order."""
+def read_tasks(
+    options: ReadOptions, tasks: Iterable[Task], columns: Sequence[str], convert: Convert | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some ranges, with these columns in this order, converted."""
     connection = options.connection
     cluster = Cluster(
         connection.bootstrap, connection.properties, client_id=connection.client_id, timeout_s=options.poll_timeout_s
     )
     with cluster:
         for task in tasks:
-            yield from _read_task(cluster, options, task, columns)
+            batches = _read_task(cluster, options, task, columns)
+            yield from batches if convert is None else map(convert, batches)
 
 
 def read_ahead(
-    cluster: Cluster, options: ReadOptions, tasks: Sequence[Task], columns: Sequence[str]
+    cluster: Cluster,
+    options: ReadOptions,
+    tasks: Sequence[Task],
+    columns: Sequence[str],
+    convert: Convert | None = None,
 ) -> list[pa.RecordBatch] | None:
     """The same, where tasks are planned, if that is little; None leaves it to the tasks, who have more patience."""
     if sum(task.range.size for task in tasks) > AHEAD_ROWS_MAX:
@@ -74,7 +85,7 @@ def read_ahead(
     try:
         for task in tasks:
             for batch in _read_task(cluster, options, task, columns):
-                rows.append(batch)
+                rows.append(batch if convert is None else convert(batch))
                 size_bytes += batch.nbytes
                 if size_bytes > AHEAD_BYTES_MAX:
                     return None

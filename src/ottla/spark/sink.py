@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ottla.spark.outgoing import Emit, Outgoing
+    from ottla.spark.value_columns import EncodedValues
 
 _STAGING = "ottla-staging"
 #: a task's worker asks for a topic's partitions again after this time
@@ -73,13 +74,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """One micro-batch of a stream."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_written_columns(_type_names(schema), options.topic)
+        check_written_columns(_type_names(schema), options.topic, encoded=options.values is not None)
         self.options = options
         self.driver_host = this_host()
+        self.encoded = _encoded_values(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of a task. With delivery at least once, produce them."""
         task = stream_task(required=True)
+        iterator = iterator if self.encoded is None else self.encoded.encode(iterator)
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             _produce_rows(self.options, iterator)
             return StagedMessage(staged=Staged(), query_id=task.query_id, run_id=task.run_id)
@@ -118,13 +121,15 @@ class BatchWriter(DataSourceArrowWriter):
     """One job: all of its rows or none. Inside foreachBatch, with a name and a batch id, each batch once."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-        check_written_columns(_type_names(schema), options.topic)
+        check_written_columns(_type_names(schema), options.topic, encoded=options.values is not None)
         if overwrite:
             raise RowsRefused('a topic cannot be overwritten: write with mode("append")')
         self.options = options
         self.driver_host = this_host()
+        self.encoded = _encoded_values(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        iterator = iterator if self.encoded is None else self.encoded.encode(iterator)
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             _produce_rows(self.options, iterator)
             return StagedMessage(staged=Staged())
@@ -151,6 +156,14 @@ class BatchWriter(DataSourceArrowWriter):
 
     def checkpoint(self, step: str) -> None:
         """Called between the steps of a commit."""
+
+
+def _encoded_values(options: WriteOptions, schema: StructType) -> EncodedValues | None:
+    if options.values is None:
+        return None
+    from ottla.spark.value_columns import EncodedValues
+
+    return EncodedValues.of(options.values, schema)
 
 
 # -- tasks ----------------------------------------------------------------------------------------------------------

@@ -60,10 +60,12 @@ from ottla.spark.option_table import TOPIC_OPTIONS, Use
 from ottla.spark.options import OptionError, ReadOptions
 from ottla.spark.reading import ColumnsRefused, Task, check_columns, read_ahead, read_tasks
 from ottla.spark.spark_internals import RowsAhead, arrow_schema_of, write_offsets_with
+from ottla.spark.value_options import ValueOptions
 from ottla.spark.watching import TopicWatcher
 
 if TYPE_CHECKING:
     from ottla.spark.sink import BatchWriter, StreamWriter
+    from ottla.spark.value_columns import DecodedColumns
 
 log = logging.getLogger("ottla.spark")
 
@@ -102,7 +104,13 @@ class OttlaDataSource(DataSource):
         created = TABLES.creation_options(self.options)
         options = {name.lower(): str(value) for name, value in (created or self.options).items()}
         include_headers = options.get("includeheaders", "false").lower() == "true"
-        schema = StructType([*_COLUMNS.fields, StructField("headers", _HEADERS)]) if include_headers else _COLUMNS
+        fields = [*_COLUMNS.fields, StructField("headers", _HEADERS)] if include_headers else _COLUMNS.fields
+        values = ValueOptions.of_reader(options)
+        if values is not None:
+            from ottla.spark.value_columns import added_fields
+
+            fields = [*fields, *added_fields(values)]
+        schema = StructType(fields)
         return schema if created is None else TABLES.with_options(schema, created)
 
     def reader(self, schema: StructType) -> OttlaReader:
@@ -142,7 +150,8 @@ class OttlaReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = columns_of(schema)
+        self._decoded = decoded_columns(options, schema)
+        self._columns = columns_of(schema) if self._decoded is None else self._decoded.read_columns
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -161,7 +170,7 @@ class OttlaReader(DataSourceReader):
         return _input_partitions(options, plan, observed.topic_ids)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition, self._columns)
+        return _read(self._options, partition, self._columns, self._decoded)
 
 
 class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -171,7 +180,8 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
         super().__init__()
         # Config
         self._options = options
-        self._columns = columns_of(schema)
+        self._decoded = decoded_columns(options, schema)
+        self._columns = columns_of(schema) if self._decoded is None else self._decoded.read_columns
         #: the columns as Spark expects them in rows that are read ahead; None if it compares types only
         self._declared = declared_columns(schema)
         # In the driver's process, made when it is first asked; never in a pickled copy
@@ -284,14 +294,15 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
         tasks = [task for partition in each for task in partition.value]
         # A query that asks for many partitions wants many tasks for the work after reading.
         alone = self._options.min_partitions is None and self._options.max_records_per_partition is None
-        rows = read_ahead(watcher.cluster, self._options, tasks, self._columns) if tasks and alone else None
+        convert = self._decoded.converter() if self._decoded is not None else None
+        rows = read_ahead(watcher.cluster, self._options, tasks, self._columns, convert) if tasks and alone else None
         if rows is not None and self._declared is not None:
             rows = [pa.RecordBatch.from_arrays(batch.columns, schema=self._declared) for batch in rows]
         self.offer(rows)
         return each if rows is None else [TaskPartition(*tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition, self._columns)
+        return _read(self._options, partition, self._columns, self._decoded)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Publish the progress as that of a consumer group, for those who watch its lag."""
@@ -339,6 +350,16 @@ def columns_of(schema: StructType) -> list[str]:
     return list(schema.fieldNames())
 
 
+def decoded_columns(options: ReadOptions, schema: StructType) -> DecodedColumns | None:
+    """Return what adds the decoded values to rows; None if they are not wanted. Raise ColumnsRefused."""
+    if options.values is None:
+        return None
+    from ottla.spark.value_columns import ADDED, DecodedColumns
+
+    columns_of(StructType([each for each in schema.fields if each.name not in ADDED] or [_COLUMNS["value"]]))
+    return DecodedColumns.of(options.values, schema)
+
+
 def declared_columns(schema: StructType) -> pa.Schema | None:
     """Return the columns with their metadata, None if they have none.
 
@@ -354,11 +375,13 @@ def _input_partitions(options: ReadOptions, plan: Plan, topic_ids: Mapping[str, 
     return [TaskPartition(Task(range_, topic_ids.get(range_.topic, bytes(16)))) for range_ in ranges]
 
 
-def _read(options: ReadOptions, partition: InputPartition, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _read(
+    options: ReadOptions, partition: InputPartition, columns: list[str], decoded: DecodedColumns | None
+) -> Iterator[pa.RecordBatch]:
     # Spark makes up a partition without content where there is none to read.
     if not isinstance(partition, TaskPartition):
         return iter(())
-    return read_tasks(options, partition.value, columns)
+    return read_tasks(options, partition.value, columns, decoded.converter() if decoded is not None else None)
 
 
 def _check_order(options: ReadOptions, start: PartitionOffsets, end: PartitionOffsets) -> None:

@@ -10,6 +10,7 @@ from typing import Self
 from ottla.model.batch import CODEC_BY_NAME
 from ottla.spark.option_table import TOPIC_OPTIONS, Use, names
 from ottla.spark.options import Connection, OptionError, Options
+from ottla.spark.value_options import ValueOptions
 
 _NAMES = names(TOPIC_OPTIONS, Use.WRITE)
 _TRANSACTION_TIMEOUT = "transaction.timeout.ms"
@@ -44,6 +45,8 @@ class WriteOptions:
     sink_name: str | None
     batch_id: int | None
     batch_digest: str | None
+    #: None: values are bytes or text
+    values: ValueOptions | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool) -> Self:
@@ -69,6 +72,7 @@ class WriteOptions:
             sink_name=sink_name,
             batch_id=batch_id,
             batch_digest=given.text("ottla.batch.digest") or None,
+            values=ValueOptions.parse(given, given.text("topic") or None),
         )
 
 
