@@ -18,6 +18,7 @@ from registry_stand_in import RegistryStandIn, registry_stand_in
 
 from ottla.client.errors import PropertyRefused
 from ottla.client.registry import RegistryError, RegistryUnreachable
+from ottla.schemas.data.framing import frame
 from ottla.spark import registry_schemas
 from ottla.spark.avro import AvroDecoder, AvroEncoder
 from ottla.spark.derived_schemas import derived_schema
@@ -32,7 +33,7 @@ from ottla.spark.registry_schemas import (
     pin_schema,
     register_schema,
 )
-from ottla.spark.wire_format import SchemaRefused, frame
+from ottla.spark.wire_format import SchemaRefused
 
 FIRST = {
     "type": "record", "name": "Order",
@@ -198,6 +199,16 @@ def test_protobuf_is_read_by_field_numbers_without_protoc(
         {"id": 2**40, "buyer": "Bob", "paid": {"cents": 5}, "at": None},
     ]
     assert causes == [None, None, "unknown schema id: 9"]
+
+
+def test_entries_of_map_fields_are_no_messages_in_the_indexes(settings: RegistrySettings) -> None:
+    text = 'syntax = "proto3"; message A { map<string, int32> m = 1; message B { int32 n = 1; } }'
+    source = RegistrySchemas(settings, PinnedSchema("s", 1, "PROTOBUF", text))
+    encoder = ProtobufEncoder(source.latest(), "A.B", schema_id=1)
+    value = encoder.encode(pa.array([{"n": 5}], encoder.type))[0].as_py()
+    assert value == frame(1, b"\x08\x05", (0, 0))
+    rows, causes = ProtobufDecoder(source, "A.B", framed=True).decode(binary(value))
+    assert (rows.to_pylist(), causes) == ([{"n": 5}], [None])
 
 
 JSON_SCHEMA = {

@@ -192,7 +192,11 @@ def _check(file: str, choice: Choice, deep: bool, allow_code: bool) -> tuple[Dec
             f"{step.place}: --deep would execute the Python step {step.function}; add --allow-code if you trust it"
         )
     try:
+        if declaration.needs_registry:
+            declaration = choice.load(top, needs_secrets=True)
         return declaration, list(deep_check(declaration))
+    except BadDeclaration as bad:
+        return None, list(bad.problems)
     except DeepCheckMissing as error:
         raise Failure(str(error)) from None
 

@@ -40,6 +40,8 @@ def plan(file: str, choice: Choice, output: str) -> None:
     The exit code is 0 if 'run' would start, and 1 if it would refuse to.
     """
     declaration = choice.load_or_report(file)
+    if declaration.needs_registry:
+        declaration = choice.load_pinned(file)
     found = _plan_of(declaration, choice.command("backfill", file))
     if output == TABLE:
         _show(found)

@@ -48,6 +48,22 @@ class Choice:
         except BadDeclaration as bad:
             raise report(bad) from None
 
+    def load_pinned(self, path: str) -> Declaration:
+        """Load a pipeline with its secrets, and with the schemas that its registry has now. Raise Failure."""
+        declaration = self.load_or_report(path, needs_secrets=True)
+        if not declaration.needs_registry:
+            return declaration
+        try:
+            from ottla.pipeline.pinned_schemas import SchemasUnavailable, pin_schemas
+        except ModuleNotFoundError as error:
+            raise Failure(
+                f"{error.name} is missing; install Ottla with its extra: pip install 'ottla[spark]'"
+            ) from None
+        try:
+            return pin_schemas(declaration, continues=True)
+        except (SchemasUnavailable, OSError) as error:
+            raise Failure(str(error)) from None
+
     def command(self, verb: str, path: str) -> str:
         """Return a command to show: the same pipeline in the same environment."""
         env = f" --env {self.environment}" if self.environment is not None else ""

@@ -74,7 +74,7 @@ def run(
     """
     if once and trigger is not None:
         raise click.UsageError("--once and --trigger cannot be combined")
-    declaration = choice.load_or_report(file, needs_secrets=True)
+    declaration = choice.load_pinned(file)
     chosen = _trigger("available-now" if once else trigger) if once or trigger is not None else None
     interrupts.end_with_stdin()
     with ExitStack() as stack:
@@ -179,7 +179,7 @@ def backfill(
     """
     from dataclasses import asdict
 
-    declaration = choice.load_or_report(file, needs_secrets=True)
+    declaration = choice.load_pinned(file)
     bounds = _moment(since, "--since"), _moment(until, "--until")
     check = partial(check_start, declaration, choice.command("backfill", file))
     with interrupts.not_logged(), _session(declaration, master, conf, check) as (spark, ownership):

@@ -19,6 +19,7 @@ from ottla.pipeline.declaration import Declaration, Flow, PythonStep, TableSink
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import stored_schema
 from ottla.pipeline.lineage import LINEAGE, RAW_COLUMNS, RECORD_COLUMNS
+from ottla.pipeline.pinned_schemas import SchemasUnavailable, pin_schemas
 from ottla.pipeline.plan import FunctionRefused, NothingIsLate, Planner, QueryRefused, Work
 from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems, suggestion
 from ottla.spark.session import build_session
@@ -35,7 +36,10 @@ _CONDITION = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
 
 def analyse(declaration: Declaration, spark: SparkSession | None = None) -> Iterable[Problem]:
     """Everything that Spark finds wrong. Starts a session of its own if it is given none."""
-    graph = Graph(declaration)
+    try:
+        graph = Graph(pin_schemas(declaration))
+    except SchemasUnavailable as error:
+        return (Problem(Place(declaration.file), str(error), "start the registry, or correct that"),)
     if spark is not None:
         return _Analysis(spark, graph).run(graph.order)
     session = build_session(f"ottla validate {declaration.name}", "local[1]")

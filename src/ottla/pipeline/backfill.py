@@ -35,6 +35,7 @@ from ottla.pipeline.lag import EndOffsets
 from ottla.pipeline.layout import LATE, QUARANTINE, Layout, partition_name
 from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP
 from ottla.pipeline.ownership import Ownership, TakenOver
+from ottla.pipeline.pinned_schemas import pin_schemas
 from ottla.pipeline.plan import Planner, quoted
 from ottla.pipeline.run import Session, Supervisor, refresh_view, ship_code, trigger_options
 from ottla.pipeline.status import RunStatus
@@ -100,6 +101,7 @@ class Backfill:
         show: Callable[[RunStatus], None] | None = None,
         ownership: Ownership | None = None,
     ) -> None:
+        declaration = pin_schemas(declaration, continues=True)
         self._declaration = declaration
         self._spark = spark
         self._range = range or Range()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ottla.pipeline.document import Text
 from ottla.pipeline.duration import format_duration, parse_duration_ms
@@ -18,6 +18,9 @@ from ottla.pipeline.keys import REFUSED_TRIGGERS, TRIGGERS
 from ottla.pipeline.problems import Place
 from ottla.pipeline.schema import Column
 from ottla.pipeline.zone_rules import DEFAULT_ZONES, Zones
+
+if TYPE_CHECKING:
+    from ottla.spark.registry_schemas import PinnedSchema
 
 Format = Literal["json", "avro", "protobuf", "bytes", "string"]
 
@@ -85,6 +88,19 @@ class Framing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrySchema:
+    """The schema of a source or topic sink in a schema registry. Values have Confluent's framing."""
+
+    subject: str
+    #: `latest` or a number; None: a sink that registers or looks up its own schema
+    version: str | None = None
+    #: of sinks without a version: whether the schema may be registered
+    register: bool = True
+    #: the version that this run uses; None until `pin_schemas` has fetched it
+    pinned: PinnedSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A topic that is read."""
 
@@ -99,6 +115,8 @@ class Source:
     message: str | None = None
     #: None: values have no framing
     framing: Framing | None = None
+    #: None: the schema is in the declaration or in a file
+    registry: RegistrySchema | None = None
     key_format: Literal["bytes", "string"] = "bytes"
     #: what becomes of records without a value: rejected like any that cannot be decoded, or rows whose fields are null
     null_values: Literal["reject", "keep"] = "reject"
@@ -203,6 +221,8 @@ class TopicSink:
     message: str | None = None
     #: values are written in Confluent's framing with this id; None: without framing
     schema_id: int | None = None
+    #: values are written in Confluent's framing with the id of a schema in a registry
+    registry: RegistrySchema | None = None
     delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
     #: rows for which it is true become records without a value
     tombstone_when: Text | None = None
@@ -308,6 +328,17 @@ class Declaration:
     zones: Zones = field(default_factory=lambda: DEFAULT_ZONES)
     sources: Mapping[str, Source]
     flows: Mapping[str, Flow]
+
+    @property
+    def topic_sinks(self) -> tuple[TopicSink, ...]:
+        return tuple(sink for flow in self.flows.values() for sink in flow.sinks if isinstance(sink, TopicSink))
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether schemas have to be fetched from a registry before the pipeline can be planned (`pin_schemas`)."""
+        topics: list[Source | TopicSink] = [*self.sources.values(), *self.topic_sinks]
+        schemas = (each.registry for each in topics)
+        return any(each is not None and each.version is not None and each.pinned is None for each in schemas)
 
     def trigger_of(self, flow: Flow) -> Trigger:
         return flow.trigger or self.trigger

@@ -129,13 +129,20 @@ def _input_edits(old: Record, new: Record) -> Iterator[Edit]:
         yield Edit(what, "the offsets of the checkpoint belong to other inputs", keeps=False)
     for name, source in new["sources"].items():
         before = old["sources"].get(name)
-        if before is not None and {**before, "topic": ""} != {**source, "topic": ""}:
-            changed = [key for key in source if key != "topic" and source[key] != before.get(key)]
-            yield Edit(
-                f"{', '.join(changed)} of source {name} changed", "records are decoded so from the next batch on"
-            )
+        if before is not None:
+            changed = [key for key in {**before, **source} if key != "topic" and source.get(key) != before.get(key)]
+            what = f"{', '.join(changed)} of source {name} changed"
+            if changed == ["registry"]:
+                what = f"the schema of source {name} is {_schema(source)}, before {_schema(before)}"
+            if changed:
+                yield Edit(what, "records are decoded so from the next batch on")
         if before is not None and old["starting_offsets"].get(name) != new["starting_offsets"].get(name):
             yield Edit(f"starting_offsets of source {name} changed", "ignored, the checkpoint continues where it ended")
+
+
+def _schema(source: Mapping[str, Any]) -> str:
+    schema = source.get("registry")
+    return f"version {schema['version']} of {schema['subject']}" if schema is not None else "not in a registry"
 
 
 def _column_edits(old: Record, new: Record, checkpoint: Checkpoint) -> Iterator[Edit]:

@@ -14,11 +14,15 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from ottla.pipeline.declaration import Flow, PythonStep, Source, SqlStep
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.layout import resolve
 from ottla.spark.batch_manifest import batch_digest
+
+#: keys of later releases: a flow without them has the digest that earlier releases gave it
+_LEFT_OUT_IF_NONE: Final = ("registry",)
 
 
 def flow_digest(graph: Graph, flow: Flow) -> str:
@@ -51,7 +55,11 @@ def canonical(value: object) -> object:
     if isinstance(value, SqlStep):
         return {"is": "SqlStep", "sql": value.sql.text.strip().rstrip(";").rstrip(), "name": value.name}
     if is_dataclass(value) and not isinstance(value, type):
-        compared = {each.name: canonical(getattr(value, each.name)) for each in fields(value) if each.compare}
+        compared = {
+            each.name: canonical(getattr(value, each.name))
+            for each in fields(value)
+            if each.compare and not (each.name in _LEFT_OUT_IF_NONE and getattr(value, each.name) is None)
+        }
         return {"is": type(value).__name__, **compared}
     if isinstance(value, Mapping):
         return {str(key): canonical(each) for key, each in value.items()}

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from pyarrow import fs
 
-from ottla.pipeline.declaration import Flow, Framing, PythonStep, Source, TableSink, TopicSink
+from ottla.pipeline.declaration import Flow, Framing, PythonStep, RegistrySchema, Source, TableSink, TopicSink
 from ottla.pipeline.flow_digest import canonical, code_of, flow_digest
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS
@@ -44,6 +44,8 @@ class Checkpoint:
     operators: tuple[str, ...] = ()
     #: the number of shuffle partitions, which Spark fixes with the first batch
     partitions: int | None = None
+    #: whether the newest batch was planned and not completed, so that Spark repeats it
+    has_unfinished_batch: bool = False
 
 
 def describe(graph: Graph, flow: Flow) -> Record:
@@ -76,6 +78,9 @@ def describe(graph: Graph, flow: Flow) -> Record:
         "table": _describe_table(*table) if table is not None else None,
         "topics": sorted(sink.topic for sink in flow.sinks if isinstance(sink, TopicSink)),
     }
+    written = [sink.registry for sink in flow.sinks if isinstance(sink, TopicSink) and sink.registry is not None]
+    if written:
+        record["sink_schemas"] = [_describe_schema(schema) for schema in written]
     # As it is read back from the file, so that both can be compared.
     read: Record = json.loads(json.dumps(record))
     return read
@@ -99,6 +104,7 @@ def read_checkpoint(path: str) -> Checkpoint:
         record=record,
         operators=tuple(operators),
         partitions=_partitions(filesystem, f"{root}/offsets/{numbers[-1]}"),
+        has_unfinished_batch=numbers[-1] not in batch_ids(f"{path}/commits"),
     )
 
 
@@ -235,7 +241,13 @@ def _describe_source(source: Source) -> dict[str, Any]:
         "framing": _describe_framing(source.framing),
         "null_values": source.null_values,
         "schema_file": source.schema_file,
+        # Records of earlier releases do not have it.
+        **({"registry": _describe_schema(source.registry)} if source.registry is not None else {}),
     }
+
+
+def _describe_schema(schema: RegistrySchema) -> dict[str, Any]:
+    return {"subject": schema.subject, "version": schema.pinned.version if schema.pinned is not None else None}
 
 
 def _describe_framing(framing: Framing | None) -> dict[str, Any] | None:

@@ -88,7 +88,7 @@ def given_records(
         records.append(record)
     result = frame_of(spark, RAW_SCHEMA, records)
     if encoded:
-        assert isinstance(format, formats.Avro | formats.Protobuf), "JSON is encoded above"
+        assert format is not None and not isinstance(format, formats.Json), "these are encoded above"
         result = result.unionByName(_encode(spark, format, fields, encoded))
     return result
 
@@ -142,10 +142,15 @@ def _json_value(at: int, own: Mapping[str, Any], fields: StructType, *, framed: 
     return frame(_SCHEMA_ID, payload) if framed else payload
 
 
-def _encode(spark: SparkSession, format: formats.Avro | formats.Protobuf, fields: StructType, rows: Rows) -> DataFrame:
+def _encode(
+    spark: SparkSession,
+    format: formats.Avro | formats.Protobuf | formats.JsonSchema,
+    fields: StructType,
+    rows: Rows,
+) -> DataFrame:
     about = [StructField(_RAW + field.name, field.dataType) for field in RAW_SCHEMA]
     flat = frame_of(spark, StructType([*about, *fields]), rows)
-    if format.framed:
+    if format.framed and format.schema_id is None:
         format = replace(format, schema_id=_SCHEMA_ID)
     encoded = formats.encode(flat, format, columns=fields.names, into=f"{_RAW}value")
     return encoded.select(*(F.col(_RAW + name).alias(name) for name in RAW_SCHEMA.names))

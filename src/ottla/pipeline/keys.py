@@ -26,6 +26,7 @@ FRAMINGS = ("none", "confluent")
 #: instead of schema ids: decode every id with the schema of the source
 ANY_ID = "any_id"
 SCHEMA_ID_MAX = 2**31 - 1
+LATEST = "latest"
 KEY_FORMATS = ("bytes", "string")
 ON_DATA_LOSS = ("fail", "continue")
 NULL_VALUES = ("reject", "keep")
@@ -80,7 +81,9 @@ PIPELINE = _section(
     Key(
         "properties",
         "mapping",
-        "Client properties, such as `security.protocol`.",
+        "Client properties, such as `security.protocol`, and those of the schema registry: `schema.registry.url` "
+        "(without it, the variable `OTTLA_REGISTRY`), `schema.registry.basic.auth.user.info`, "
+        "`schema.registry.bearer.auth.token`, `schema.registry.ssl.*`.",
     ),
     Key(
         "storage",
@@ -214,9 +217,11 @@ SOURCE = _section(
     Key("format", _one_of(FORMATS), "Encoding of the values.", required=True),
     Key(
         "schema",
-        "fields or DDL",
+        "fields, DDL or a registry schema",
         "The fields of a JSON value: a mapping of names to Spark SQL types, or one text such "
-        "as `id BIGINT, amount DECIMAL(10,2)`. Names that begin with `_` are reserved for Ottla.",
+        "as `id BIGINT, amount DECIMAL(10,2)`. Names that begin with `_` are reserved for Ottla. "
+        "`{registry: SUBJECT}`: the schemas of the values, of any of the three formats, are in the "
+        "[schema registry](#schemas-in-a-schema-registry).",
     ),
     Key(
         "schema_file",
@@ -259,6 +264,30 @@ SOURCE = _section(
         default="`fail`",
     ),
     Key("watermark", "watermark", "Event time and the allowed lateness of records."),
+)
+
+REGISTRY_SCHEMA = _section(
+    "registry schema",
+    "Values with Confluent's framing whose schemas are in a [schema registry](#schemas-in-a-schema-registry).",
+    Key(
+        "registry",
+        "subject",
+        "The subject of the schema, such as `orders-value`.",
+        required=True,
+    ),
+    Key(
+        "version",
+        "`latest` or number",
+        "The version that rows have, fetched when a run starts. A topic sink with a version writes with it and "
+        "registers nothing.",
+        default="`latest`; a topic sink registers its schema",
+    ),
+    Key(
+        "register",
+        "`true` or `false`",
+        "Topic sinks: with `false`, the schema must be registered already.",
+        default="`true`",
+    ),
 )
 
 WATERMARK = _section(
@@ -458,6 +487,12 @@ TOPIC_SINK = _section(
         default="every column that does not begin with `_`",
     ),
     Key("schema_file", "path", "Schema of the values, for Avro and Protobuf."),
+    Key(
+        "schema",
+        "registry schema",
+        "Write with the framing and a schema of the [schema registry](#schemas-in-a-schema-registry): that of "
+        "`schema_file`, which is registered; without a file, for Avro and JSON, one derived from the columns.",
+    ),
     Key("message", "name", "Message type in a Protobuf file."),
     Key(
         "framing",
@@ -546,6 +581,7 @@ SECTIONS = (
     OPENLINEAGE,
     ZONE,
     SOURCE,
+    REGISTRY_SCHEMA,
     WATERMARK,
     FLOW,
     STEP,

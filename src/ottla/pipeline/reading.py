@@ -22,6 +22,7 @@ from ottla.pipeline.declaration import (
     OpenLineage,
     PartitionColumn,
     PythonStep,
+    RegistrySchema,
     SideOutput,
     Sink,
     Source,
@@ -111,7 +112,8 @@ class DeclarationReader:
     def _source(self, name: Node, node: Node) -> Source:
         fields = Fields(node, keys.SOURCE, f"source {name.text!r}", self._problems)
         form = fields.choice("format", keys.FORMATS)
-        columns = self._schema(fields, form) if fields.has("format") else ()
+        registry = self._registry_schema(fields, form, keys.LATEST) if fields.has("format") else None
+        columns = self._schema(fields, form) if fields.has("format") and registry is None else ()
         source = Source(
             name=name.text,
             topic=fields.topic("topic"),
@@ -120,7 +122,8 @@ class DeclarationReader:
             columns=columns,
             schema_file=fields.text("schema_file") or None,
             message=fields.text("message") or None,
-            framing=self._framing(fields, form),
+            framing=self._framing(fields, form) if registry is None else None,
+            registry=registry,
             key_format=cast(Any, fields.choice("key_format", keys.KEY_FORMATS)),
             null_values=cast(Any, fields.choice("null_values", keys.NULL_VALUES)),
             starting_offsets=self._starting_offsets(fields),
@@ -135,6 +138,26 @@ class DeclarationReader:
             fields.refuse("message", "only Protobuf files have messages", "remove it")
         return source
 
+    def _registry_schema(self, fields: Fields, form: str, default: str | None) -> RegistrySchema | None:
+        """Return the schema of a registry under `schema`; None if there is something else. `default` is the version."""
+        node = fields.node("schema")
+        if node is None or not _is_registry_schema(node, form):
+            return None
+        inner = Fields(node, keys.REGISTRY_SCHEMA, f"{fields.called}: schema", self._problems)
+        if form in ("bytes", "string"):
+            fields.refuse("schema", f"format {form} has no schema", "remove it, or choose another format")
+        for key in ("framing", "schema_id"):
+            if fields.has(key):
+                what = "values with a schema of a registry have Confluent's framing and their schema id"
+                fields.refuse(key, what, "remove it")
+        version = inner.node("version")
+        chosen = version.text if version is not None else default
+        if version is not None and version.text != keys.LATEST and inner.count("version") is None:
+            chosen = keys.LATEST
+        if default is not None or version is not None:
+            inner.refuse("register", "only a topic sink without a version registers its schema", "remove it")
+        return RegistrySchema(subject=inner.text("registry"), version=chosen, register=inner.flag("register", True))
+
     def _schema(self, fields: Fields, form: str) -> tuple[Column, ...]:
         if form in ("bytes", "string"):
             advice = f"remove it: a value of format {form} is one column, 'value'"
@@ -147,7 +170,8 @@ class DeclarationReader:
             )
         if form in ("avro", "protobuf"):
             suffix = _SCHEMA_FILES[form][0]
-            fields.refuse("schema", f"format {form} needs its own schema language", f"write schema_file: file{suffix}")
+            instead = f"write schema_file: file{suffix}, or schema: {{registry: SUBJECT}}"
+            fields.refuse("schema", f"format {form} needs its own schema language", instead)
             if not fields.has("schema_file") and not fields.has("schema"):
                 fields.problem(fields.place, f"{fields.called} has no schema", f"add schema_file: file{suffix}")
         elif not fields.has("schema_file") and not fields.has("schema"):
@@ -506,14 +530,11 @@ class DeclarationReader:
         if form in ("bytes", "string") and len(value) != 1:
             what = f"{inner.called}: format {form} writes exactly one column"
             inner.problem(inner.place_of("value"), what, "add value: COLUMN, or write format: json")
-        if form in ("avro", "protobuf"):
-            if inner.has("schema_file"):
-                self._schema_of_file(inner, form)
-            else:
-                suffix = _SCHEMA_FILES[form][0]
-                inner.problem(node.place, f"{inner.called} has no schema", f"add schema_file: file{suffix}")
-        else:
-            inner.refuse("schema_file", f"format {form} is written without a schema", "remove it")
+        registry = self._registry_schema(inner, form, None)
+        if registry is None:
+            inner.refuse("schema", "a topic sink takes its schema from a file or a registry",
+                         "write schema: {registry: SUBJECT}")  # fmt: skip
+        self._check_sink_schema(inner, form, registry)
         return TopicSink(
             topic=inner.topic("topic"),
             format=cast(Any, form),
@@ -521,13 +542,30 @@ class DeclarationReader:
             value=value,
             schema_file=inner.text("schema_file") or None,
             message=inner.text("message") or None,
-            schema_id=self._written_schema_id(inner, form),
+            schema_id=self._written_schema_id(inner, form) if registry is None else None,
+            registry=registry,
             delivery=cast(Any, inner.choice("delivery", keys.DELIVERIES)),
             tombstone_when=inner.written("tombstone_when"),
             partitions=inner.count("partitions"),
             config=inner.properties("config"),
             place=node.place,
         )
+
+    def _check_sink_schema(self, fields: Fields, form: str, registry: RegistrySchema | None) -> None:
+        if form not in ("avro", "protobuf"):
+            fields.refuse("schema_file", f"format {form} is written without a schema file", "remove it")
+            return
+        if registry is not None and registry.version is not None:
+            fields.refuse("schema_file", "the schema is that of a version of the registry", "remove it, or the version")
+        elif fields.has("schema_file"):
+            self._schema_of_file(fields, form)
+            if registry is not None and fields.text("schema_file").endswith(".desc"):
+                what = f"{fields.called}: a registry takes texts"
+                fields.problem(fields.place_of("schema_file"), what, "name a file that ends in .proto")
+        elif registry is None or form == "protobuf":
+            suffix = _SCHEMA_FILES[form][0]
+            more = ", or version: latest to the schema" if registry is not None else ""
+            fields.problem(fields.place, f"{fields.called} has no schema", f"add schema_file: file{suffix}{more}")
 
     def _partition_column(self, fields: Fields, node: Node) -> PartitionColumn:
         call = _PARTITION.fullmatch(node.text.strip())
@@ -600,6 +638,18 @@ class DeclarationReader:
                     place, f"{one.strip()!r} is no broker's address", "write HOST:PORT, such as 127.0.0.1:9092"
                 )
         return text
+
+
+def _is_registry_schema(node: Node, form: str) -> bool:
+    """Return whether a mapping names a subject. A JSON value may also have a field of the name `registry`."""
+    subject = as_mapping(node).get("registry") if node.kind == "mapping" else None
+    if subject is None or form != "json":
+        return subject is not None
+    try:
+        parse_type(subject.text)
+    except BadType:
+        return subject.kind == "text" and {key.text for key, _ in node.entries} <= keys.REGISTRY_SCHEMA.keys.keys()
+    return False
 
 
 def _is_schema_id(node: Node) -> bool:

@@ -46,6 +46,7 @@ from ottla.pipeline.layout import Layout
 from ottla.pipeline.maintenance import MaintenanceThread
 from ottla.pipeline.openlineage_run import RunLineage
 from ottla.pipeline.ownership import Ownership, TakenOver
+from ottla.pipeline.pinned_schemas import pin_schemas
 from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
 from ottla.pipeline.preflight import topics_written
 from ottla.pipeline.source_options import cluster_options
@@ -145,6 +146,7 @@ class Supervisor:
     ) -> None:
         # Config
         chosen = flows
+        declaration = pin_schemas(declaration, continues=True)
         if trigger is not None:
             every = {name: replace(flow, trigger=None) for name, flow in declaration.flows.items()}
             declaration = replace(declaration, trigger=trigger, flows=every)

@@ -25,6 +25,7 @@ from ottla.pipeline.declaration import (
     Flow,
     Framing,
     PythonStep,
+    RegistrySchema,
     SideOutput,
     Source,
     SqlStep,
@@ -54,6 +55,7 @@ from ottla.pipeline.sdp_text import (
 )
 from ottla.pipeline.source_options import cluster_options, source_options
 from ottla.pipeline.sql import read_query
+from ottla.spark.registry_schemas import PREFIX, SCHEMA_TYPES
 
 DEFINITIONS: Final = "transformations"
 #: of a view with decoded records, not of its readers
@@ -66,7 +68,9 @@ _RAW: Final = (
 _OWN_COLUMNS: Final = 'rows.colRegex("`[^_].*`")'
 #: names of `wire_format` that formats are made with
 _READERS: Final = ("OneSchema", "SchemasById", "read_schema", "read_schema_file")
-_SECRET: Final = re.compile(r"password|secret|jaas|token|(^|\.)key(\.pem)?$", re.IGNORECASE)
+#: names of `registry_schemas` that formats are made with
+_REGISTRY_NAMES: Final = ("RegistrySettings", "pin_schema", "register_schema")
+_SECRET: Final = re.compile(r"password|secret|jaas|token|user\.info|(^|\.)key(\.pem)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -257,6 +261,9 @@ class Exporter:
     def _format(self, name: str, kind: str, declared: Source | TopicSink) -> str:
         """Return the name of the constant with the format of a source or sink."""
         constant = f"{word(name).upper()}_{kind}"
+        if declared.registry is not None:
+            self.constants[constant] = self._registry_format(declared, declared.registry)
+            return constant
         framing = declared.framing if isinstance(declared, Source) else None
         schema_id = declared.schema_id if isinstance(declared, TopicSink) else None
         more = ", framed=True" if framing is not None else ""
@@ -271,6 +278,23 @@ class Exporter:
         schemas = self._schemas(declared.schema_file or "", framing)
         self.constants[constant] = f"formats.{'Avro' if declared.format == 'avro' else 'Protobuf'}({schemas}{more})"
         return constant
+
+    def _registry_format(self, declared: Source | TopicSink, schema: RegistrySchema) -> str:
+        """Return an expression that fetches or registers a schema when the project is run."""
+        settings = {name: value for name, value in self.declaration.properties.items() if name.startswith(PREFIX)}
+        inner = ", ".join(f"{literal(name)}: {_value_text(name, value)}" for name, value in settings.items())
+        self.constants.setdefault("REGISTRY", f"RegistrySettings.parse({{{inner}}})")
+        subject = literal(schema.subject)
+        if schema.version is not None:
+            pinned = f"pin_schema(REGISTRY, {subject}, {literal(schema.version)})"
+        else:
+            file = self._copy("schemas", declared.schema_file or "")
+            text = f"(ROOT / {literal(file)}).read_text()"
+            kind = literal(SCHEMA_TYPES[declared.format])
+            more = "" if schema.register else ", auto_register=False"
+            pinned = f"register_schema(REGISTRY, {subject}, {kind}, {text}{more})"
+        message = f", {literal(declared.message)}" if declared.message else ""
+        return f"formats.registry_format(REGISTRY, {pinned}{message})"
 
     def _schemas(self, file: str, framing: Framing | None) -> str:
         """Return an expression with the schemas of values."""
@@ -594,7 +618,12 @@ class Exporter:
         flow = work.flow
         names = sink.value or tuple(name for name in work.columns or () if not name.startswith("_"))
         is_text = sink.format in ("bytes", "string")
-        is_plain_json = sink.format == "json" and sink.schema_id is None
+        is_plain_json = sink.format == "json" and sink.schema_id is None and sink.registry is None
+        if sink.registry is not None and sink.registry.version is None and sink.schema_file is None:
+            self._note(sink.place, f"flow {flow.name!r}: the topic {sink.topic!r}",
+                       "its schema is derived from types that are not known without Spark; add 'schema_file' or "
+                       "'version: latest'", left_out=True)  # fmt: skip
+            return
         if not names and not is_plain_json:
             self._note(sink.place, f"flow {flow.name!r}: the topic {sink.topic!r}",
                        "the columns of its values are not known without Spark; list them in 'value'",
@@ -700,13 +729,13 @@ class Exporter:
         readers = [name for name in _READERS if f"{name}(" in used]
         if readers:
             own.append(f"from ottla.spark.wire_format import {', '.join(readers)}")
+        fetched = [name for name in _REGISTRY_NAMES if f"{name}(" in used or f"{name}." in used]
+        if fetched:
+            own.append(f"from ottla.spark.registry_schemas import {', '.join(fetched)}")
         cluster = cluster_options(self.declaration)
-        values = [
-            f"    {literal(name)}: "
-            + (f"os.environ[{literal(_variable(name))}]" if _is_secret(name, value) else literal(value))
-            for name, value in cluster.items()
-        ]
-        standard = ["import os"] if any("os.environ" in value for value in values) else []
+        values = [f"    {literal(name)}: {_value_text(name, value)}" for name, value in cluster.items()]
+        is_hidden = any("os.environ" in value for value in (*values, *self.constants.values()))
+        standard = ["import os"] if is_hidden else []
         modules = []
         if self.modules or "ROOT" in used:
             standard.append("from pathlib import Path")
@@ -747,6 +776,11 @@ def _is_keyed(flow: Flow) -> bool:
 def _is_secret(name: str, value: str) -> bool:
     """Return whether the value of a property must not be in a file: by its name, or because a parameter hides it."""
     return _SECRET.search(name) is not None or HIDDEN_VALUE in value
+
+
+def _value_text(name: str, value: str) -> str:
+    """Return an expression with the value of a property."""
+    return f"os.environ[{literal(_variable(name))}]" if _is_secret(name, value) else literal(value)
 
 
 def _variable(name: str) -> str:

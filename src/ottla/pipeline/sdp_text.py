@@ -12,7 +12,20 @@ from ottla.pipeline.declaration import Watermark
 
 #: names that the text of a project uses itself, in lower case
 _TAKEN: Final = frozenset(
-    {"spark", "dp", "f", "formats", "read_schema", "read_schema_file", "oneschema", "schemasbyid"}
+    {
+        "spark",
+        "dp",
+        "f",
+        "formats",
+        "read_schema",
+        "read_schema_file",
+        "oneschema",
+        "schemasbyid",
+        "registry",
+        "registrysettings",
+        "pin_schema",
+        "register_schema",
+    }
     | {"os", "path", "sys", "cluster", "root"}
 )
 _LINE_MAX: Final = 118

@@ -6,11 +6,14 @@ import json
 from datetime import datetime
 
 from ottla.pipeline.declaration import Declaration, Source
+from ottla.spark.registry_schemas import PREFIX
 
 
 def cluster_options(declaration: Declaration) -> dict[str, str]:
     """Return the options that `format("ottla")` needs to connect to the cluster of a pipeline."""
-    properties = {f"kafka.{name}": value for name, value in declaration.properties.items()}
+    properties = {
+        f"kafka.{name}": value for name, value in declaration.properties.items() if not name.startswith(PREFIX)
+    }
     return {"kafka.bootstrap.servers": declaration.brokers, **properties}
 
 

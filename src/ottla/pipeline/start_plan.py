@@ -17,6 +17,7 @@ from ottla.pipeline.edits import Decision, decide
 from ottla.pipeline.flow_record import checkpoints_in, columns_of, describe, read_checkpoint
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.layout import Layout
+from ottla.pipeline.pinned_schemas import pin_schemas
 from ottla.pipeline.table_fit import table_problem
 from ottla.spark.table_commit import schema_of
 from ottla.spark.table_location import TableLocation
@@ -54,10 +55,13 @@ class StartPlan:
 
 
 def plan_start(declaration: Declaration, backfill: str | None = None) -> StartPlan:
-    """Return what a run would do. Raise OSError if checkpoints cannot be read.
+    """Return what a run would do.
+
+    Raise OSError if checkpoints cannot be read, SchemasUnavailable if schemas cannot be fetched from the registry.
 
     `backfill` is the command that recomputes flows, to be named in remedies.
     """
+    declaration = pin_schemas(declaration, continues=True)
     graph, layout = Graph(declaration), Layout.of(declaration)
     stored = [declaration.flows[name] for name in graph.order if declaration.flows[name].kind != "view"]
     command = backfill or f"ottla pipeline backfill {declaration.file}"

@@ -38,12 +38,14 @@ from ottla.pipeline.inputs import stored_schema
 from ottla.pipeline.layout import Layout, resolve
 from ottla.pipeline.lineage import DECODED_COLUMNS
 from ottla.pipeline.load import find_beside, load, read_beside
+from ottla.pipeline.pinned_schemas import pin_schemas
 from ottla.pipeline.plan import CAUSE, RECORD, Planner, decode, own_modules
 from ottla.pipeline.problems import BadDeclaration, suggestion
 from ottla.pipeline.row_comparison import Comparison, compare_rows, describe_comparison
 from ottla.pipeline.row_values import BadValue, convert_row
 from ottla.pipeline.run import describe_failure
-from ottla.pipeline.zones import QUARANTINE_COLUMNS, Batch, FlowWriter, topic_rows
+from ottla.pipeline.values import sink_format
+from ottla.pipeline.zones import QUARANTINE_COLUMNS, Batch, FlowWriter, topic_rows, written_columns
 from ottla.spark import formats
 from ottla.spark.session import build_session
 from ottla.spark.spark_internals import java_errors
@@ -173,6 +175,8 @@ class FlowTester:
     """Runs flows of one pipeline on given rows."""
 
     def __init__(self, declaration: Declaration, spark: SparkSession) -> None:
+        """Raise SchemasUnavailable if schemas of the pipeline cannot be fetched from its registry."""
+        declaration = pin_schemas(declaration)
         sources = {name: accept_given_rows(source) for name, source in declaration.sources.items()}
         self._declaration = replace(declaration, sources=sources)
         self._spark = spark
@@ -289,13 +293,16 @@ class FlowTester:
 
     def _records(self, sink: TopicSink, result: DataFrame) -> Output:
         """Return the records that a sink writes: key and value as bytes, and the fields that a reader would decode."""
-        rows = topic_rows(result, sink, self._declaration)
-        names = list(sink.value) or [name for name in result.columns if not name.startswith("_")]
+        written = written_columns(result, sink)
+        encoding = sink_format(sink, self._declaration, written, register=False)
+        rows = topic_rows(result, sink, encoding)
         columns = {"_key": F.col("key").cast("binary"), "value": F.col("value")}
         framed = sink.schema_id is not None
         format: formats.Format | None = None
-        if sink.format == "json":
-            format = formats.Json(StructType([result.schema[name] for name in names]), framed=framed, any_id=framed)
+        if sink.registry is not None:
+            format = encoding
+        elif sink.format == "json":
+            format = formats.Json(written, framed=framed, any_id=framed)
         elif sink.format in ("avro", "protobuf"):
             schemas = OneSchema(read_schema_file(resolve(self._declaration, sink.schema_file or "")), any_id=framed)
             avro = sink.format == "avro"

@@ -20,7 +20,7 @@ from functools import partial
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType
+from pyspark.sql.types import BinaryType, StructType
 
 from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, Flow, PartitionColumn, SideOutput, Sink, TableSink, TopicSink
@@ -192,7 +192,7 @@ class FlowWriter:
             if isinstance(sink, TableSink):
                 self._write_table(result, sink, batch)
             elif self._with_topics:
-                self._write_topic(topic_rows(result, sink, self._declaration), sink, batch)
+                self._write_topic(result, sink, batch)
             elif at == 0:
                 # The counts come with the first write, also when nothing is to be written.
                 result.write.format("noop").mode("append").save()
@@ -293,7 +293,8 @@ class FlowWriter:
 
     def _write_topic(self, rows: DataFrame, sink: TopicSink, batch: Batch) -> None:
         name = f"{batch.writer}.topic-{sink.topic}"
-        self._to_topic(rows, sink.topic, name, batch, delivery=sink.delivery)
+        format = sink_format(sink, self._declaration, written_columns(rows, sink))
+        self._to_topic(topic_rows(rows, sink, format), sink.topic, name, batch, delivery=sink.delivery)
 
     def _write_side(self, side: SideOutput | None, room: str, rows: DataFrame, batch: Batch) -> None:
         assert side is not None, "rows are put aside only where a declaration says so"
@@ -357,9 +358,15 @@ def partition_value(partition: PartitionColumn) -> Column:
     return F.date_format(time, {"month": "yyyy-MM", "hour": "yyyy-MM-dd-HH"}[partition.part])
 
 
-def topic_rows(rows: DataFrame, sink: TopicSink, declaration: Declaration) -> DataFrame:
-    """Rows as records: key, value, and where they come from in the headers."""
+def written_columns(rows: DataFrame, sink: TopicSink) -> StructType:
+    """Return the columns that make up the values of a topic sink."""
     names = list(sink.value) or [name for name in rows.columns if not name.startswith("_")]
+    return rows.select(*map(quoted, names)).schema
+
+
+def topic_rows(rows: DataFrame, sink: TopicSink, format: formats.Format | None) -> DataFrame:
+    """Rows as records: key, value in this format, and where they come from in the headers."""
+    names = written_columns(rows, sink).names
     headers = lineage_headers(rows.columns)
     key = F.lit(None).cast("binary")
     if sink.key is not None:
@@ -369,7 +376,6 @@ def topic_rows(rows: DataFrame, sink: TopicSink, declaration: Declaration) -> Da
     deleted = F.lit(False)
     if sink.tombstone_when is not None:
         deleted = F.coalesce(F.expr(sink.tombstone_when.text), F.lit(False))
-    format = sink_format(sink, declaration)
     if format is None:
         value = F.when(~deleted, F.col(quoted(names[0])).cast("binary"))
         return rows.select(key.alias("key"), value.alias("value"), headers.alias("headers"))

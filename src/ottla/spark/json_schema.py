@@ -29,9 +29,10 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
+from ottla.schemas.data.framing import frame
 from ottla.schemas.json_schema.documents import Documents
 from ottla.schemas.schema import Budget, InvalidSchema, Resolved
-from ottla.spark.wire_format import Cause, Rejected, SchemaRefused, SchemaSource, build_array, frame, unframe
+from ottla.spark.wire_format import Cause, Rejected, SchemaRefused, SchemaSource, build_array, unframe
 
 _INT64: Final = range(-(2**63), 2**63)
 _NULL: Final = "null"

@@ -283,11 +283,15 @@ def _type_name(field: FieldDescriptor) -> str:
 
 
 def message_indexes(descriptor: Descriptor) -> tuple[int, ...]:
-    """Return the path to a message in its file, as the wire format has it."""
+    """Return the path to a message in its file, as the wire format has it.
+
+    Messages of the text count, as in Java's serializer; the messages that Protobuf makes of map fields do not.
+    """
     indexes: list[int] = []
     while descriptor is not None:
         outer = descriptor.containing_type
-        among = outer.nested_types if outer is not None else list(descriptor.file.message_types_by_name.values())
+        among = outer.nested_types if outer is not None else descriptor.file.message_types_by_name.values()
+        among = [each for each in among if not each.GetOptions().map_entry]
         indexes.insert(0, [each.full_name for each in among].index(descriptor.full_name))
         descriptor = outer
     return tuple(indexes)

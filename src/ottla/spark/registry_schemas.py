@@ -49,17 +49,17 @@ class RegistrySettings:
 
         Raise PropertyRefused if there is no address, or if a property is not valid.
         """
+        unknown = [name for name in settings if name.startswith(PREFIX) and name not in SETTING_NAMES]
+        if unknown:
+            raise PropertyRefused(f"unknown property {unknown[0]}; known are {', '.join(SETTING_NAMES)}")
         url = settings.get(URL, "").strip() or os.environ.get(ENVIRONMENT, "").strip()
         if not url:
             raise PropertyRefused(f"the address of the schema registry is missing: set {URL}, or {ENVIRONMENT}")
         properties = {
             name.removeprefix(PREFIX): value
             for name, value in settings.items()
-            if name.startswith(PREFIX) and name.removeprefix(PREFIX) in PROPERTIES
+            if name in SETTING_NAMES and name != URL
         }
-        unknown = [name for name in settings if name.startswith(PREFIX) and name not in SETTING_NAMES]
-        if unknown:
-            raise PropertyRefused(f"unknown property {unknown[0]}; known are {', '.join(SETTING_NAMES)}")
         found = cls(url, tuple(sorted(properties.items())))
         _registry(found)
         return found

@@ -370,7 +370,9 @@ def test_record_is_written_once_in_a_run_and_read_back(tmp_path: Path, read: Cal
     recorder = FlowRecorder(str(tmp_path), record)
     recorder.write_once()
     found = read_checkpoint(str(tmp_path))
-    assert found == Checkpoint(path=str(tmp_path), exists=True, record=record, operators=_SAVED, partitions=2)
+    assert found == Checkpoint(
+        path=str(tmp_path), exists=True, record=record, operators=_SAVED, partitions=2, has_unfinished_batch=True
+    )
     (tmp_path / FILE).unlink()
     recorder.write_once()
     assert not (tmp_path / FILE).exists() and list(tmp_path.glob(".*")) == []

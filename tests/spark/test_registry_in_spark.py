@@ -1,0 +1,155 @@
+"""A pipeline and `format("ottla")` with schemas of `ottla registry`, between confluent-kafka's serializers."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from random_topic import consume
+from registry_process import RegistryProcess
+from shop_pipeline import produce, rows
+
+from ottla.pipeline import load
+from ottla.pipeline.run import Restarts, Supervisor
+from ottla.pipeline.start_plan import plan_start
+from ottla.schemas.data.framing import frame
+from ottla.spark.registry_schemas import close_registries
+from ottla.testing import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("authlib", reason="confluent-kafka[schemaregistry] is not installed")
+
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+pytestmark = pytest.mark.spark
+
+FIRST = {
+    "type": "record", "name": "Order", "namespace": "shop",
+    "fields": [{"name": "id", "type": "int"}, {"name": "customer", "type": "string"}, {"name": "old", "type": "int"}],
+}  # fmt: skip
+#: as the course evolves a schema: a field renamed with an alias, one widened, one added with a default, one removed
+SECOND = {
+    "type": "record", "name": "Order", "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"}, {"name": "buyer", "type": "string", "aliases": ["customer"]},
+        {"name": "currency", "type": "string", "default": "EUR"},
+    ],
+}  # fmt: skip
+PASSWORD = "correct-horse"
+
+
+@pytest.fixture(scope="module")
+def registry(broker: BrokerProcess) -> Iterator[RegistryProcess]:
+    with RegistryProcess(broker.bootstrap) as running:
+        yield running
+    close_registries()
+
+
+@pytest.fixture
+def orders(broker: BrokerProcess, registry: RegistryProcess, topics: Callable[..., str]) -> tuple[str, int]:
+    """A topic with values of two versions, and three that cannot be decoded; and the id of the first version."""
+    topic = topics(1)
+    client = SchemaRegistryClient({"url": registry.url})
+    context = SerializationContext(topic, MessageField.VALUE)
+    old = AvroSerializer(client, json.dumps(FIRST))({"id": 1, "customer": "Ada", "old": 7}, context)
+    new = AvroSerializer(client, json.dumps(SECOND))({"id": 2**40, "buyer": "Bob", "currency": "USD"}, context)
+    assert old is not None and new is not None
+    produce(broker.bootstrap, topic, old, new, frame(12345, b"x"), b"no frame", old[:6])
+    return topic, int.from_bytes(old[1:5], "big")
+
+
+def values_of(broker: BrokerProcess, topic: str) -> list[bytes]:
+    return [record.value or b"" for record in consume(broker.bootstrap, topic, 1, committed=True)]
+
+
+def test_pipeline_resolves_every_id_to_the_reader_and_writes_with_the_registry(
+    spark: SparkSession, broker: BrokerProcess, registry: RegistryProcess, orders: tuple[str, int], tmp_path: Path
+) -> None:
+    topic, first_id = orders
+    file = tmp_path / "shop.yaml"
+    file.write_text(
+        textwrap.dedent(f"""
+        name: registry_{topic.replace("-", "_")}
+        brokers: {broker.bootstrap}
+        properties: {{schema.registry.url: "{registry.url}"}}
+        storage: lake
+        sources:
+          orders: {{topic: {topic}, format: avro, schema: {{registry: {topic}-value}}}}
+        flows:
+          staged:
+            zone: staging
+            from: orders
+            to:
+              - {{table: staged, merge_schema: true}}
+              - {{topic: {topic}.out, format: avro, key: id, partitions: 1, schema: {{registry: {topic}.out-value}}}}
+              - {{topic: {topic}.json, format: json, partitions: 1, schema: {{registry: {topic}.json-value}}}}
+        """)
+    )
+    status = Supervisor(load(str(file)), spark, restarts=Restarts(attempts_max=1)).run()
+    assert [flow.error for flow in status.flows if flow.error] == []
+    expected: list[dict[str, Any]] = [
+        {"id": 1, "buyer": "Ada", "currency": "EUR"}, {"id": 2**40, "buyer": "Bob", "currency": "USD"},
+    ]  # fmt: skip
+    staged = rows(tmp_path, "staging/staged")
+    assert [{name: row[name] for name in ("id", "buyer", "currency")} for row in staged] == expected
+    causes = [str(row["_cause"]) for row in rows(tmp_path, "quarantine/staged_quarantine")]
+    assert causes[:2] == ["unknown schema id: 12345", "bad magic: the first byte is 110, not 0"]
+    assert causes[2].startswith(f"truncated: schema id {first_id}") and len(causes) == 3
+
+    client = SchemaRegistryClient({"url": registry.url})
+    read_avro = AvroDeserializer(client)
+    context = SerializationContext(f"{topic}.out", MessageField.VALUE)
+    assert [read_avro(value, context) for value in values_of(broker, f"{topic}.out")] == expected
+    latest = client.get_latest_version(f"{topic}.json-value").schema
+    read_json = JSONDeserializer(latest, schema_registry_client=client)
+    assert [read_json(value, context) for value in values_of(broker, f"{topic}.json")] == expected
+    # A new version is taken by the next run, which `plan` says.
+    more = {**SECOND, "fields": [*SECOND["fields"], {"name": "note", "type": "string", "default": ""}]}
+    registry.register(f"{topic}-value", json.dumps(more))
+    [decision] = plan_start(load(str(file))).decisions
+    assert decision.plan == "keeps state"
+    assert f"the schema of source orders is version 3 of {topic}-value, before version 2 of" in str(decision.reasons)
+
+
+def test_source_and_sink_decode_and_encode_with_the_registry(
+    spark: SparkSession, broker: BrokerProcess, registry: RegistryProcess, orders: tuple[str, int], topic: str
+) -> None:
+    source, _ = orders
+    options = {
+        "kafka.bootstrap.servers": broker.bootstrap, "schema.registry.url": registry.url, "value.format": "avro",
+        "schema.registry.basic.auth.user.info": f"ada:{PASSWORD}",
+    }  # fmt: skip
+    found = spark.read.format("ottla").options(**options, subscribe=source).load()
+    assert found.columns[-2:] == ["decoded", "_cause"]
+    read = found.orderBy("offset").collect()
+    assert [row.decoded and row.decoded.asDict() for row in read] == [
+        {"id": 1, "buyer": "Ada", "currency": "EUR"}, {"id": 2**40, "buyer": "Bob", "currency": "USD"},
+        None, None, None,
+    ]  # fmt: skip
+    assert [row._cause and row._cause.partition(":")[0] for row in read] == [
+        None, None, "unknown schema id", "bad magic", "truncated",
+    ]  # fmt: skip
+    good = found.where("_cause IS NULL").selectExpr(
+        "CAST(decoded.id AS STRING) AS key", "struct(decoded.id, decoded.buyer AS name, array(1, 2) AS marks) AS value"
+    )
+    # The version of the reader schema is in the metadata of a column, which everybody sees.
+    assert "ottla.schema.version" in found.schema.json() and PASSWORD not in found.schema.json()
+    good.write.format("ottla").options(**options, topic=topic).mode("append").save()
+    client = SchemaRegistryClient({"url": registry.url})
+    records = list(consume(broker.bootstrap, topic, 2, committed=True))
+    read_avro = AvroDeserializer(client)
+    context = SerializationContext(topic, MessageField.VALUE)
+    written = sorted((read_avro(record.value, context) for record in records), key=lambda row: row["id"])
+    assert written == [
+        {"id": 1, "name": "Ada", "marks": [1, 2]}, {"id": 2**40, "name": "Bob", "marks": [1, 2]},
+    ]  # fmt: skip
+    assert client.get_versions(f"{topic}-value") == [1]
