@@ -80,12 +80,12 @@ _STORED: Final[dict[str, Schema]] = {
     "ts": {"type": "integer"}, "deleted": _FLAG, "schemaTags": _list_of(_TAGS_OF_ENTITY), "aliases": _TEXTS,
     "maxId": _NUMBER,
 }  # fmt: skip
-_NEW_SCHEMA: Final[Schema] = _request({
+_NEW_SCHEMA: Final[Schema] = {**_request({
     "schema": _TEXT, "schemaType": {"type": "string", "examples": [str(kind) for kind in SchemaType]},
     "references": _list_of(_request(_REFERENCE["properties"], ["name", "subject"])), "metadata": _METADATA,
     "ruleSet": _RULE_SET, "id": _NUMBER, "version": _NUMBER, "propagateSchemaTags": _FLAG,
     "schemaTagsToAdd": _list_of(_TAGS_OF_ENTITY), "schemaTagsToRemove": _list_of(_TAGS_OF_ENTITY),
-})  # fmt: skip
+}), "examples": [{"schema": '{"type": "string"}', "schemaType": "AVRO"}]}  # fmt: skip
 _TAG_CHANGE: Final[Schema] = _request({
     "tagsToAdd": _list_of(_TAGS_OF_ENTITY), "tagsToRemove": _list_of(_TAGS_OF_ENTITY), "metadata": _METADATA,
     "ruleSet": _RULE_SET, "rulesToMerge": _RULE_SET, "rulesToRemove": _TEXTS, "newVersion": _NUMBER,
@@ -94,7 +94,7 @@ _VERSION: Final[Schema] = {"type": "object", "required": ["schema"], "properties
 _REGISTERED: Final[Schema] = {"type": "object", "required": ["id"], "properties": _STORED}
 _MODE_NAME: Final[Schema] = {"type": "string", "enum": sorted(MODES)}
 _MODE: Final[Schema] = {"type": "object", "properties": {"mode": _MODE_NAME}}
-_NEW_MODE: Final[Schema] = _request({"mode": _MODE_NAME})
+_NEW_MODE: Final[Schema] = {**_request({"mode": _MODE_NAME}), "examples": [{"mode": "READWRITE"}]}
 _LEVEL: Final[Schema] = {"type": "string", "enum": sorted(LEVELS)}
 _CONFIG_MEMBERS: Final[dict[str, Schema]] = {
     "alias": _TEXT, "normalize": _FLAG, "validateFields": _FLAG, "validateRules": _FLAG, "compatibilityGroup": _TEXT,
@@ -103,7 +103,10 @@ _CONFIG_MEMBERS: Final[dict[str, Schema]] = {
 }  # fmt: skip
 _CONFIG: Final[Schema] = {"type": "object", "properties": _CONFIG_MEMBERS | {"compatibilityLevel": _LEVEL}}
 _CONFIG_CHANGED: Final[Schema] = {"type": "object", "properties": _CONFIG_MEMBERS | {"compatibility": _LEVEL}}
-_CONFIG_CHANGE: Final[Schema] = _request(_CONFIG_MEMBERS | {"compatibility": _LEVEL, "compatibilityLevel": _LEVEL})
+_CONFIG_CHANGE: Final[Schema] = {
+    **_request(_CONFIG_MEMBERS | {"compatibility": _LEVEL, "compatibilityLevel": _LEVEL}),
+    "examples": [{"compatibility": "BACKWARD"}],
+}
 _VERDICT: Final[Schema] = {
     "type": "object", "required": ["is_compatible"], "properties": {"is_compatible": _FLAG, "messages": _TEXTS},
 }  # fmt: skip

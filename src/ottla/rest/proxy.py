@@ -117,9 +117,12 @@ RELATED: Final[Mapping[str, Any]] = {"type": "object", "required": ["related"], 
 NULLABLE_RELATED: Final[Mapping[str, Any]] = {"anyOf": [RELATED, {"type": "null"}]}
 
 
-def body_schema(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the JSON Schema of a request's body."""
-    return {"type": "object", "required": [*required], "properties": {**required, **(optional or {})}}
+def body_schema(
+    required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, example: Any = None
+) -> dict[str, Any]:
+    """Return the JSON Schema of a request's body. The page /docs shows the example."""
+    made = {"type": "object", "required": [*required], "properties": {**required, **(optional or {})}}
+    return made if example is None else made | {"examples": [example]}
 
 
 def flag(name: str, description: str) -> Parameter:

@@ -56,7 +56,7 @@ _NEW: Final = body_schema({}, {
     "auto.commit.enable": {"anyOf": [BOOLEAN, {"enum": ["true", "false", None]}]},
     "fetch.min.bytes": {**_NUMBER, "minimum": -1, "maximum": _FETCH_MIN_MAX},
     "consumer.request.timeout.ms": {**_NUMBER, "minimum": 0, "maximum": _TIMEOUT_MAX_MS},
-})  # fmt: skip
+}, {"name": "reader", "format": "json", "auto.offset.reset": "earliest"})  # fmt: skip
 _RECORD: Final = body_schema({"topic": TEXT, "key": {}, "value": {}, "partition": INTEGER, "offset": INTEGER})
 _ERRORS: Final = {
     **KAFKA_ERRORS,
@@ -92,11 +92,12 @@ class ConsumerRoutesV2:
             Parameter("timeout", "Milliseconds to wait for records, if less than the instance's timeout.", INTEGER),
             Parameter("max_bytes", "Bytes of keys and values in the answer.", INTEGER),
         ]
-        subscription = {"type": "object", "properties": {"topics": TEXTS, "topic_pattern": TEXT}}
+        subscription = body_schema({}, {"topics": TEXTS, "topic_pattern": TEXT}, {"topics": ["orders"]})
         commits = {"type": "object", "properties": {"offsets": _OFFSETS}}
-        positions = {
-            "type": "object", "properties": {"offsets": _OFFSETS, "timestamps": {"type": "array", "items": _TIME}},
-        }  # fmt: skip
+        positions = body_schema(
+            {}, {"offsets": _OFFSETS, "timestamps": {"type": "array", "items": _TIME}},
+            {"offsets": [{"topic": "orders", "partition": 0, "offset": 0}]},
+        )  # fmt: skip
         created = body_schema({"instance_id": TEXT, "base_uri": TEXT})
         return [
             Operation(

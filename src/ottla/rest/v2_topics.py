@@ -81,7 +81,11 @@ class TopicRoutesV2:
             ("/brokers", self.list_brokers, "List the ids of brokers",
              body_schema({"brokers": {"type": "array", "items": INTEGER}})),
         ]  # fmt: skip
-        body = body_schema({"records": {"type": "array", "items": _RECORD, "minItems": 1}}, _SCHEMAS)
+        body = body_schema(
+            {"records": {"type": "array", "items": _RECORD, "minItems": 1}}, _SCHEMAS,
+            # BINARY decodes the value as base64; for JSON it is a string.
+            {"records": [{"value": "aGVsbG8="}]},
+        )  # fmt: skip
         errors = {**KAFKA_ERRORS, 413: "The request is too large.", 415: "The Content-Type is none of version 2.",
                   422: "A field is missing, or a schema (42201 to 42207)."}  # fmt: skip
         produce = [

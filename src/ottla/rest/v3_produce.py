@@ -58,6 +58,7 @@ _RECORD: Final = {
     "key": _DATA, "value": _DATA,
     "timestamp": {"type": ["string", "null"], "format": "date-time"},
 }  # fmt: skip
+_EXAMPLE: Final = {"key": {"type": "STRING", "data": "a"}, "value": {"type": "JSON", "data": {"id": 1}}}
 _DESCRIBED: Final = {
     "type": "object", "properties": {"type": TEXT, "size": INTEGER, "subject": NULLABLE_TEXT, "schema_id": INTEGER},
 }  # fmt: skip
@@ -80,7 +81,9 @@ class ProduceRoutes:
         path = f"{CLUSTER}/topics/{{topic_name}}/records"
         errors = {**KAFKA_ERRORS, 413: "The request, or a record, is too large.", 422: "The body is empty (42206)."}
         entry = body_schema({"id": {"type": "string", "minLength": 1, "maxLength": _ID_MAX}}, _RECORD)
-        entries = body_schema({"entries": {"type": "array", "items": entry, "minItems": 1}})
+        entries = body_schema(
+            {"entries": {"type": "array", "items": entry, "minItems": 1}}, None, {"entries": [{"id": "1", **_EXAMPLE}]}
+        )
         failure = body_schema({"id": TEXT, "error_code": INTEGER}, {"message": TEXT})
         results = body_schema({
             "successes": {"type": "array", "items": body_schema({"id": TEXT}, _RESULT)},
@@ -88,7 +91,8 @@ class ProduceRoutes:
         })  # fmt: skip
         return [
             Operation(
-                method="POST", path=path, handler=self.produce, tag="Records (v3)", body=body_schema({}, _RECORD),
+                method="POST", path=path, handler=self.produce, tag="Records (v3)",
+                body=body_schema({}, _RECORD, _EXAMPLE),
                 summary="Produce records: JSON objects one after the other, of which each gets a line as its answer "
                 "when it is acknowledged, in the same order",
                 answers={200: body_schema({"error_code": INTEGER}, {"message": TEXT, **_RESULT})}, errors=errors,

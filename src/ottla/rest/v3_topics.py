@@ -70,7 +70,7 @@ _NEW_TOPIC: Final = body_schema({"topic_name": TEXT}, {
     "replicas_assignments": {"type": "object", "additionalProperties": INTEGERS},
     "configs": {"type": "array", "items": body_schema({"name": TEXT}, {"value": NULLABLE_TEXT})},
     "validate_only": BOOLEAN,
-})  # fmt: skip
+}, {"topic_name": "orders", "partitions_count": 1})  # fmt: skip
 
 
 class TopicRoutes:

@@ -64,7 +64,10 @@ function quote(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-/** Return an example of a JSON Schema. References are resolved inside the document. */
+/**
+ * Return an example of a JSON Schema: with the required members of an object, with all if none is required. References
+ * are resolved inside the document.
+ */
 function example(schema, document_, depth = 0) {
   if (typeof schema !== "object" || schema === null || depth > 8) return null;
   if (schema.$ref) return example(resolve(schema.$ref, document_), document_, depth + 1);
@@ -78,7 +81,9 @@ function example(schema, document_, depth = 0) {
   const type = Array.isArray(schema.type) ? schema.type[0] : schema.type;
   if (type === "object" || schema.properties) {
     const made = {};
-    for (const [name, inner] of Object.entries(schema.properties ?? {})) made[name] = example(inner, document_, depth + 1);
+    for (const [name, inner] of Object.entries(schema.properties ?? {})) {
+      if (!schema.required?.length || schema.required.includes(name)) made[name] = example(inner, document_, depth + 1);
+    }
     return made;
   }
   if (type === "array") return schema.items ? [example(schema.items, document_, depth + 1)] : [];
@@ -108,6 +113,8 @@ function make(tag, properties = {}, ...children) {
 }
 
 const credentials = { user: "", password: "", token: "" };
+// The last value of each variable of paths: the next form begins with it, so that an id is typed once.
+const lastValues = {};
 
 async function showDocument() {
   const list = document.getElementById("operations");
@@ -179,6 +186,7 @@ function showForm(described, method, path, operation) {
   const parameters = operation.parameters ?? [];
   for (const parameter of parameters) {
     const input = inputs[parameter.name] = makeInput(parameter);
+    if (parameter.in === "path") input.value = lastValues[parameter.name] ?? "";
     form.append(label(parameter.name, [parameter.in, parameter.description].filter(Boolean).join(": "), input));
   }
   const [accept, acceptRows] = makeChoice("Accept", mediaTypesOf(operation));
@@ -197,10 +205,11 @@ function showForm(described, method, path, operation) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const values = Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value]));
+    for (const parameter of parameters) if (parameter.in === "path") lastValues[parameter.name] = values[parameter.name];
     const options = { accept: accept(), mediaType: mediaType(), body: body?.value, ...credentials };
     send(output, stop, () => makeRequest(method, path, parameters, values, options));
   });
-  return make("div", {}, showErrors(operation), form, output);
+  return make("div", {}, form, output, showErrors(operation));
 }
 
 function mediaTypesOf(operation) {
@@ -210,8 +219,8 @@ function mediaTypesOf(operation) {
 
 function showErrors(operation) {
   const rows = Object.entries(operation.responses).filter(([status]) => /^[45]/.test(status));
-  return make("ul", { className: "errors", hidden: !rows.length },
-    ...rows.map(([status, answer]) => make("li", { textContent: `${status} ${answer.description}` })));
+  const list = make("ul", {}, ...rows.map(([status, answer]) => make("li", { textContent: `${status} ${answer.description}` })));
+  return make("details", { className: "errors", hidden: !rows.length }, make("summary", { textContent: "Errors" }), list);
 }
 
 function label(name, note, input) {
