@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ottla.registry import errors
 from ottla.registry.parsing import Parser
 from ottla.registry.records import Json, SchemaVersion, references_json
 from ottla.registry.requests import NewSchema, parse_number
@@ -90,15 +89,16 @@ def _content(row: SchemaVersion, text: str | None) -> Json:
 
 
 def formatted(parser: Parser, row: SchemaVersion, format_name: str) -> str:
-    """Return the text of a version in the format that a client asks for. Raise HttpError 42201 if it has none."""
+    """Return the text of a version in the format that a client asks for, and its own text if it has no such format.
+
+    An unknown format is no error, because a newer client may ask for one that this version does not have.
+    """
     if not format_name.strip():
         return row.text
     try:
         return parser.parse_version(row).formatted(format_name)
-    except UnknownFormat as error:
-        if row.schema_type == SchemaType.JSON:
-            return row.text  # as Confluent's registry does
-        raise errors.invalid_schema(str(error)) from None
+    except UnknownFormat:
+        return row.text
 
 
 def flag(request: Request, name: str) -> bool:

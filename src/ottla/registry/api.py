@@ -26,7 +26,7 @@ from ottla.registry.forwarding import Forwarding, LeaderUnreachable
 from ottla.registry.records import Json, Record, SchemaVersion, references_json
 from ottla.registry.requests import NewSchema, TagChange, parse_body, parse_id, parse_version
 from ottla.registry.service import NotLeader, Registry
-from ottla.registry.state import State, merge_rule_sets
+from ottla.registry.state import State, has_prefix, merge_rule_sets
 from ottla.registry.subjects import DEFAULT_CONTEXT, Subject, beside, context_prefix, is_valid, normalize
 from ottla.schemas.schema import SchemaType
 from ottla.web.app import HttpError
@@ -161,7 +161,7 @@ class SchemaHandlers(Handlers):
 
     def _listed_subjects(self, prefix: str, *, deleted: bool, aliases: dict[str, list[str]]) -> list[str]:
         subjects = self.state.subjects(prefix, deleted=deleted)
-        named = [target for target, names in aliases.items() if any(name.startswith(prefix) for name in names)]
+        named = [target for target, names in aliases.items() if any(has_prefix(name, prefix) for name in names)]
         return sorted({*subjects, *(target for target in named if self.state.has_subject(target, deleted=deleted))})
 
     async def by_id(self, request: Request) -> Response:
@@ -182,8 +182,10 @@ class SchemaHandlers(Handlers):
         return answer(request, page(request, sorted({row.subject for row in rows})))
 
     async def versions_of_id(self, request: Request) -> Response:
-        rows = page(request, await self._versions_of_id(request))
-        return answer(request, [{"subject": row.subject, "version": row.version} for row in rows])
+        # Sorted, so that the pages of a client fit together when a version is deleted in between.
+        rows = sorted((row.subject, row.version) for row in await self._versions_of_id(request))
+        found = [{"subject": subject, "version": version} for subject, version in page(request, rows)]
+        return answer(request, found)
 
     async def _versions_of_id(self, request: Request) -> list[SchemaVersion]:
         row = await self._find_id(request)
@@ -248,7 +250,9 @@ class SubjectHandlers(Handlers):
     """Operations on subjects and their versions."""
 
     async def list_subjects(self, request: Request) -> Response:
-        prefix = in_context(request, request.query_params.get("subjectPrefix", ""))
+        # Without a context, the list of subjects covers all contexts, and that of schemas only the default context.
+        default = "" if "context" in request.path_params else ":*:"
+        prefix = in_context(request, request.query_params.get("subjectPrefix", default))
         deleted, only = flag(request, "deleted"), flag(request, "deletedOnly")
         return answer(request, page(request, self.state.subjects(prefix, deleted=deleted, deleted_only=only)))
 
@@ -312,14 +316,13 @@ class SubjectHandlers(Handlers):
     async def _registered_already(self, request: Request, subject: str, new: NewSchema) -> SchemaVersion | None:
         """Return the version of a schema that is registered: any instance can answer that."""
         config = self.state.config_in_scope(subject)
-        if new.changes_tags or _completes_schemas(config):
+        if new.changes_tags or _completes_schemas(config) or new.version > 0 or not new.text.strip():
             return None
-        if new.version or new.id >= 0 or not new.text.strip():
-            return None
-        normalize = self._normalizes(request, subject)
-        return await self.registry.compute(
-            lambda: changes.find(self.state, self.registry.parser, subject, new, normalize=normalize), len(new.text)
+        normalize, find = self._normalizes(request, subject), changes.is_latest if new.version else changes.find
+        found = await self.registry.compute(
+            lambda: find(self.state, self.registry.parser, subject, new, normalize=normalize), len(new.text)
         )
+        return found if found is not None and new.id in (-1, found.id) else None
 
     async def delete(self, request: Request) -> Response:
         subject, permanent = self.subject(request), flag(request, "permanent")

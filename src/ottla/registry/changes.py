@@ -26,7 +26,7 @@ from ottla.registry.records import (
 )
 from ottla.registry.requests import NewSchema
 from ottla.registry.state import State, merge_metadata, merge_rule_sets
-from ottla.registry.subjects import DEFAULT_CONTEXT, GLOBAL_CONTEXT, Subject
+from ottla.registry.subjects import DEFAULT_CONTEXT, GLOBAL_CONTEXT, Subject, beside
 from ottla.schemas.schema import InvalidSchema, ParsedSchema
 
 _IMPORTING: Final = frozenset({"IMPORT", "FORWARD"})
@@ -48,6 +48,7 @@ def find(
     state: State, parser: Parser, subject: str, new: NewSchema, *, normalize: bool, deleted: bool = False
 ) -> SchemaVersion | None:
     """Return the version of a subject that has this schema; None if no version has it."""
+    new = _with_pinned_references(state, subject, new)
     # Imported schemas are stored as they were sent.
     normalize = normalize and state.mode_in_scope(subject) not in _IMPORTING
     found = _find_exactly(state, parser, subject, new, normalize=normalize, deleted=deleted)
@@ -59,6 +60,19 @@ def find(
     if completed == new:
         return None
     return _find_exactly(state, parser, subject, completed, normalize=normalize, deleted=deleted)
+
+
+def is_latest(state: State, parser: Parser, subject: str, new: NewSchema, *, normalize: bool) -> SchemaVersion | None:
+    """Return the latest version of a subject if it has exactly this schema with this metadata, otherwise None.
+
+    It is what a client means that registers a schema with version -1.
+    """
+    latest = state.latest(subject)
+    if latest is None or not new.text.strip():
+        return None
+    new = _with_pinned_references(state, subject, new)
+    parsed = _parse(parser, subject, new, normalize=normalize, is_new=False)
+    return latest if _is_same(parser, parsed, new, latest) else None
 
 
 def _find_exactly(
@@ -80,19 +94,45 @@ def _find_exactly(
 
 def _is_same(parser: Parser, parsed: ParsedSchema, new: NewSchema, row: SchemaVersion) -> bool:
     """Return whether a schema is this version, although its text or its references are written differently."""
-    if row.schema_type != new.schema_type or _without_version(row.metadata) != _without_version(new.metadata):
-        return False
-    if row.rule_set != new.rule_set:
+    if row.schema_type != new.schema_type or row.rule_set != new.rule_set or not _has_metadata(row, new.metadata):
         return False
     return parsed.is_equivalent(parser.parse_version(row))
 
 
-def _without_version(metadata: Json | None) -> Json | None:
-    if metadata is None or VERSION_PROPERTY not in (metadata.get("properties") or {}):
-        return metadata
-    properties = {name: value for name, value in metadata["properties"].items() if name != VERSION_PROPERTY}
-    rest = {name: value for name, value in metadata.items() if name != "properties"}
-    return (rest | ({"properties": properties} if properties else {})) or None
+def _has_metadata(row: SchemaVersion, metadata: Json | None) -> bool:
+    """Return whether a version has this metadata.
+
+    The number of the version, which is a property, may be absent on either side. A client that names it means the
+    version with this number.
+    """
+    sent, stored = (_properties(each).get(VERSION_PROPERTY) for each in (metadata, row.metadata))
+    if sent is not None and stored is None and sent != str(row.version):
+        return False
+    if sent is not None and stored is not None and sent != stored:
+        return False
+    return _without_version(metadata) == _without_version(row.metadata)
+
+
+def _properties(metadata: Json | None) -> Json:
+    properties: Json = (metadata or {}).get("properties") or {}
+    return properties
+
+
+def _without_version(metadata: Json | None) -> Json:
+    """Return metadata without the number of the version and without empty members."""
+    properties = {name: value for name, value in _properties(metadata).items() if name != VERSION_PROPERTY}
+    return {name: value for name, value in ((metadata or {}) | {"properties": properties}).items() if value}
+
+
+def _with_pinned_references(state: State, subject: str, new: NewSchema) -> NewSchema:
+    """Return the schema with the number of the latest version in references to version -1."""
+    if all(reference.version != -1 for reference in new.references):
+        return new
+    pinned = []
+    for reference in new.references:
+        latest = state.latest(beside(subject, reference.subject)) if reference.version == -1 else None
+        pinned.append(reference if latest is None else replace(reference, version=latest.version))
+    return replace(new, references=tuple(pinned))
 
 
 def _parse(parser: Parser, subject: str, new: NewSchema, *, normalize: bool, is_new: bool) -> ParsedSchema:
@@ -121,7 +161,9 @@ def register(
         new = _completed(parser, config, subject, new, latest, version_next)
     if not new.text.strip():
         raise errors.invalid_schema("the schema is empty")
-    parsed = _parse(parser, subject, new, normalize=normalize and not is_import, is_new=not is_import)
+    new = _with_pinned_references(state, subject, new)
+    is_validated = not is_import and config.get("validateNewSchemas") is not False
+    parsed = _parse(parser, subject, new, normalize=normalize and not is_import, is_new=is_validated)
     schema_id = new.id
     guid = guid_of(parsed.text, new.references, new.metadata, new.rule_set)
     known_id = state.id_of_guid(Subject.parse(subject).context, guid)
@@ -191,9 +233,8 @@ def _with_metadata(config: Json, new: NewSchema, latest: SchemaVersion | None, v
     metadata = merge_metadata(merge_metadata(config.get("defaultMetadata"), metadata), config.get("overrideMetadata"))
     rules = new.rule_set if new.rule_set is not None else latest.rule_set if latest is not None else None
     rules = merge_rule_sets(merge_rule_sets(config.get("defaultRuleSet"), rules), config.get("overrideRuleSet"))
-    has_version = VERSION_PROPERTY in ((metadata or {}).get("properties") or {})
-    if version is not None and (new.version != 0 or has_version):
-        properties = (metadata or {}).get("properties") or {}
+    properties = _properties(metadata)
+    if version is not None and (new.version != 0 or VERSION_PROPERTY in properties):
         metadata = (metadata or {}) | {"properties": properties | {VERSION_PROPERTY: str(version)}}
     return replace(new, metadata=metadata, rule_set=rules)
 
@@ -344,10 +385,9 @@ def set_mode(state: State, subject: str | None, mode: str | None, *, force: bool
 
 
 def _rows_in(state: State, subject: str | None) -> Sequence[SchemaVersion]:
-    """Return all versions of a subject, of a context, or of everything."""
+    """Return all versions of a subject, of a context, or of the default context."""
     if subject is None:
-        rows = state.all_versions(deleted=True)
-        return [row for row in rows if Subject.parse(row.subject).context == DEFAULT_CONTEXT]
+        return list(state.all_versions(deleted=True))
     if Subject.parse(subject).is_context:
         return list(state.all_versions(subject, deleted=True))
     return state.versions(subject, deleted=True)

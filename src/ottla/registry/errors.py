@@ -92,7 +92,9 @@ def invalid_schema(message: str) -> HttpError:
 
 
 def invalid_version(version: object) -> HttpError:
-    return HttpError(422, 42202, f"'{version}' is not a version: use a number from 1 to 2147483647, 'latest' or -1.")
+    # Tests of confluent-kafka look for "The specified version … is not a valid version id".
+    text = f"The specified version '{version}' is not a valid version id: use a number from 1 to 2147483647, or latest."
+    return HttpError(422, 42202, text)
 
 
 def invalid_compatibility() -> HttpError:

@@ -44,7 +44,9 @@ class Parser:
         ``is_new`` is False for a schema that is stored, imported or only looked up.
         """
         try:
-            return formats.parse(schema_type, text, self.resolve(subject, references), is_new=is_new)
+            return formats.parse(
+                schema_type, text, self.resolve(subject, references, deleted=not is_new), is_new=is_new
+            )
         except SchemaTooComplex as error:
             raise errors.schema_too_large(str(error)) from None
         except InvalidSchema as error:
@@ -79,8 +81,11 @@ class Parser:
             self._kept_chars = 0
             self._forgotten += 1
 
-    def resolve(self, subject: str, references: Sequence[Reference]) -> Resolved:
-        """Return the texts of the references and of their references. Raise InvalidSchema if one does not exist."""
+    def resolve(self, subject: str, references: Sequence[Reference], *, deleted: bool = True) -> Resolved:
+        """Return the texts of the references and of their references. Raise InvalidSchema if one does not exist.
+
+        A new schema cannot refer to a version that is soft deleted: ``deleted`` is False for it.
+        """
         if not references:
             return NO_REFERENCES
         texts: dict[str, str] = {}
@@ -92,7 +97,7 @@ class Parser:
             if not reference.name or not reference.subject:
                 raise InvalidSchema(f"a reference needs a name, a subject and a version: {reference}")
             place = beside(parent, reference.subject)
-            row = self._state.get(place, reference.version, deleted=True)
+            row = self._state.get(place, reference.version, deleted=deleted)
             if row is None:
                 raise InvalidSchema(
                     f"the reference '{reference.name}' names version {reference.version} of subject '{place}', which "

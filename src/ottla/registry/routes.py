@@ -156,7 +156,7 @@ _NORMALIZE = _flag("normalize", "Normalise the schema first.")
 _FORMAT = Parameter("format", "Another notation of the schema: `resolved` for Avro, `serialized` for Protobuf.")
 _REFERENCE_FORMAT = Parameter("referenceFormat", "`qualified`: name the context in the subjects of references.")
 _SUBJECT = Parameter("subject", "A subject that has the id; its context is searched first.")
-_PREFIX = Parameter("subjectPrefix", "Only subjects that start with this; `:*:` stands for all contexts.")
+_PREFIX = Parameter("subjectPrefix", "Only subjects of a context that start with this; `:*:` stands for all contexts.")
 _TAGS = Parameter("findTags", "Return the places with this tag; `*` for all tags. Repeatable.")
 _PAGE = (
     Parameter("offset", "Skip this many.", {**_NUMBER, "default": 0}),
@@ -183,7 +183,11 @@ def make_operations(
     settings = SettingHandlers(registry, forwarding)
     service = ServiceHandlers(registry, forwarding, cluster_id=cluster_id, group=group)
     in_contexts = [*_schema_rows(schemas), *_subject_rows(subjects), *_setting_rows(settings)]
-    below = [replace(row, path=f"/contexts/{{context}}{row.path}", tag="in a context") for row in in_contexts]
+    # A client that is configured with the URL of a context also lists contexts there.
+    below = [
+        replace(row, path=f"/contexts/{{context}}{row.path}", tag="in a context")
+        for row in (*in_contexts, *_context_rows(settings)[:1])
+    ]
     rows = [*_service_rows(service), *in_contexts, *_context_rows(settings), *_exporter_rows(exporters), *below]
     return [replace(row, body_bytes_max=request_max_bytes) for row in rows]
 
@@ -222,7 +226,6 @@ def _service_rows(service: ServiceHandlers) -> list[Operation]:
 
 def _schema_rows(api: SchemaHandlers) -> list[Operation]:
     tag, missing = "schemas", {404: _NOT_FOUND_SCHEMA}
-    unknown_format = {**missing, 422: "42201: the schema has no such format."}
     latest_only = _flag("latestOnly", "Only the latest version of each subject.")
     return [
         _row("GET", "/schemas/types", api.types, "List the schema types", tag, _TEXTS),
@@ -230,17 +233,17 @@ def _schema_rows(api: SchemaHandlers) -> list[Operation]:
              query=(_PREFIX, _flag("aliases", "Also subjects whose alias has the prefix."), _DELETED, latest_only,
                     Parameter("ruleType", "Only schemas with a rule of this type."), *_PAGE),
              errors={404: "A number is not valid."}),
-        _row("GET", "/schemas/ids/{id}", api.by_id, "Get a schema by id", tag, _VERSION, errors=unknown_format,
+        _row("GET", "/schemas/ids/{id}", api.by_id, "Get a schema by id", tag, _VERSION, errors=missing,
              query=(_SUBJECT, _FORMAT, _REFERENCE_FORMAT, _TAGS, _flag("fetchMaxId", "Also return the highest id."))),
         _row("GET", "/schemas/ids/{id}/schema", api.text_by_id, "Get the text of a schema by id", tag, {},
-             query=(_SUBJECT, _FORMAT), errors=unknown_format),
+             query=(_SUBJECT, _FORMAT), errors=missing),
         _row("GET", "/schemas/ids/{id}/subjects", api.subjects_of_id, "List the subjects that have an id", tag, _TEXTS,
              query=(_SUBJECT, _DELETED, *_PAGE), errors=missing),
         _row("GET", "/schemas/ids/{id}/versions", api.versions_of_id, "List the versions that have an id", tag,
              {"type": "array", "items": {"type": "object", "properties": {"subject": _TEXT, "version": _NUMBER}}},
              query=(_SUBJECT, _DELETED, *_PAGE), errors=missing),
         _row("GET", "/schemas/guids/{guid}", api.by_guid, "Get a schema by guid", tag, _VERSION, query=(_FORMAT,),
-             errors=unknown_format),
+             errors=missing),
         _row("GET", "/schemas/guids/{guid}/ids", api.ids_of_guid, "List the ids of a guid in all contexts", tag,
              {"type": "array", "items": {"type": "object", "properties": {"context": _TEXT, "id": _NUMBER}}},
              errors=missing),

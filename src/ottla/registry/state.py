@@ -95,10 +95,13 @@ class State:
         return rows is not None and (deleted or any(not row.is_deleted for row in rows.values()))
 
     def subjects(self, prefix: str = "", *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
-        """Return the names of subjects that start with a prefix, sorted. `:*:a` is the prefix `a` in all contexts."""
+        """Return the names of subjects that start with a prefix, sorted.
+
+        `a` is a prefix in the default context, `:.test:a` in the context `.test`, and `:*:a` in all contexts.
+        """
         found = []
         for subject, rows in self._versions.items():
-            if rows and _has_prefix(subject, prefix):
+            if rows and has_prefix(subject, prefix):
                 is_deleted = all(row.is_deleted for row in rows.values())
                 if is_deleted if deleted_only else deleted or not is_deleted:
                     found.append(subject)
@@ -279,10 +282,10 @@ def merge_rule_sets(old: Json | None, new: Json | None) -> Json | None:
     return merged | ({"enableAt": enable_at} if enable_at else {})
 
 
-def _has_prefix(subject: str, prefix: str) -> bool:
-    if prefix.startswith(":*:"):
-        return Subject.parse(subject).name.startswith(prefix.removeprefix(":*:"))
-    return subject.startswith(str(Subject.parse(prefix)))
+def has_prefix(subject: str, prefix: str) -> bool:
+    """Return whether a subject starts with a prefix, in the context that the prefix names; `:*:` is every context."""
+    found, wanted = Subject.parse(subject), Subject.parse(prefix)
+    return wanted.context in ("*", found.context) and found.name.startswith(wanted.name)
 
 
 def _set(places: dict[Any, Any], name: Any, value: Any, *, is_set: bool | None = None) -> None:

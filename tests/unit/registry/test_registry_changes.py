@@ -267,5 +267,7 @@ def test_instances_that_read_the_topic_agree_and_no_id_names_two_schemas(seed: i
 
 
 def visible(state: State) -> object:
-    rows = [(row.subject, row.version, row.id, row.text, row.is_deleted) for row in state.all_versions(deleted=True)]
+    rows = [
+        (row.subject, row.version, row.id, row.text, row.is_deleted) for row in state.all_versions(":*:", deleted=True)
+    ]
     return rows, state.modes, state.configs, {name: state.id_max(name) for name in (".", ".t")}
