@@ -54,7 +54,7 @@ def raise_if_invalid(
         raise InvalidRecord(f"record count {count} does not match last offset delta {delta}")
     if size_bytes > size_bytes_max:
         raise MessageTooLarge(f"batch of {size_bytes} bytes is larger than max.message.bytes")
-    if header.base_timestamp > header.max_timestamp:
+    if header.base_timestamp > header.max_timestamp and not has_gaps:  # the base may be that of a missing record
         raise InvalidTimestamp("the batch's base timestamp is larger than its max timestamp")
     if sequenced and header.base_sequence < 0 <= header.producer_id:
         raise InvalidRecord("a batch of an idempotent producer needs a sequence number")

@@ -29,6 +29,7 @@ from ottla.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -321,6 +322,23 @@ def test_log_with_diverted_records_is_recovered(tmp_path: Path, caplog: pytest.L
         path.unlink()
     run(tmp_path, check)
     assert "the last stop was not clean" in caplog.text
+
+
+def test_timestamps_of_diverted_records_are_not_found(tmp_path: Path) -> None:
+    async def script(fixture: Fixture) -> None:
+        late = build_batch([Record(timestamp=NOW + 10, value=NINE)])
+        mixed = build_batch([Record(timestamp=NOW + 20, value=NINE), Record(timestamp=NOW, value=GOOD)])
+        for data in (late, mixed, late):
+            assert (await fixture.produce(data)).error_code == 0
+        found = []
+        for timestamp in (NOW, NOW + 1, -3):
+            row = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+            request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[row])])
+            (topic,) = (await fixture.root.decoded(request, 7)).topics
+            found.append((topic.partitions[0].error_code, topic.partitions[0].offset, topic.partitions[0].timestamp))
+        assert found == [(0, 2, NOW), (0, -1, -1), (0, 2, NOW)]
+
+    run(tmp_path, script, "dlq")
 
 
 def test_batch_without_acknowledgement_is_diverted_too(tmp_path: Path) -> None:
