@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ottla.registry.parsing import Parser
-from ottla.registry.records import Json, SchemaVersion, references_json
+from ottla.registry.records import Association, Json, SchemaVersion, references_json
 from ottla.registry.requests import NewSchema, parse_number
 from ottla.schemas.schema import SchemaType, UnknownFormat
 from ottla.web.app import HttpError
@@ -55,6 +55,29 @@ def schema_json(row: SchemaVersion, text: str | None = None) -> Json:
     """Return a schema as the routes of ids do."""
     value: Json = {"subject": row.subject, "version": row.version, "guid": row.guid}
     return value | _content(row, text)
+
+
+def association_json(row: Association) -> Json:
+    """Return an association as the lists of associations do."""
+    value: Json = {
+        "subject": row.subject, "guid": row.guid, "resourceName": row.resource_name,
+        "resourceNamespace": row.resource_namespace, "resourceId": row.resource_id, "resourceType": row.resource_type,
+        "associationType": row.association_type, "lifecycle": row.lifecycle, "frozen": row.is_frozen,
+    }  # fmt: skip
+    return value if row.updated_ms < 0 else value | {"createTs": row.created_ms, "updateTs": row.updated_ms}
+
+
+def resource_json(names: Json, rows: Sequence[tuple[Association, SchemaVersion | None]]) -> Json:
+    """Return a resource with its associations, each with a version of its schema if there is one."""
+    links: list[Json] = []
+    for row, version in rows:
+        link: Json = {
+            "subject": row.subject, "associationType": row.association_type, "lifecycle": row.lifecycle,
+            "frozen": row.is_frozen,
+        }  # fmt: skip
+        links.append(link if version is None else link | {"schema": version_json(version)})
+    named = {name: value for name, value in names.items() if value is not None}
+    return named | ({"associations": links} if links else {})
 
 
 def registered_json(row: SchemaVersion, sent: NewSchema | None = None, text: str | None = None) -> Json:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from ottla.registry import changes, compatibility, errors
 from ottla.registry.answers import (
     answer,
+    association_json,
     choose_media_type,
     flag,
     formatted,
@@ -22,6 +23,7 @@ from ottla.registry.answers import (
     schema_json,
     version_json,
 )
+from ottla.registry.associations import LIFECYCLES, Filter
 from ottla.registry.forwarding import Forwarding, LeaderUnreachable
 from ottla.registry.records import Json, Record, SchemaVersion, references_json
 from ottla.registry.requests import NewSchema, TagChange, parse_body, parse_id, parse_version
@@ -153,10 +155,14 @@ class SchemaHandlers(Handlers):
         rule_type = request.query_params.get("ruleType", "")
         if rule_type:
             rows = [row for row in rows if _has_rule(row.rule_set, rule_type)]
+        associations = _wanted_associations(self.state, request)
+        if associations is not None:
+            rows = [row for row in rows if associations(row.subject) is not None]
         found = []
         for row in page(request, rows):
             names = {"aliases": aliases[row.subject]} if row.subject in aliases else {}
-            found.append(version_json(row) | names)
+            links = associations(row.subject) if associations is not None else None
+            found.append(version_json(row) | names | ({"associations": links} if links else {}))
         return answer(request, found)
 
     def _listed_subjects(self, prefix: str, *, deleted: bool, aliases: dict[str, list[str]]) -> list[str]:
@@ -457,6 +463,29 @@ def _qualified(row: SchemaVersion) -> list[Json]:
         {"name": reference.name, "subject": beside(row.subject, reference.subject), "version": reference.version}
         for reference in row.references
     ]
+
+
+def _wanted_associations(state: State, request: Request) -> Callable[[str], list[Json] | None] | None:
+    """Return what finds the associations of a subject that the parameters select; None if they select none.
+
+    The function returns None for a subject that is left out. The lifecycle NONE selects subjects without associations.
+    """
+    query = request.query_params
+    lifecycles = set(query.getlist("lifecycle"))
+    if not lifecycles and not {"resourceType", "associationType"} & query.keys():
+        return None
+    if not lifecycles <= {*LIFECYCLES, "NONE"}:
+        raise HttpError(404, 404, "HTTP 404 Not Found")
+    selected = Filter(query.get("resourceType"), query.getlist("associationType"))
+
+    def find(subject: str) -> list[Json] | None:
+        rows = selected.select(state.associations.of_subject(subject))
+        if not rows:
+            return [] if "NONE" in lifecycles else None
+        matching = [row for row in rows if not lifecycles or row.lifecycle in lifecycles]
+        return [association_json(row) for row in matching] or None
+
+    return find
 
 
 def _has_rule(rule_set: Json | None, rule_type: str) -> bool:

@@ -144,11 +144,13 @@ def _parse(parser: Parser, subject: str, new: NewSchema, *, normalize: bool, is_
 
 
 def register(
-    state: State, parser: Parser, subject: str, new: NewSchema, *, normalize: bool, force: bool = False
-) -> Registered:
+    state: State, parser: Parser, subject: str, new: NewSchema, *, normalize: bool, force: bool = False,
+    others: Sequence[SchemaVersion] = (),
+) -> Registered:  # fmt: skip
     """Register a schema, or return the version that it has already.
 
-    Raise HttpError: 42205 if the mode does not allow it, 42201 if the schema is not valid, 40901 if it is incompatible.
+    ``others`` are the versions that the same change has registered before. Raise HttpError: 42205 if the mode or an
+    association does not allow it, 42201 if the schema is not valid, 40901 if it is incompatible.
     """
     _check_mode(state, subject, new)
     config, is_import = state.config_in_scope(subject), state.mode_in_scope(subject) in _IMPORTING
@@ -164,9 +166,10 @@ def register(
     new = _with_pinned_references(state, subject, new)
     is_validated = not is_import and config.get("validateNewSchemas") is not False
     parsed = _parse(parser, subject, new, normalize=normalize and not is_import, is_new=is_validated)
+    _check_targets(state, subject, new)
     schema_id = new.id
     guid = guid_of(parsed.text, new.references, new.metadata, new.rule_set)
-    known_id = state.id_of_guid(Subject.parse(subject).context, guid)
+    known_id = _id_of_guid(state, subject, guid, others)
     if known_id is not None and schema_id in (-1, known_id):
         schema_id = known_id
     if new.version == 0:
@@ -183,7 +186,7 @@ def register(
     row = SchemaVersion(
         subject=subject,
         version=new.version if new.version > 0 else version_next,
-        id=_choose_id(state, subject, new, parsed, schema_id),
+        id=_choose_id(state, subject, new, parsed, schema_id, others),
         text=parsed.text,
         schema_type=new.schema_type,
         references=new.references,
@@ -201,6 +204,14 @@ def _check_mode(state: State, subject: str, new: NewSchema) -> None:
         raise errors.not_permitted(f"Subject '{subject}' is not in import mode, so an id cannot be chosen")
     if new.id < 0 and mode != "READWRITE":
         raise errors.not_permitted(f"Subject '{subject}' is not in read-write mode; its mode is {mode}")
+
+
+def _check_targets(state: State, subject: str, new: NewSchema) -> None:
+    """Raise HttpError 42205 if a reference names a subject that belongs to a topic."""
+    for reference in new.references:
+        if state.associations.has_strong(beside(subject, reference.subject)):
+            text = f"Subject '{reference.subject}' has a strong association and cannot be referenced"
+            raise errors.not_permitted(text)
 
 
 def _with_tags(parser: Parser, subject: str, new: NewSchema) -> NewSchema:
@@ -239,11 +250,22 @@ def _with_metadata(config: Json, new: NewSchema, latest: SchemaVersion | None, v
     return replace(new, metadata=metadata, rule_set=rules)
 
 
-def _choose_id(state: State, subject: str, new: NewSchema, parsed: ParsedSchema, schema_id: int) -> int:
+def _id_of_guid(state: State, subject: str, guid: str, others: Sequence[SchemaVersion]) -> int | None:
+    context = Subject.parse(subject).context
+    known = state.id_of_guid(context, guid)
+    if known is not None:
+        return known
+    return next((row.id for row in others if row.guid == guid and Subject.parse(row.subject).context == context), None)
+
+
+def _choose_id(
+    state: State, subject: str, new: NewSchema, parsed: ParsedSchema, schema_id: int, others: Sequence[SchemaVersion]
+) -> int:
     """Return the id of a new version. Raise HttpError 42205 if the chosen id names another schema."""
     context = Subject.parse(subject).context
     if schema_id < 0:
-        return state.id_max(context) + 1
+        taken = [row.id for row in others if Subject.parse(row.subject).context == context]
+        return max(state.id_max(context), *taken, 0) + 1
     other = state.by_id(context, schema_id)
     if other is not None and (other.text, other.schema_type, other.references, other.metadata, other.rule_set) != (
         parsed.text, new.schema_type, new.references, new.metadata, new.rule_set,
@@ -278,8 +300,10 @@ def delete_version(state: State, subject: str, version: int, *, permanent: bool)
         raise errors.version_not_found(version) if known else errors.subject_not_found(subject)
     if row.is_deleted and not permanent:
         raise errors.version_soft_deleted(subject, row.version)
-    _check_writable(state, subject)
+    check_writable(state, subject)
     _check_references(state, row, permanent=permanent)
+    if not permanent and state.associations.of_subject(subject) and len(state.versions(subject)) == 1:
+        raise errors.no_live_version(subject)
     if not permanent:
         return row.version, [row.deleted().record()]
     if not row.is_deleted:
@@ -297,7 +321,9 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list
     rows = state.versions(subject, deleted=permanent)
     if not rows:
         raise errors.subject_soft_deleted(subject)
-    _check_writable(state, subject)
+    check_writable(state, subject)
+    if state.associations.of_subject(subject):
+        raise errors.subject_is_associated(subject)
     for row in rows:
         _check_references(state, row, permanent=permanent, except_subject=subject)
         if permanent and not row.is_deleted:
@@ -305,12 +331,27 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list
     numbers = [row.version for row in rows]
     if not permanent:
         return numbers, [delete_subject_record(subject, numbers[-1])]
+    return numbers, _tombstones(state, subject, numbers)
+
+
+def delete_with_association(state: State, subject: str) -> list[Record]:
+    """Delete a subject, permanently and at once, whose strong association is deleted in the same change."""
+    rows = state.versions(subject, deleted=True)
+    for row in rows:
+        _check_references(state, row, permanent=True, except_subject=subject)
+    numbers = [row.version for row in rows]
+    if not numbers:
+        return []
+    return [delete_subject_record(subject, numbers[-1]), *_tombstones(state, subject, numbers)]
+
+
+def _tombstones(state: State, subject: str, versions: Sequence[int]) -> list[Record]:
     # Descending, because a version may refer to an earlier one of the same subject.
-    records = [Record(schema_key(subject, number), None) for number in reversed(numbers)]
-    return numbers, [*records, _remember_ids(state), *_forget_settings(state, subject)]
+    records = [Record(schema_key(subject, number), None) for number in reversed(versions)]
+    return [*records, _remember_ids(state), *_forget_settings(state, subject)]
 
 
-def _check_writable(state: State, subject: str | None) -> None:
+def check_writable(state: State, subject: str | None) -> None:
     if state.mode_in_scope(subject) in _READ_ONLY:
         raise errors.not_permitted(f"Subject '{subject}' is in read-only mode")
 
@@ -350,7 +391,7 @@ def delete_context(state: State, context: str) -> list[Record]:
 
 def set_config(state: State, subject: str | None, change: Json) -> tuple[Json, list[Record]]:
     """Change members of a configuration; None resets one. Return the whole configuration."""
-    _check_writable(state, subject)
+    check_writable(state, subject)
     config = (state.configs.get(subject) or {}) | change
     config = {name: value for name, value in config.items() if value is not None}
     return config, [config_record(subject, config)]
@@ -361,7 +402,7 @@ def delete_config(state: State, subject: str | None) -> tuple[Json, list[Record]
     old = state.config(subject)
     if old is None:
         raise errors.subject_not_found(str(subject))
-    _check_writable(state, subject)
+    check_writable(state, subject)
     return old, [config_record(subject, None)] if subject in state.configs else []
 
 

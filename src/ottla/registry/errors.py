@@ -47,6 +47,10 @@ def no_subject_mode(subject: str) -> HttpError:
     return HttpError(404, 40409, f"Subject '{subject}' has no mode of its own.")
 
 
+def association_not_found(resource_id: str) -> HttpError:
+    return HttpError(404, 40410, f"Association for '{resource_id}' not found.")
+
+
 def exporter_not_found(name: str) -> HttpError:
     return HttpError(404, 40450, f"Exporter '{name}' not found.")
 
@@ -85,6 +89,26 @@ def too_many_exporters(limit: int) -> HttpError:
 
 def incompatible(message: str) -> HttpError:
     return HttpError(409, 40901, message)
+
+
+def resource_is_associated(association_type: str, resource: str) -> HttpError:
+    return HttpError(409, 40903, f"Resource '{resource}' already has another association of type '{association_type}'.")
+
+
+def subject_is_associated(subject: str) -> HttpError:
+    return HttpError(409, 40904, f"Subject '{subject}' has an association; delete that first.")
+
+
+def subject_is_strongly_associated(subject: str) -> HttpError:
+    return HttpError(409, 40905, f"Subject '{subject}' has a strong association.")
+
+
+def no_live_version(subject: str) -> HttpError:
+    return HttpError(409, 40907, f"Subject '{subject}' needs a version that is not deleted for its association.")
+
+
+def association_frozen(association_type: str, subject: str) -> HttpError:
+    return HttpError(409, 40908, f"The association of type '{association_type}' of subject '{subject}' is frozen.")
 
 
 def invalid_schema(message: str) -> HttpError:
@@ -129,6 +153,14 @@ def invalid_rule_set(message: str) -> HttpError:
 
 def context_not_empty(context: str) -> HttpError:
     return HttpError(422, 42211, f"The context '{context}' still has subjects; delete them permanently first.")
+
+
+def invalid_association(member: str, reason: str) -> HttpError:
+    return HttpError(422, 42212, f"'{member}' of the association is not valid: {reason}.")
+
+
+def subject_referenced(subject: str) -> HttpError:
+    return HttpError(422, 42206, f"Subject '{subject}' is referenced, so it cannot have a strong association.")
 
 
 def store_failed(message: str) -> HttpError:

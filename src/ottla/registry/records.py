@@ -9,6 +9,8 @@ topic is compacted by the bytes of the key.
     {"keytype":"DELETE_SUBJECT","subject":"orders-value","magic":0}      soft delete of all versions up to one
     {"keytype":"CLEAR_SUBJECT","subject":"orders-value","magic":0}
     {"keytype":"CONTEXT","tenant":"default","context":".test","magic":0}
+    {"keytype":"ASSOC","tenant":"default","resourceName":"orders","resourceNamespace":"lkc-1","resourceType":"topic",
+     "associationType":"value","subject":"orders-value","magic":0}
     {"keytype":"NOOP","magic":0}
 
 Members that this version does not know are kept in a value, and a record whose key type it does not know is ignored, so
@@ -23,11 +25,14 @@ import struct
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ottla.schemas.schema import Reference, SchemaType
 
 Json = dict[str, Any]
+
+#: Confluent's name for the users of a registry that has only one group of users
+_TENANT: Final = "default"
 
 
 class Record(NamedTuple):
@@ -97,6 +102,62 @@ class SchemaVersion:
         )
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Association:
+    """A topic whose keys or values have the schemas of a subject. The order of the fields is that of lists."""
+
+    resource_name: str
+    #: the id of the cluster that has the topic
+    resource_namespace: str
+    resource_type: str
+    #: "key" or "value"
+    association_type: str
+    subject: str
+    #: the id of the topic
+    resource_id: str
+    guid: str
+    #: STRONG: the subject belongs to the topic; WEAK: several topics may share the subject
+    lifecycle: str
+    is_frozen: bool
+    created_ms: int = -1
+    updated_ms: int = -1
+
+    def key(self) -> bytes:
+        return _dump({
+            "keytype": "ASSOC", "tenant": _TENANT, "resourceName": self.resource_name,
+            "resourceNamespace": self.resource_namespace, "resourceType": self.resource_type,
+            "associationType": self.association_type, "subject": self.subject, "magic": 0,
+        })  # fmt: skip
+
+    def record(self) -> Record:
+        value: Json = {
+            "guid": self.guid, "tenant": _TENANT, "resourceName": self.resource_name,
+            "resourceNamespace": self.resource_namespace, "resourceId": self.resource_id,
+            "resourceType": self.resource_type, "associationType": self.association_type, "subject": self.subject,
+            "lifecycle": self.lifecycle, "frozen": self.is_frozen,
+        }  # fmt: skip
+        if self.created_ms >= 0:
+            value["createTs"] = self.created_ms
+        return Record(self.key(), _dump(value))
+
+    @classmethod
+    def parse(cls, value: Json, timestamp_ms: int) -> Association:
+        created_ms = value.get("createTs")
+        return cls(
+            resource_name=value["resourceName"],
+            resource_namespace=value["resourceNamespace"],
+            resource_type=value["resourceType"],
+            association_type=value["associationType"],
+            subject=value["subject"],
+            resource_id=value["resourceId"],
+            guid=value["guid"],
+            lifecycle=value["lifecycle"],
+            is_frozen=bool(value.get("frozen")),
+            created_ms=timestamp_ms if created_ms is None else created_ms,
+            updated_ms=timestamp_ms,
+        )
+
+
 def schema_key(subject: str, version: int) -> bytes:
     return _dump({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
 
@@ -126,8 +187,8 @@ def clear_subject_record(subject: str | None) -> Record:
 
 
 def context_record(context: str, *, is_deleted: bool = False) -> Record:
-    key = _dump({"keytype": "CONTEXT", "tenant": "default", "context": context, "magic": 0})
-    return Record(key, None if is_deleted else _dump({"tenant": "default", "context": context}))
+    key = _dump({"keytype": "CONTEXT", "tenant": _TENANT, "context": context, "magic": 0})
+    return Record(key, None if is_deleted else _dump({"tenant": _TENANT, "context": context}))
 
 
 def noop_record(ids_max: Mapping[str, int] | None = None) -> Record:

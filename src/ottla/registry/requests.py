@@ -50,28 +50,28 @@ class NewSchema:
     @classmethod
     def parse(cls, body: Json) -> NewSchema:
         """Raise HttpError 422 if a member has a wrong type."""
-        references = _member(body, "references", list) or []
+        references = member(body, "references", list) or []
         for row in references:
-            _member(_object(row, "references"), "version", int)
-            _member(row, "name", str)
-            _member(row, "subject", str)
-        metadata, rule_set = _member(body, "metadata", dict), _member(body, "ruleSet", dict)
+            member(as_object(row, "references"), "version", int)
+            member(row, "name", str)
+            member(row, "subject", str)
+        metadata, rule_set = member(body, "metadata", dict), member(body, "ruleSet", dict)
         if metadata is not None:
             check_metadata(metadata)
         if rule_set is not None:
             check_rule_set(rule_set)
-        schema_id, version = _member(body, "id", int), _member(body, "version", int)
+        schema_id, version = member(body, "id", int), member(body, "version", int)
         return cls(
-            text=_member(body, "schema", str) or "",
-            schema_type=_member(body, "schemaType", str) or SchemaType.AVRO,
+            text=member(body, "schema", str) or "",
+            schema_type=member(body, "schemaType", str) or SchemaType.AVRO,
             references=parse_references(references),
             metadata=metadata,
             rule_set=rule_set,
             id=-1 if schema_id is None else schema_id,
             version=version or 0,
-            tags_to_add=parse_tags(_member(body, "schemaTagsToAdd", list)),
-            tags_to_remove=parse_tags(_member(body, "schemaTagsToRemove", list)),
-            propagates_tags=bool(_member(body, "propagateSchemaTags", bool)),
+            tags_to_add=parse_tags(member(body, "schemaTagsToAdd", list)),
+            tags_to_remove=parse_tags(member(body, "schemaTagsToRemove", list)),
+            propagates_tags=bool(member(body, "propagateSchemaTags", bool)),
         )
 
     @property
@@ -94,12 +94,12 @@ class TagChange:
     @classmethod
     def parse(cls, body: Json) -> TagChange:
         """Raise HttpError 422 if a member has a wrong type."""
-        merge, remove = _member(body, "rulesToMerge", dict), _member(body, "rulesToRemove", list)
+        merge, remove = member(body, "rulesToMerge", dict), member(body, "rulesToRemove", list)
         if merge is not None:
             check_rule_set(merge)
         if remove is not None and not all(isinstance(name, str) for name in remove):
             raise HttpError(422, 422, "'rulesToRemove' must be a list of names")
-        return cls(_member(body, "newVersion", int) or 0, merge, remove)
+        return cls(member(body, "newVersion", int) or 0, merge, remove)
 
 
 def parse_body(body: bytes) -> Json:
@@ -110,7 +110,7 @@ def parse_body(body: bytes) -> Json:
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise HttpError(400, 400, f"the request's body is not JSON: {reason}") from None
-    return _object(value, "the request's body")
+    return as_object(value, "the request's body")
 
 
 def _refuse_number(text: str) -> NoReturn:
@@ -186,9 +186,9 @@ def parse_tags(rows: list[Any] | None) -> Mapping[Entity, frozenset[str]] | None
         return None
     found: dict[Entity, frozenset[str]] = {}
     for row in rows:
-        entity = _object(_object(row, "tags").get("schemaEntity"), "schemaEntity")
-        kind, path = _member(entity, "entityType", str), _member(entity, "entityPath", str)
-        tags = _member(row, "tags", list) or []
+        entity = as_object(as_object(row, "tags").get("schemaEntity"), "schemaEntity")
+        kind, path = member(entity, "entityType", str), member(entity, "entityPath", str)
+        tags = member(row, "tags", list) or []
         if kind is None or path is None or not all(isinstance(tag, str) for tag in tags):
             raise HttpError(422, 422, "tags need a schemaEntity with entityType and entityPath, and a list of texts")
         found[Entity(kind.lower(), path)] = frozenset(tags)
@@ -201,7 +201,7 @@ def parse_config(body: Json) -> Json:
     Raise HttpError 42203 for an unknown level, and 42210 for rules that are not valid.
     """
     config: Json = {}
-    level = _member(body, "compatibility", str) or _member(body, "compatibilityLevel", str)
+    level = member(body, "compatibility", str) or member(body, "compatibilityLevel", str)
     if level is not None:
         if level.upper() not in LEVELS:
             raise errors.invalid_compatibility()
@@ -210,7 +210,7 @@ def parse_config(body: Json) -> Json:
         config["compatibilityLevel"] = None
     for name, kind in _CONFIG_MEMBERS.items():
         if name in body:
-            config[name] = _member(body, name, kind)
+            config[name] = member(body, name, kind)
     for name in ("defaultMetadata", "overrideMetadata"):
         if config.get(name) is not None:
             check_metadata(config[name])
@@ -229,7 +229,7 @@ _CONFIG_MEMBERS: Final[Mapping[str, type]] = {
 
 def parse_mode(body: Json) -> str | None:
     """Return the mode; None if the request resets it. Raise HttpError 42204 if it is unknown."""
-    mode: str | None = _member(body, "mode", str)
+    mode: str | None = member(body, "mode", str)
     if mode is None:
         return None
     if mode.upper() not in MODES:
@@ -239,8 +239,8 @@ def parse_mode(body: Json) -> str | None:
 
 def check_metadata(metadata: Json) -> None:
     """Raise HttpError 422 if metadata has another shape than tags, properties and sensitive names."""
-    tags, properties = _member(metadata, "tags", dict) or {}, _member(metadata, "properties", dict) or {}
-    sensitive = _member(metadata, "sensitive", list) or []
+    tags, properties = member(metadata, "tags", dict) or {}, member(metadata, "properties", dict) or {}
+    sensitive = member(metadata, "sensitive", list) or []
     texts = [*properties.values(), *sensitive, *(tag for row in tags.values() for tag in _list(row, "tags"))]
     if not all(isinstance(text, str) for text in texts):
         raise HttpError(422, 422, "the tags, properties and sensitive names of metadata must be texts")
@@ -250,38 +250,38 @@ def check_rule_set(rule_set: Json) -> None:
     """Raise HttpError 42210 for a rule without name or type, with a name that is taken, or with a wrong mode."""
     names: set[str] = set()
     for kind, modes in RULE_MODES.items():
-        for row in _member(rule_set, kind, list) or []:
-            rule = _object(row, kind)
-            name, mode = _member(rule, "name", str), _member(rule, "mode", str)
+        for row in member(rule_set, kind, list) or []:
+            rule = as_object(row, kind)
+            name, mode = member(rule, "name", str), member(rule, "mode", str)
             if not name or len(name) > _RULE_NAME_CHARS_MAX or not _is_rule_name(name):
                 raise errors.invalid_rule_set(f"{name!r} cannot be the name of a rule")
             if name in names:
                 raise errors.invalid_rule_set(f"two rules have the name {name!r}")
             names.add(name)
-            if not _member(rule, "type", str):
+            if not member(rule, "type", str):
                 raise errors.invalid_rule_set(f"the rule {name!r} has no type")
             if mode is not None and mode.upper() not in modes:
                 raise errors.invalid_rule_set(f"the rule {name!r} of {kind} can only have a mode of {sorted(modes)}")
             _check_contents(rule)
             _check_actions(rule, name, mode)
-    _member(rule_set, "enableAt", str)
+    member(rule_set, "enableAt", str)
 
 
 def _check_contents(rule: Json) -> None:
-    for member in ("doc", "expr"):
-        _member(rule, member, str)
-    kind = _member(rule, "kind", str)
+    for text_name in ("doc", "expr"):
+        member(rule, text_name, str)
+    kind = member(rule, "kind", str)
     if kind is not None and kind.upper() not in RULE_KINDS:
         raise errors.invalid_rule_set(f"the kind of a rule is one of {sorted(RULE_KINDS)}")
-    _member(rule, "disabled", bool)
-    texts = [*(_member(rule, "tags", list) or []), *(_member(rule, "params", dict) or {}).values()]
+    member(rule, "disabled", bool)
+    texts = [*(member(rule, "tags", list) or []), *(member(rule, "params", dict) or {}).values()]
     if not all(isinstance(text, str) for text in texts):
         raise errors.invalid_rule_set("the tags and the values of params of a rule must be texts")
 
 
 def _check_actions(rule: Json, name: str, mode: str | None) -> None:
-    for member in ("onSuccess", "onFailure"):
-        action = _member(rule, member, str)
+    for event in ("onSuccess", "onFailure"):
+        action = member(rule, event, str)
         if action and "," in action and mode not in (None, "WRITEREAD", "UPDOWN"):
             raise errors.invalid_rule_set(f"the rule {name!r} needs mode WRITEREAD or UPDOWN for two actions")
 
@@ -291,7 +291,7 @@ def _is_rule_name(name: str) -> bool:
     return name.isascii() and is_first_allowed and all(char.isalnum() or char in "_-" for char in name)
 
 
-def _member(body: Json, name: str, kind: type) -> Any:
+def member(body: Json, name: str, kind: type) -> Any:
     """Return a member or None. Raise HttpError 422 if it has another type."""
     value: Any = body.get(name)
     if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
@@ -304,7 +304,7 @@ def _member(body: Json, name: str, kind: type) -> Any:
 _JSON_NAMES: Final = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object"}
 
 
-def _object(value: Any, name: str) -> Json:
+def as_object(value: Any, name: str) -> Json:
     if not isinstance(value, dict):
         raise HttpError(422, 422, f"{name} must be a JSON object")
     return value

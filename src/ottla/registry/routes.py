@@ -8,7 +8,10 @@ from typing import Any, Final
 
 from ottla.registry.answers import MEDIA_TYPES
 from ottla.registry.api import SchemaHandlers, SubjectHandlers
+from ottla.registry.api_associations import AssociationHandlers
 from ottla.registry.api_settings import ServiceHandlers, SettingHandlers
+from ottla.registry.association_requests import OPERATIONS
+from ottla.registry.associations import LIFECYCLES
 from ottla.registry.compatibility import LEVELS
 from ottla.registry.exporters import ContextType, ExporterState
 from ottla.registry.exporters_api import ExporterHandlers
@@ -78,7 +81,7 @@ _STORED: Final[dict[str, Schema]] = {
     "schema": _TEXT, "schemaType": _NAME, "references": _list_of(_REFERENCE), "metadata": _OBJECT, "ruleSet": _OBJECT,
     "subject": _NAME, "version": _NUMBER, "id": _NUMBER, "guid": {"type": "string", "format": "uuid"},
     "ts": {"type": "integer"}, "deleted": _FLAG, "schemaTags": _list_of(_TAGS_OF_ENTITY), "aliases": _TEXTS,
-    "maxId": _NUMBER,
+    "maxId": _NUMBER, "associations": _list_of(_OBJECT),
 }  # fmt: skip
 _NEW_SCHEMA: Final[Schema] = {**_request({
     "schema": _TEXT, "schemaType": {"type": "string", "examples": [str(kind) for kind in SchemaType]},
@@ -109,6 +112,45 @@ _CONFIG_CHANGE: Final[Schema] = {
 }
 _VERDICT: Final[Schema] = {
     "type": "object", "required": ["is_compatible"], "properties": {"is_compatible": _FLAG, "messages": _TEXTS},
+}  # fmt: skip
+_LIFECYCLE_NAME: Final[Schema] = {"type": "string", "enum": sorted(LIFECYCLES)}
+_RESOURCE_MEMBERS: Final[dict[str, Schema]] = {
+    "resourceName": _NAME, "resourceNamespace": _NAME, "resourceId": _NAME, "resourceType": _NAME,
+}  # fmt: skip
+_ASSOCIATION_MEMBERS: Final[dict[str, Schema]] = {
+    "subject": _NAME, "associationType": _NAME, "lifecycle": _LIFECYCLE_NAME, "frozen": _FLAG,
+}  # fmt: skip
+_ASSOCIATION: Final[Schema] = {
+    "type": "object", "required": ["subject", "guid"],
+    "properties": _RESOURCE_MEMBERS | _ASSOCIATION_MEMBERS | {
+        "guid": _NAME, "createTs": {"type": "integer"}, "updateTs": {"type": "integer"},
+    },
+}  # fmt: skip
+_NEW_ASSOCIATION: Final[dict[str, Schema]] = _ASSOCIATION_MEMBERS | {"schema": _NEW_SCHEMA, "normalize": _FLAG}
+_PUT_RESOURCE: Final[Schema] = _request(
+    _RESOURCE_MEMBERS | {"associations": _list_of(_request(_NEW_ASSOCIATION))},
+    ["resourceName", "resourceNamespace", "associations"],
+)
+_RESOURCE: Final[Schema] = {
+    "type": "object",
+    "properties": _RESOURCE_MEMBERS | {
+        "associations": _list_of({"type": "object", "properties": _ASSOCIATION_MEMBERS | {"schema": _VERSION}}),
+    },
+}  # fmt: skip
+_CHANGED_ASSOCIATION: Final[Schema] = _request(
+    _NEW_ASSOCIATION | {"opType": {"type": "string", "enum": sorted(OPERATIONS)}, "cascadeLifecycle": _FLAG}, ["opType"]
+)
+_BATCH_CHANGE: Final[Schema] = _request(
+    {"requests": _list_of(_request(_RESOURCE_MEMBERS | {"associations": _list_of(_CHANGED_ASSOCIATION)}))}, ["requests"]
+)
+_BATCH_GET: Final[Schema] = _request(
+    {"requests": _list_of(
+        _request(_RESOURCE_MEMBERS | {"associationTypes": _TEXTS, "lifecycle": _LIFECYCLE_NAME})
+    )}, ["requests"],
+)  # fmt: skip
+_RESULTS: Final[Schema] = {
+    "type": "object", "required": ["results"],
+    "properties": {"results": _list_of({"type": "object", "properties": {"result": _RESOURCE, "error": _OBJECT}})},
 }  # fmt: skip
 _DESTINATION: Final[Schema] = {"type": "object", "additionalProperties": _TEXT}
 _EXPORTER_MEMBERS: Final[dict[str, Schema]] = {
@@ -142,6 +184,9 @@ PARAMETERS: Final = (
         {"type": "integer", "format": "int32", "minimum": 1, "maximum": 2**31 - 1}, {"enum": [-1, "latest"]},
     ]}),
     Parameter("context", "Name of a context, with or without its dot.", {"type": "string", "pattern": "^[^:]+$"}),
+    Parameter("resourceId", "Id of a topic.", _NAME),
+    Parameter("resourceName", "Name of a topic; `-` stands for all.", _NAME),
+    Parameter("resourceNamespace", "Id of a cluster; `-` stands for all.", _NAME),
 )  # fmt: skip
 
 
@@ -162,6 +207,9 @@ _PAGE = (
     Parameter("offset", "Skip this many.", {**_NUMBER, "default": 0}),
     Parameter("limit", "Return at most this many; -1 for all.", {**_NUMBER, "default": -1}),
 )
+_RESOURCE_TYPE = Parameter("resourceType", "The type of the resource: only `topic` exists.")
+_ASSOCIATION_TYPE = Parameter("associationType", "`key` or `value`. Repeatable.")
+_LIFECYCLE = Parameter("lifecycle", "`STRONG` or `WEAK`.")
 _TO_GLOBAL = _flag("defaultToGlobal", "Return what holds for the subject if it has no own.")
 
 _NOT_FOUND_SUBJECT: Final = "40401: the subject does not exist."
@@ -182,7 +230,10 @@ def make_operations(
     schemas, subjects = SchemaHandlers(registry, forwarding), SubjectHandlers(registry, forwarding)
     settings = SettingHandlers(registry, forwarding)
     service = ServiceHandlers(registry, forwarding, cluster_id=cluster_id, group=group)
-    in_contexts = [*_schema_rows(schemas), *_subject_rows(subjects), *_setting_rows(settings)]
+    associations = AssociationHandlers(registry, forwarding)
+    in_contexts = [
+        *_schema_rows(schemas), *_subject_rows(subjects), *_setting_rows(settings), *_association_rows(associations),
+    ]  # fmt: skip
     # A client that is configured with the URL of a context also lists contexts there.
     below = [
         replace(row, path=f"/contexts/{{context}}{row.path}", tag="in a context")
@@ -231,8 +282,11 @@ def _schema_rows(api: SchemaHandlers) -> list[Operation]:
         _row("GET", "/schemas/types", api.types, "List the schema types", tag, _TEXTS),
         _row("GET", "/schemas", api.list_schemas, "List schemas", tag, {"type": "array", "items": _VERSION},
              query=(_PREFIX, _flag("aliases", "Also subjects whose alias has the prefix."), _DELETED, latest_only,
-                    Parameter("ruleType", "Only schemas with a rule of this type."), *_PAGE),
-             errors={404: "A number is not valid."}),
+                    Parameter("ruleType", "Only schemas with a rule of this type."), _RESOURCE_TYPE,
+                    _ASSOCIATION_TYPE,
+                    Parameter("lifecycle", "`STRONG`, `WEAK`, or `NONE` for subjects without association. Repeatable."),
+                    *_PAGE),
+             errors={404: "A number or the lifecycle is not valid."}),
         _row("GET", "/schemas/ids/{id}", api.by_id, "Get a schema by id", tag, _VERSION, errors=missing,
              query=(_SUBJECT, _FORMAT, _REFERENCE_FORMAT, _TAGS, _flag("fetchMaxId", "Also return the highest id."))),
         _row("GET", "/schemas/ids/{id}/schema", api.text_by_id, "Get the text of a schema by id", tag, {},
@@ -319,6 +373,46 @@ def _setting_rows(api: SettingHandlers) -> list[Operation]:
                  query=(_flag("recursive", "Also the modes of all subjects of the context."),), errors=no_mode),
         ]  # fmt: skip
     return rows
+
+
+def _association_rows(api: AssociationHandlers) -> list[Operation]:
+    tag, by_id = "associations", "/associations/resources/{resourceId}"
+    query = (_RESOURCE_TYPE, _ASSOCIATION_TYPE, _LIFECYCLE, *_PAGE)
+    bad_query = {404: "A number or the lifecycle is not valid."}
+    dry_run = _flag("dryRun", "Only check whether the change can be made.")
+    context = Parameter("context", "The context of subjects that name none.")
+    conflicts = (
+        "40903, 40904, 40905: another association exists. 40907: the subject has no schema. 40908: it is frozen."
+    )
+    invalid = (
+        "42201: the schema is not valid. 42205: not permitted. 42206: the subject is referenced. 42212: not valid."
+    )
+    bad_context = {400: f"{_BAD_BODY} Or the name of the context is not valid."}
+    refused = {**bad_context, 409: f"40901: the schema is incompatible. {conflicts}", 422: invalid}
+    is_empty = {**bad_context, 422: "42212: there are no requests."}
+    return [
+        _row("GET", "/associations/subjects/{subject}", api.of_subject, "List the associations of a subject", tag,
+             _list_of(_ASSOCIATION), query=query, errors=bad_query),
+        _row("GET", "/associations/resources/{resourceNamespace}/{resourceName}", api.of_name,
+             "List the associations of a topic by the id of its cluster and its name; `-` stands for all", tag,
+             _list_of(_ASSOCIATION), query=query, errors=bad_query),
+        _row("GET", by_id, api.of_id, "List the associations of a topic by its id", tag, _list_of(_ASSOCIATION),
+             query=query, errors=bad_query),
+        _row("POST", "/associations", api.create, "Create associations", tag, _RESOURCE, body=_PUT_RESOURCE,
+             query=(context, dry_run), errors=refused),
+        _row("PUT", by_id, api.create_or_update, "Create or update associations", tag, _RESOURCE, body=_PUT_RESOURCE,
+             query=(context, dry_run), errors=refused),
+        _row("DELETE", by_id, api.delete, "Delete associations", tag, None, status=204,
+             query=(_RESOURCE_TYPE, _ASSOCIATION_TYPE,
+                    _flag("cascadeLifecycle", "Also frozen associations, with their subjects."), dry_run),
+             errors={404: "40410: there is none.", 409: "40908: it is frozen.",
+                     422: "42205: read-only. 42206: another schema refers to the subject."}),
+        _row("POST", "/associations:batchGet", api.batch_get, "List the associations of several topics", tag, _RESULTS,
+             body=_BATCH_GET, status=207, query=(_flag("includeSchemas", "With the latest schema of each subject."),),
+             errors={422: "42212: there are no requests."}),
+        _row("POST", "/associations:batchMutate", api.batch_change, "Change the associations of several topics", tag,
+             _RESULTS, body=_BATCH_CHANGE, status=207, query=(context, dry_run), errors=is_empty),
+    ]  # fmt: skip
 
 
 def _context_rows(api: SettingHandlers) -> list[Operation]:

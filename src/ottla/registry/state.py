@@ -1,4 +1,4 @@
-"""What the topic `_schemas` says, in memory: subjects, versions, ids, configurations, modes. Pure.
+"""What the topic `_schemas` says, in memory: subjects, versions, ids, configurations, modes, associations. Pure.
 
 `apply` is the only way to change it, and every instance applies the same records in the same order.
 """
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from ottla.registry.associations import Associations
 from ottla.registry.records import Json, SchemaVersion
 from ottla.registry.subjects import DEFAULT_CONTEXT, GLOBAL_CONTEXT, Subject, beside
 
@@ -43,6 +44,7 @@ class State:
         self.configs: dict[str | None, Json] = {}
         self.modes: dict[str | None, str] = {}
         self.contexts: dict[str, None] = {}
+        self.associations = Associations()
 
     # Reading
 
@@ -195,6 +197,8 @@ class State:
             _set(self.configs, key.get("subject"), None if value is None else _without_subject(value))
         elif kind == "MODE":
             _set(self.modes, key.get("subject"), None if value is None else value["mode"])
+        elif kind == "ASSOC":
+            self.associations.apply(key, value, timestamp_ms)
         elif kind == "CONTEXT":
             _set(self.contexts, key["context"], None, is_set=value is not None)
         elif kind == "DELETE_SUBJECT" and value is not None:

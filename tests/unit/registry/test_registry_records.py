@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from ottla.registry.records import (
+    Association,
     SchemaVersion,
     config_record,
     context_record,
@@ -16,6 +18,7 @@ from ottla.registry.records import (
 from ottla.registry.state import State
 from ottla.schemas.schema import Reference
 
+ASSOCIATION = Association("t", "lkc1", "topic", "value", "s", "i", "g", "WEAK", is_frozen=False)
 TEXT = '{"type":"record","name":"A","fields":[]}'
 
 
@@ -28,6 +31,30 @@ def test_key_has_its_members_in_the_order_of_confluent() -> None:
     assert delete_subject_record("s", 2).key == b'{"keytype":"DELETE_SUBJECT","subject":"s","magic":0}'
     assert context_record(".t").key == b'{"keytype":"CONTEXT","tenant":"default","context":".t","magic":0}'
     assert noop_record().key == b'{"keytype":"NOOP","magic":0}'
+    assert ASSOCIATION.key() == (
+        b'{"keytype":"ASSOC","tenant":"default","resourceName":"t","resourceNamespace":"lkc1","resourceType":"topic",'
+        b'"associationType":"value","subject":"s","magic":0}'
+    )
+
+
+def test_association_is_stored_in_the_format_of_confluent() -> None:
+    assert json.loads(ASSOCIATION.record().value or b"") == {
+        "guid": "g", "tenant": "default", "resourceName": "t", "resourceNamespace": "lkc1", "resourceId": "i",
+        "resourceType": "topic", "associationType": "value", "subject": "s", "lifecycle": "WEAK", "frozen": False,
+    }  # fmt: skip
+
+
+def test_association_is_changed_and_deleted_by_its_key() -> None:
+    state, record = State(), ASSOCIATION.record()
+    state.apply(record.key, record.value, 0, 100)
+    changed = replace(ASSOCIATION, lifecycle="STRONG", is_frozen=True, resource_id="j").record()
+    state.apply(changed.key, changed.value, 1, 200)
+    (row,) = state.associations.of_subject("s")
+    assert (row.lifecycle, row.created_ms, row.updated_ms) == ("STRONG", 100, 200)
+    assert list(state.associations.of_name("t", "-")) == list(state.associations.of_id("j")) == [row]
+    assert list(state.associations.of_id("i")) == []
+    state.apply(record.key, None, 2, 300)
+    assert list(state.associations.of_name("-", "-")) == []
 
 
 def test_value_of_an_avro_schema_has_no_type_and_no_empty_members() -> None:
