@@ -17,23 +17,26 @@ class RegistryProcess:
     """A running instance. Ends with the block and with the process that started it."""
 
     def __init__(
-        self, bootstrap: str, settings: Mapping[str, str] | None = None, *, port: int = 0,
-        environment: Mapping[str, str] | None = None,
+        self, bootstrap: str, settings: Mapping[str, str] | None = None, *, port: int = 0, scheme: str = "http",
+        client: httpx.Client | None = None, environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
+        """``client`` sends the requests, with its credentials and certificates."""
         self._bootstrap = bootstrap
+        self._scheme = scheme
         self._environment = dict(environment or {})
         self._settings = dict(settings or {})
         self._port = port
         self._process: subprocess.Popen[str] | None = None
         self._log = tempfile.TemporaryFile("w+", prefix="ottla-registry-")  # noqa: SIM115 - closed with the instance
         self.url = ""
-        self.client = httpx.Client(timeout=60)
+        self.client = client or httpx.Client(timeout=60)
 
     def start(self) -> Self:
         """Start the process and return when it answers; a restart uses the same port."""
         command = [
             sys.executable, "-m", "ottla", "registry", "--bootstrap", self._bootstrap, "--listen",
-            f"http://127.0.0.1:{self._port}", *(f"-X{name}={value}" for name, value in self._settings.items()),
+            f"{self._scheme}://127.0.0.1:{self._port}",
+            *(f"-X{name}={value}" for name, value in self._settings.items()),
         ]  # fmt: skip
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
@@ -42,7 +45,10 @@ class RegistryProcess:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.startswith("ready "):
-            raise AssertionError(f"the registry did not start: {line}{self.stderr()}")
+            self.kill()
+            problem = f"the registry did not start: {line}{self.stderr()}"
+            self.close()
+            raise AssertionError(problem)
         self.url = line.split()[1]
         self._port = int(self.url.rpartition(":")[2])
         return self
@@ -76,6 +82,9 @@ class RegistryProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._process is not None:
             self.kill()
         self.client.close()

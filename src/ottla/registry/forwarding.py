@@ -1,7 +1,13 @@
-"""Send a request that only the leader can answer to the leader, and its answer to the client."""
+"""Send a request that only the leader can answer to the leader, and its answer to the client.
+
+The request keeps the credentials of its user, so that the leader authenticates the user itself.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -13,11 +19,15 @@ from ottla.registry.election import Instance
 if TYPE_CHECKING:
     import httpx
 
+    from ottla.security.certificates import Certificates
+
 #: tells the leader not to forward the request again: two instances may disagree about the leader for a moment
 _FORWARDED: Final = "x-forward"
 _PASSED_ON: Final = ("authorization", "accept", "content-type", "x-request-id")
 _TIMEOUT_S: Final = 30.0
-_CONNECT_TIMEOUT_S: Final = 5.0
+_CONNECT_S: Final = 5.0
+#: longer than a request takes
+_OLD_CLIENT_S: Final = 120.0
 
 
 class LeaderUnreachable(Exception):
@@ -27,19 +37,16 @@ class LeaderUnreachable(Exception):
 class Forwarding:
     """Connections to the leader."""
 
-    def __init__(self, verify: str | bool = True) -> None:
-        """`verify` is the file of the certificates that https addresses of other instances are checked with."""
-        self._verify = verify
+    def __init__(self, certificates: Certificates | None = None) -> None:
+        """``certificates`` are those with which https addresses of other instances are checked.
+
+        Without them, the authorities of the system are trusted.
+        """
+        self._certificates = certificates
         self._client: httpx.AsyncClient | None = None
-
-    def _open(self) -> httpx.AsyncClient:
-        """Return the client. It is made for the first request, because httpx takes a fifth of the time of a start."""
-        import httpx
-
-        if self._client is None:
-            timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
-            self._client = httpx.AsyncClient(timeout=timeout, verify=self._verify, trust_env=False)
-        return self._client
+        #: what the client was made with
+        self._context: ssl.SSLContext | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         if self._client is not None:
@@ -48,9 +55,10 @@ class Forwarding:
     async def send(self, leader: Instance, request: Request, body: bytes) -> Response:
         """Return the leader's answer. Raise LeaderUnreachable if the request could not be sent.
 
-        Raise HttpError 50003 if the leader gives no answer, and 50004 if another instance has forwarded the request.
+        Raise HttpError 50003 if the leader gives no answer or its certificate is not trusted, and 50004 if another
+        instance has forwarded the request.
         """
-        import httpx
+        import httpx  # takes 0.1 s: a leader, and an instance without others, never load it
 
         if _FORWARDED in request.headers:
             await self._connect(leader)
@@ -58,12 +66,11 @@ class Forwarding:
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         path = request.scope.get("raw_path") or request.scope["path"].encode()
         url = httpx.URL(leader.url).copy_with(raw_path=path.partition(b"?")[0] + _query(request))
+        client = self._current_client()
         try:
-            answer = await self._open().request(
-                request.method, url, content=body, headers=headers | {_FORWARDED: "true"}
-            )
+            answer = await client.request(request.method, url, content=body, headers=headers | {_FORWARDED: "true"})
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise LeaderUnreachable(leader.url) from error
+            raise _unreachable(leader, error) from error
         except httpx.HTTPError as error:
             text = f"the leader {leader.url} does not answer: {type(error).__name__}; try again"
             raise errors.forwarding_failed(text) from None
@@ -73,12 +80,51 @@ class Forwarding:
         """Raise LeaderUnreachable if no connection can be opened."""
         import httpx
 
+        client = self._current_client()
         try:
-            await self._open().get(leader.url)
+            await client.get(leader.url)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise LeaderUnreachable(leader.url) from error
+            raise _unreachable(leader, error) from error
         except httpx.HTTPError:
             pass
+
+    def _current_client(self) -> httpx.AsyncClient:
+        """Return a client with the certificates that the files have now. It is made when the first request needs it."""
+        import httpx
+
+        if self._certificates is not None:
+            self._certificates.reload("connections to other instances")
+        context = None if self._certificates is None else self._certificates.context
+        if self._client is None or context is not self._context:
+            old, self._context = self._client, context
+            timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S)
+            self._client = httpx.AsyncClient(timeout=timeout, verify=context or True, trust_env=False)
+            if old is not None:
+                # Not at once: requests that the old client has sent are in progress.
+                loop = asyncio.get_running_loop()
+                loop.call_later(_OLD_CLIENT_S, lambda: self._closing.add(loop.create_task(old.aclose())))
+        return self._client
+
+
+def _unreachable(leader: Instance, error: httpx.HTTPError) -> Exception:
+    """Return the error of a connection that could not be opened.
+
+    A leader whose certificate is refused is alive. If it counted as ended, this instance would replace it.
+    """
+    refusal = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+    if refusal is None:
+        return LeaderUnreachable(leader.url)
+    reason = getattr(refusal, "verify_message", "") or refusal.reason or str(refusal)
+    return errors.forwarding_failed(
+        f"no TLS connection to the leader {leader.url}: {reason}; set ssl.truststore.location to the file of the "
+        "authority that signed its certificate, and host.name of the leader to a name in it"
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _query(request: Request) -> bytes:

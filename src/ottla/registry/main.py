@@ -27,6 +27,8 @@ from ottla.registry.service import Registry
 from ottla.registry.state import COMPATIBILITY_DEFAULT, MODE_DEFAULT, State
 from ottla.registry.store import StoreSettings, prepare_topic
 from ottla.schemas.schema import InvalidSchema, SchemaTooComplex
+from ottla.security.certificates import Certificates, client_context
+from ottla.security.errors import SecurityConfigError
 from ottla.security.secret_box import SecretBox
 from ottla.web.app import HttpError
 from ottla.web.service import Service, run_service
@@ -54,6 +56,15 @@ class RegistrySettings(WebSettings):
     host_name = Setting(
         "host.name", STRING, "", ANY,
         "The host that other instances reach this one at. By default that of the listener, or the name of the machine.",
+    )  # fmt: skip
+    inter_instance_protocol = Setting(
+        "inter.instance.protocol", STRING, "", one_of("", "http", "https"),
+        "The protocol of the listener that other instances forward changes to. By default that of the first listener.",
+        aliases=("schema.registry.inter.instance.protocol",),
+    )  # fmt: skip
+    ssl_endpoint_identification_algorithm = Setting(
+        "ssl.endpoint.identification.algorithm", STRING, "https", one_of("https", ""),
+        "https: the host names in the certificates of other instances are checked. Empty: they are not.",
     )  # fmt: skip
     leader_eligibility = Setting(
         "leader.eligibility", BOOL, True, ANY, "Whether this instance can be the leader.",
@@ -100,6 +111,7 @@ def run(texts: Mapping[str, str]) -> int:
 async def start(service: Service[RegistrySettings]) -> AsyncIterator[ASGIApp]:
     """Read the topic, then answer requests."""
     settings = service.settings
+    own = _own_instance(service)
     where = StoreSettings(
         settings.bootstrap_servers,
         settings.client,
@@ -111,8 +123,8 @@ async def start(service: Service[RegistrySettings]) -> AsyncIterator[ASGIApp]:
     except ClientError as error:
         raise StartError(str(error)) from None
     state = State(compatibility_default=settings.schema_compatibility_level, mode_default=settings.mode)
-    registry = Registry(where, settings.schema_registry_group_id, _own_instance(service), state)
-    forwarding = Forwarding()
+    registry = Registry(where, settings.schema_registry_group_id, own, state)
+    forwarding = Forwarding(_trusted(settings, own))
     registry.on_failure = service.fail
     await registry.start()
     exporters = _exporters(service, registry, where, cluster_id)
@@ -167,8 +179,22 @@ def _prepare(where: StoreSettings) -> str:
 
 
 def _own_instance(service: Service[RegistrySettings]) -> Instance:
-    listener = service.listeners[0]
+    """Return the address for other instances. Raise StartError if no listener has `inter.instance.protocol`."""
+    protocol = service.settings.inter_instance_protocol or service.listeners[0].scheme
+    listener = next((each for each in service.listeners if each.scheme == protocol), None)
+    if listener is None:
+        raise StartError(f"inter.instance.protocol={protocol} needs a listener {protocol}://HOST:PORT in listeners")
     host = service.settings.host_name or listener.host
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
     return Instance(listener.scheme, host, listener.port, service.settings.leader_eligibility)
+
+
+def _trusted(settings: RegistrySettings, own: Instance) -> Certificates | None:
+    """Return the certificates for https connections to other instances; None if the instances use http."""
+    if own.scheme != "https":
+        return None
+    try:
+        return Certificates(settings.tls(), client_context)
+    except SecurityConfigError as error:
+        raise StartError(f"https to other instances: {error}") from None

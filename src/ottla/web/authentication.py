@@ -2,7 +2,8 @@
 
     authentication.method=BASIC     a user name and a password: those of authentication.users.file, or, with
                                     authentication.pass.through=true, those of a user of the Kafka cluster
-    authentication.method=BEARER    a signed token (JWT), checked with the keys of sasl.oauthbearer.jwks.endpoint.url
+    authentication.method=BEARER    a signed token (JWT), checked with the keys of sasl.oauthbearer.jwks.endpoint.url,
+                                    whose web server may have a certificate of ssl.truststore.location
     authentication.method=NONE      the subject of the client's certificate, if it has one
 
 With authentication.pass.through=true the service logs in to the cluster as the user of each request, so that the ACLs
@@ -31,6 +32,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
@@ -43,6 +45,7 @@ from ottla.security.oauth import OauthRules, check_token
 from ottla.security.password_hashes import UsersFile
 from ottla.security.principals import SslPrincipalMapper
 from ottla.security.token_keys import TokenKeys
+from ottla.security.web_documents import web_context
 from ottla.web.app import HttpError
 from ottla.web.rates import Rates
 from ottla.web.settings import WebSettings
@@ -149,9 +152,12 @@ class Authenticator:
                 )
             self._users = UsersFile(settings.authentication_users_file)
         if self._bearer:
+            tls = partial(web_context, settings.tls(), {})
+            if settings.sasl_oauthbearer_jwks_endpoint_url.startswith("https:"):
+                tls()  # a store that cannot be read is reported at start
             self._keys = TokenKeys(
                 settings.sasl_oauthbearer_jwks_endpoint_url, monotonic=self._now,
-                refresh_s=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000,
+                refresh_s=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000, tls=tls,
             )  # fmt: skip
             self._rules = OauthRules(
                 issuer=settings.sasl_oauthbearer_expected_issuer or None,

@@ -24,6 +24,7 @@ from ottla.web import authentication
 from ottla.web.app import HttpError
 from ottla.web.authentication import Authenticator, CheckLogin, Identity
 from ottla.web.settings import WebSettings
+from token_issuer import AUDIENCE, ISSUER, USER, TokenIssuer
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 OTHER_KEY = ec.generate_private_key(ec.SECP256R1())
@@ -213,6 +214,25 @@ def test_tokens(tokens: dict[str, str]) -> None:
             assert (error.status, error.error_code) == (401, 40101)
             assert error.headers == {"www-authenticate": 'Bearer realm="ottla"'}
             assert not wrong or wrong not in str(error)
+
+    asyncio.run(check())
+
+
+def test_keys_of_the_issuer_are_read_over_https_with_an_authority_of_the_truststore(tmp_path: Path) -> None:
+    async def check() -> None:
+        with TokenIssuer(tmp_path) as issuer:
+            settings = {
+                "authentication.method": "BEARER", "sasl.oauthbearer.jwks.endpoint.url": issuer.url("/keys"),
+                "sasl.oauthbearer.expected.audience": AUDIENCE, "sasl.oauthbearer.expected.issuer": ISSUER,
+            }  # fmt: skip
+            header = f"Bearer {issuer.token()}"
+            assert (await Checked(settings).refused(header)).status == 401
+            stores = {"ssl.truststore.location": str(issuer.authority), "ssl.truststore.type": "PEM"}
+            found = await Checked(settings | stores).ask(header)
+            assert found is not None
+            assert found.name == USER
+            with pytest.raises(StartError, match=r"cannot be read"):
+                Checked(settings | stores | {"ssl.truststore.location": "/missing"})
 
     asyncio.run(check())
 

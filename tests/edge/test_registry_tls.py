@@ -1,0 +1,164 @@
+"""Instances of the registry with https, certificates of a private authority, and basic authentication."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+from registry_process import RegistryProcess
+from starlette.requests import Request
+
+from ottla.model.settings_security import listener_settings
+from ottla.registry.election import Instance
+from ottla.registry.forwarding import Forwarding
+from ottla.security.certificates import Certificates, client_context
+from ottla.security.password_hashes import hash_password, user_line
+from ottla.testing import BrokerProcess
+from ottla.web.app import HttpError
+
+_EC = trustme.KeyType.ECDSA
+
+
+class Stores:
+    """The files of a private authority: its certificate, and a key with a certificate for 127.0.0.1."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.authority = trustme.CA(key_type=_EC)
+        self._path = directory / name
+        self.authority.cert_pem.write_to_path(f"{self._path}-ca.pem")
+        self.authority.issue_cert("127.0.0.1", key_type=_EC).private_key_and_cert_chain_pem.write_to_path(
+            f"{self._path}.pem"
+        )
+        Path(f"{self._path}.pem").chmod(0o600)
+
+    @property
+    def keystore(self) -> dict[str, str]:
+        return {"ssl.keystore.location": f"{self._path}.pem", "ssl.keystore.type": "PEM"}
+
+    @property
+    def truststore(self) -> dict[str, str]:
+        return {"ssl.truststore.location": f"{self._path}-ca.pem", "ssl.truststore.type": "PEM"}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return Stores(tmp_path_factory.mktemp("stores"), "one")
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with BrokerProcess.start(settings={"group.initial.rebalance.delay.ms": "0"}) as broker:
+        yield broker.bootstrap
+
+
+Start = Callable[[Mapping[str, str]], RegistryProcess]
+
+
+@pytest.fixture(scope="module")
+def start(bootstrap: str, stores: Stores) -> Start:
+    """Return what makes an https instance; requests to it come from ann."""
+
+    def make(settings: Mapping[str, str]) -> RegistryProcess:
+        context = ssl.create_default_context()
+        stores.authority.configure_trust(context)
+        client = httpx.Client(timeout=60, verify=context, auth=("ann", "secret of ann"))
+        return RegistryProcess(bootstrap, {**stores.keystore, **settings}, scheme="https", client=client)
+
+    return make
+
+
+def users(directory: Path, *names: str) -> dict[str, str]:
+    path = directory / "-".join(names)
+    lines = [
+        user_line(name, hash_password(f"secret of {name}".encode(), b"salt" * 4, ln=10, r=8, p=1)) for name in names
+    ]
+    path.write_text("\n".join(lines))
+    path.chmod(0o600)
+    return {"authentication.method": "BASIC", "authentication.users.file": str(path)}
+
+
+@pytest.fixture(scope="module")
+def leader(start: Start, stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProcess]:
+    own = {"inter.instance.protocol": "https", **stores.truststore, **users(tmp_path_factory.mktemp("users"), "ann")}
+    with start(own) as running:
+        running.register("first", '"int"')
+        yield running
+
+
+def test_follower_forwards_over_https_with_the_credentials_of_the_user(
+    leader: RegistryProcess, start: Start, stores: Stores, tmp_path: Path
+) -> None:
+    follower_only = {"leader.eligibility": "false", **stores.truststore, **users(tmp_path, "ann", "bob")}
+    with start(follower_only) as follower:
+        schema_id = follower.register("forwarded", '"string"')
+        assert leader.get(f"/schemas/ids/{schema_id}")["schema"] == '"string"'
+        assert follower.get(f"/schemas/ids/{schema_id}")["schema"] == '"string"'
+        # The follower knows bob and the leader does not: it is the leader that decides about a change.
+        bob = {"auth": ("bob", "secret of bob")}
+        assert follower.client.get(f"{follower.url}/subjects", **bob).status_code == 200
+        answer = follower.client.post(f"{follower.url}/subjects/b/versions", json={"schema": '"int"'}, **bob)
+        assert (answer.status_code, answer.json()["error_code"]) == (401, 40101)
+        assert follower.client.get(f"{follower.url}/subjects", auth=("ann", "wrong")).status_code == 401
+        follower.stop()  # and leave the group: the next test would wait for the end of the session
+
+
+def test_leader_with_a_certificate_of_another_authority_is_refused_and_stays_the_leader(
+    leader: RegistryProcess, start: Start, tmp_path: Path
+) -> None:
+    other = Stores(tmp_path, "other")
+    with start({**other.truststore, **users(tmp_path, "ann")}) as follower:
+        status, answer = follower.ask("POST", "/subjects/refused/versions", {"schema": '"int"'})
+        assert (status, answer["error_code"]) == (500, 50003)
+        assert "ssl.truststore.location" in answer["message"]
+        assert follower.get("/_health")["status"]["leader"] == leader.url
+        follower.stop()
+    assert leader.get("/_health")["status"]["is_leader"] is True
+    assert "refused" not in leader.get("/subjects")
+
+
+def test_host_name_of_the_leader_is_checked(leader: RegistryProcess, stores: Stores) -> None:
+    """The certificate is for 127.0.0.1, which is also the address of localhost."""
+    port = int(leader.url.rpartition(":")[2])
+
+    async def root(host: str, settings: Mapping[str, str]) -> int:
+        forwarding = Forwarding(Certificates(listener_settings({**stores.truststore, **settings}), client_context))
+        scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+        try:
+            return (await forwarding.send(Instance("https", host, port), Request(scope), b"")).status_code
+        finally:
+            await forwarding.close()
+
+    assert asyncio.run(root("127.0.0.1", {})) == 200
+    assert asyncio.run(root("localhost", {"ssl.endpoint.identification.algorithm": ""})) == 200
+    with pytest.raises(HttpError, match=r"host\.name") as refusal:
+        asyncio.run(root("localhost", {}))
+    assert refusal.value.error_code == 50003
+
+
+def test_new_authority_is_used_without_a_restart(leader: RegistryProcess, stores: Stores, tmp_path: Path) -> None:
+    port = int(leader.url.rpartition(":")[2])
+    file = tmp_path / "ca.pem"
+    Stores(tmp_path, "other").authority.cert_pem.write_to_path(file)
+
+    async def check() -> None:
+        texts = {"ssl.truststore.location": str(file), "ssl.truststore.type": "PEM"}
+        forwarding = Forwarding(Certificates(listener_settings(texts), client_context))
+        scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+        there = Instance("https", "127.0.0.1", port)
+        with pytest.raises(HttpError, match=r"ssl\.truststore\.location"):
+            await forwarding.send(there, Request(scope), b"")
+        file.write_bytes(stores.authority.cert_pem.bytes() + b"\n")
+        assert (await forwarding.send(there, Request(scope), b"")).status_code == 200
+        await forwarding.close()
+
+    asyncio.run(check())
+
+
+def test_protocol_between_instances_needs_a_listener(bootstrap: str) -> None:
+    with pytest.raises(AssertionError, match="needs a listener https://HOST:PORT"):
+        RegistryProcess(bootstrap, {"inter.instance.protocol": "https"}).start()
