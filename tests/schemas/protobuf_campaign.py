@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import google
 import grpc_tools
+from tests.schemas.isolation import Crashed, in_child
 from tests.schemas.protobuf_oracle import comparable, option_pool, unread_fields, without_order
 from tests.schemas.protobuf_texts import TextGenerator
-from tests.schemas.protoc import compile_with_protoc
+from tests.schemas.protoc import CRASHED, compile_with_protoc
 
 from ottla.schemas.protobuf import ProtobufSchema, parse
 from ottla.schemas.schema import Incompatibility, InvalidSchema, Resolved
@@ -29,8 +32,15 @@ def compare_texts(first: int, count: int, *, damaged: bool = False) -> Counter[s
         text = generator.render(generator.file())
         texts.append(generator.damage(text) if damaged else text)
     for index, (text, expected) in enumerate(zip(texts, compile_with_protoc(texts), strict=True)):
+        if expected == CRASHED:
+            tally[CRASHED] += 1
+            continue
         tally[_compare_text(text, expected, f"seed {first + index}")] += 1
     return tally
+
+
+def compare_damaged(first: int, count: int) -> Counter[str]:
+    return compare_texts(first, count, damaged=True)
 
 
 def _compare_text(text: str, expected: Any, name: str) -> str:
@@ -58,6 +68,37 @@ def _compare_descriptors(schema: ProtobufSchema, expected: Any, name: str, resol
         again = parse(form, resolved)
         assert without_order(again.file_descriptor, pool) == ordered, f"{name}: a round trip changes the descriptor"
         assert parse(again.text, resolved).text == again.text, f"{name}: the canonical text is not stable"
+
+
+def survive(compare: Callable[[int, int], Counter[str]], first: int, count: int) -> Counter[str]:
+    """Run a comparison in a child process, because Protobuf's library can crash on descriptors that it should refuse.
+
+    Count the seeds with which the reference crashes. Raise AssertionError if parsing alone crashes: that is a bug of
+    Ottla, even if it is the library that crashes.
+    """
+    try:
+        return in_child(lambda: compare(first, count))
+    except Crashed:
+        if count > 1:
+            half = count // 2
+            return survive(compare, first, half) + survive(compare, first + half, count - half)
+    try:
+        in_child(lambda: _parse_all(first))
+    except Crashed as error:
+        raise AssertionError(f"seed {first}: parsing crashes: {error}") from None
+    return Counter({"the library crashed": 1})
+
+
+def _parse_all(seed: int) -> None:
+    """Parse every text that a comparison makes from a seed."""
+    for evolve in (False, True):
+        generator = TextGenerator(seed)
+        file = generator.file()
+        text = generator.render(generator.evolve(file) if evolve else file)
+        for each in (text, TextGenerator(seed).damage(text)):
+            with contextlib.suppress(InvalidSchema):
+                schema = parse(each)
+                parse(schema.text), parse(schema.formatted("serialized")), schema.normalized()
 
 
 def compare_pairs(first: int, count: int) -> Counter[str]:
@@ -121,13 +162,13 @@ def main() -> None:
     damaged: Counter[str] = Counter()
     for first in range(arguments.seed, arguments.seed + arguments.pairs, _BATCH):
         count = min(_BATCH, arguments.seed + arguments.pairs - first)
-        texts += compare_texts(first, count)
-        damaged += compare_texts(first, count, damaged=True)
+        texts += survive(compare_texts, first, count)
+        damaged += survive(compare_damaged, first, count)
     print(
         f"{sum(texts.values()):,} texts and {sum(damaged.values()):,} damaged ones: verdict and descriptor as protoc's"
     )
     print(f"  texts: {dict(texts)}; damaged: {dict(damaged)}")
-    pairs = compare_pairs(arguments.seed, arguments.pairs)
+    pairs = survive(compare_pairs, arguments.seed, arguments.pairs)
     print(f"{arguments.pairs:,} pairs of schemas: no compatible reader misses a field. {dict(pairs)}")
     print(f"{time.monotonic() - started:.0f} s")
 

@@ -56,6 +56,14 @@ INVALID = {
     "enum E { A = 0; } extend E { optional int32 a = 1; }": '"E" is not a message',
     _3 + "message A { int32 a = 1 [foo = 1]; }": 'has no field "foo"',
     _3 + "message A { int32 a = 1 [deprecated = 1.5]; }": '"deprecated" must be true or false',
+    _3 + "message A { int32 a = 1 [deprecated = 1]; }": '"deprecated" must be true or false',
+    _3 + "message A { option deprecated = 0; }": '"deprecated" must be true or false',
+    _3 + "message A { option deprecated = True; }": '"deprecated" must be true or false',
+    _3 + "message A { option deprecated = 't'; }": '"deprecated" must be true or false',
+    _3 + "message A { repeated int64 a = 1 [jstype = 1]; }": '"jstype" must be the name of a value of',
+    _3 + "option optimize_for = 1;": '"optimize_for" must be the name of a value of',
+    _3 + _OPTIONS + "extend google.protobuf.FieldOptions { repeated bool b = 50000; } "
+    "message A { int32 a = 1 [(b) = true, (b) = 0]; }": '"b" must be true or false',
     _3 + "message A { int32 a = 1 [deprecated = true, deprecated = true]; }": "it is set twice",
     _3 + "message A { int32 a = 1 [packed = true]; }": "packed is allowed for repeated numbers only",
     _3 + "message A { int32 a = 1 [jstype = JS_STRING]; }": "jstype is allowed for 64-bit integers only",
@@ -82,6 +90,19 @@ def test_invalid_schema_is_rejected_with_its_cause(text: str, message: str) -> N
 def test_protoc_rejects_the_same_schemas() -> None:
     results = compile_with_protoc(list(INVALID))
     assert [text for text, result in zip(INVALID, results, strict=True) if not isinstance(result, str)] == []
+
+
+def test_numbers_for_booleans_and_enums_are_allowed_in_braces() -> None:
+    """A value in braces has the text format of messages, which accepts them."""
+    text = (
+        _3 + _OPTIONS + "enum E { A = 0; B = 1; } message O { bool b = 1; repeated bool c = 2; E e = 3; } "
+        "extend google.protobuf.FieldOptions { O o = 50000; } "
+        "message M { int32 a = 1 [(o) = { b: 1, c: [true, f, 0], e: 1 }]; }"
+    )
+    linked, _ = load(text, {}, Budget())
+    (expected,) = compile_with_protoc([text])
+    field = linked.descriptor.message_type[1].field[0]
+    assert field.options.SerializeToString() == expected.message_type[1].field[0].options.SerializeToString()
 
 
 def test_closed_enum_of_another_file_is_rejected_in_proto3() -> None:

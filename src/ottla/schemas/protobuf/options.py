@@ -153,14 +153,17 @@ class _Setter:
                     if numbers in task.seen:
                         raise _Wrong("it is set twice")
                     task.seen.add(numbers)
-                self.set(message, descriptor, option.value)
+                self.set(message, descriptor, option.value, is_message_field=False)
             elif descriptor.message_type is None or is_repeated(descriptor):
                 raise _Wrong(f'"{part.name}" is not a message')
             else:
                 message = self._get(message, descriptor)
                 message.SetInParent()
 
-    def set(self, message: Any, descriptor: FieldDescriptor, value: Value) -> None:
+    def set(self, message: Any, descriptor: FieldDescriptor, value: Value, *, is_message_field: bool = True) -> None:
+        """Set a field. The fields of a message in braces accept more: numbers for booleans and for enums."""
+        if isinstance(value, Literal) and not is_message_field:
+            _check_identifier(descriptor, value)
         if is_repeated(descriptor):
             for item in value if isinstance(value, list) else [value]:
                 self._append(message, descriptor, item)
@@ -269,6 +272,14 @@ class _Setter:
         if number is None:
             raise _Wrong(f'"{descriptor.name}" must be a number')
         return number
+
+
+def _check_identifier(descriptor: FieldDescriptor, value: Literal) -> None:
+    """Raise _Wrong if the value of a boolean or of an enum is not an identifier."""
+    if descriptor.cpp_type == FieldDescriptor.CPPTYPE_BOOL and value.kind is not Kind.BOOLEAN:
+        raise _Wrong(f'"{descriptor.name}" must be true or false')
+    if descriptor.cpp_type == FieldDescriptor.CPPTYPE_ENUM and value.kind is Kind.NUMBER:
+        raise _Wrong(f'"{descriptor.name}" must be the name of a value of "{descriptor.enum_type.full_name}"')
 
 
 def _enum_number(descriptor: FieldDescriptor, value: Literal) -> int:
