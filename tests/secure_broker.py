@@ -96,7 +96,8 @@ class SecureBroker:
         self.stranger = _pem(directory / "stranger.pem", _client_certificate(stranger))
         self._issuer = ec.generate_private_key(ec.SECP256R1())
         row = jwt.algorithms.ECAlgorithm.to_jwk(self._issuer.public_key(), as_dict=True)
-        self._keys = _write(directory / "keys.json", json.dumps({"keys": [{**row, "kid": "one"}]}).encode())
+        #: the public keys of the issuer
+        self.keys = _write(directory / "keys.json", json.dumps({"keys": [{**row, "kid": "one"}]}).encode())
         self.process = BrokerProcess.start(settings={**self._settings(), **(settings or {})})
         try:
             with RawClient(self.addresses["PLAINTEXT"]) as client:
@@ -119,7 +120,7 @@ class SecureBroker:
             "listener.name.short.connections.max.reauth.ms": "3000",
             "sasl.enabled.mechanisms": ",".join((*PASSWORD_MECHANISMS, "OAUTHBEARER")),
             **{f"listener.name.{name.lower()}.plain.sasl.jaas.config": plain for name in SASL_LISTENERS},
-            "sasl.oauthbearer.jwks.endpoint.url": f"file://{self._keys}",
+            "sasl.oauthbearer.jwks.endpoint.url": f"file://{self.keys}",
             "sasl.oauthbearer.expected.issuer": ISSUER,
             "sasl.oauthbearer.expected.audience": AUDIENCE,
             "delegation.token.secret.key": "secret of the tokens",

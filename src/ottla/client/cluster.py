@@ -131,11 +131,13 @@ class Cluster:
         *,
         client_id: str = "ottla",
         timeout_s: float = 30.0,
+        token: str = "",
     ) -> None:
+        """``token`` is that of a user, for a login by OAUTHBEARER."""
         self.bootstrap = bootstrap
         self.client_id = client_id
         self.timeout_s = timeout_s
-        self.security = Security.parse(properties or {})
+        self.security = Security.parse(properties or {}, token)
         self._addresses = parse_bootstrap(bootstrap)
         self._idle: dict[tuple[str, int], list[BrokerConnection]] = {}
         self._lent: set[BrokerConnection] = set()

@@ -92,8 +92,11 @@ class Security:
     sasl: Sasl | TicketLogin | None = None
 
     @classmethod
-    def parse(cls, properties: Mapping[str, str]) -> Security:
-        """:raises PropertyRefused: for a property that is unknown, missing or of no use with the others."""
+    def parse(cls, properties: Mapping[str, str], token: str = "") -> Security:
+        """Return what the properties say. With a token the login is by OAUTHBEARER, and no property needs to say so.
+
+        :raises PropertyRefused: for a property that is unknown, missing or of no use with the others.
+        """
         for name in properties:
             if name not in PROPERTIES:
                 near = difflib.get_close_matches(name, PROPERTIES, 1)
@@ -104,7 +107,9 @@ class Security:
             raise PropertyRefused(f"security.protocol={protocol} is not known; choose one of {', '.join(_PROTOCOLS)}")
         _refuse_useless(properties, protocol)
         tls = _parse_tls(properties) if protocol in (SSL, SASL_SSL) else None
-        sasl = _parse_sasl(properties) if protocol in (SASL_PLAINTEXT, SASL_SSL) else None
+        sasl = None
+        if protocol in (SASL_PLAINTEXT, SASL_SSL):
+            sasl = _with_token(token) if token else _parse_sasl(properties)
         return cls(protocol=protocol, tls=tls, sasl=sasl)
 
     def wrap(self, plain: socket.socket, host: str) -> socket.socket:
@@ -257,6 +262,12 @@ def _bearer(properties: Mapping[str, str]) -> TicketLogin:
         mechanism="OAUTHBEARER", username=credentials.client_id or credentials.url,
         begin=lambda host: BearerExchange(source.token),
     )  # fmt: skip
+
+
+def _with_token(token: str) -> TicketLogin:
+    return TicketLogin(
+        mechanism="OAUTHBEARER", username="the user of the token", begin=lambda host: BearerExchange(lambda: token)
+    )
 
 
 def _kerberos(properties: Mapping[str, str]) -> TicketLogin:

@@ -20,7 +20,7 @@ from ottla.rest.errors import (
     unprocessable,
 )
 from ottla.rest.group_consumer import GroupConsumer, Poller
-from ottla.rest.kafka import Identity, Kafka
+from ottla.rest.kafka import Identity, Kafka, Owner
 from ottla.rest.settings import RestSettings
 from ottla.web.app import HttpError
 
@@ -61,12 +61,10 @@ class InstanceOptions(NamedTuple):
 class Instance:
     """A consumer instance."""
 
-    def __init__(
-        self, name: str, group: str, identity: Identity, options: InstanceOptions, consumer: GroupConsumer
-    ) -> None:
+    def __init__(self, name: str, group: str, owner: Owner, options: InstanceOptions, consumer: GroupConsumer) -> None:
         self.name = name
         self.group = group
-        self.identity = identity
+        self.owner = owner
         self.options = options
         self.consumer = consumer
         self.expires_at = 0.0
@@ -114,8 +112,9 @@ class Instances:
             properties["auto.offset.reset"] = options.auto_offset_reset
         if options.auto_commit is not None:
             properties["enable.auto.commit"] = str(options.auto_commit).lower()
-        made = GroupConsumer(self._kafka.consumer(identity, properties), asyncio.get_running_loop())
-        instance = Instance(name, group, identity, options, made)
+        owner = Owner(identity)
+        made = GroupConsumer(self._kafka.consumer(owner, properties), asyncio.get_running_loop())
+        instance = Instance(name, group, owner, options, made)
         self._touch(instance)
         self._instances[group, name] = instance
         self._groups[group] += 1
@@ -125,8 +124,9 @@ class Instances:
     def find(self, group: str, name: str, identity: Identity) -> Instance:
         """Return an instance of this user and extend its life. Raise HttpError 404 (40403) if there is none."""
         found = self._instances.get((group, name))
-        if found is None or found.identity != identity:
+        if found is None or not found.owner.is_same_user(identity):
             raise HttpError(404, CONSUMER_INSTANCE_NOT_FOUND, _NOT_FOUND)
+        found.owner.renew(identity)
         self._touch(found)
         return found
 
@@ -153,7 +153,7 @@ class Instances:
         The pattern is matched here, because librdkafka's regular expressions can take exponential time.
         """
         matches = _compile(pattern)
-        metadata = await self._kafka.call(instance.identity, admin.list_topics)
+        metadata = await self._kafka.call(instance.owner.identity, admin.list_topics)
         topics = sorted(row.name for row in metadata.topics if row.name and not row.is_internal and matches(row.name))
         await self._kafka.run(lambda: instance.consumer.subscribe(topics, pattern))
 
@@ -169,10 +169,14 @@ class Instances:
                     log.warning("subscription was not refreshed group=%s error=%s", instance.group, error)
 
     def close_expired(self) -> None:
-        """Delete instances without a request for `consumer.instance.timeout.ms`. Called every second."""
+        """Delete instances without a request for `consumer.instance.timeout.ms`, and those whose token has expired.
+
+        Called every second.
+        """
         now = time.monotonic()
-        for instance in [each for each in self._instances.values() if each.expires_at < now and not each.requests]:
-            self._close_later(instance)
+        for instance in list(self._instances.values()):
+            if instance.owner.identity.is_expired or (instance.expires_at < now and not instance.requests):
+                self._close_later(instance)
 
     def _close_later(self, instance: Instance) -> None:
         self._remove(instance)

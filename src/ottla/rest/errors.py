@@ -138,6 +138,7 @@ _KAFKA_CODES: Final[dict[int, tuple[int, int]]] = {
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: _UNAUTHENTICATED,
     ErrorCode.ILLEGAL_SASL_STATE: _UNAUTHENTICATED,
     # librdkafka's own codes
+    -197: _RETRIABLE,  # the client was closed
     -195: _UNAVAILABLE,  # transport
     -193: _UNAVAILABLE,  # resolve
     -192: _RETRIABLE,  # message timed out

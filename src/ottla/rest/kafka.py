@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from ottla.client.cluster import Cluster
 from ottla.client.security import PROPERTIES
-from ottla.rest.errors import KafkaRefusal
+from ottla.rest.errors import AUTHENTICATION_FAILED, KafkaRefusal
 from ottla.rest.settings import RestSettings
+from ottla.web.app import HttpError
 from ottla.web.authentication import Identity as Identity
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _POLL_S: Final = 0.25
 #: idle connections for admin requests that one identity keeps
 _CLUSTERS_IDLE_MAX: Final = 8
 _CLOSE_S_MAX: Final = 5.0
+#: librdkafka's code for a client that was closed
+_DESTROYED: Final = -197
 #: size of full batches; a larger record is a batch of its own
 BATCH_BYTES: Final = 1_000_000
 _PRODUCER: Final = {
@@ -58,6 +61,31 @@ _T = TypeVar("_T")
 
 #: acts towards the cluster with the proxy's own credentials
 SERVICE: Final = Identity()
+
+
+class Owner:
+    """The user of a client that outlives a request, with the latest token that the user has sent."""
+
+    __slots__ = ("identity",)
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+
+    def is_same_user(self, other: Identity) -> bool:
+        """Return whether a request is that of the owner; its token may be a newer one."""
+        own = self.identity
+        return other == own or bool(own.token and other.token and own.name == other.name)
+
+    def renew(self, other: Identity) -> None:
+        """Take over a token of the owner that expires later."""
+        if (other.expires_ms or 0) > (self.identity.expires_ms or 0):
+            self.identity = other
+
+
+def check_expiry(identity: Identity) -> None:
+    """Raise HttpError 401 (40101) if the token of the user has expired since the request began."""
+    if identity.is_expired:
+        raise HttpError(401, AUTHENTICATION_FAILED, "the token has expired; send a request with a new one")
 
 
 class Arrival:
@@ -103,6 +131,8 @@ class RecordProducer:
         self._loop = loop
         #: reports that the thread has taken and the event loop has not
         self._reported: list[Delivery] = []
+        #: no more records are taken
+        self._is_ending = False
         self._is_closing = False
         #: an idempotent producer with a fatal error sends no more
         self.is_broken = False
@@ -130,16 +160,23 @@ class RecordProducer:
         from confluent_kafka import KafkaException
 
         delivery = Delivery(arrival)
+        if self._is_ending:
+            return self._refused(delivery, KafkaRefusal(_DESTROYED, topic, "the producer was closed"))
         try:
             self._producer.produce(
                 topic, value, key, -1 if partition is None else partition,
                 functools.partial(self._report, delivery), timestamp=timestamp_ms, headers=headers or None,
             )  # fmt: skip
         except KafkaException as error:
-            delivery.error = _refusal(error.args[0], topic)
-            delivery.is_done = True
             self.is_broken = self.is_broken or error.args[0].fatal()
-            arrival.report()
+            return self._refused(delivery, _refusal(error.args[0], topic))
+        return delivery
+
+    @staticmethod
+    def _refused(delivery: Delivery, error: KafkaRefusal) -> Delivery:
+        delivery.error = error
+        delivery.is_done = True
+        delivery.arrival.report()
         return delivery
 
     def _report(self, delivery: Delivery, error: Any, message: Any) -> None:
@@ -173,6 +210,7 @@ class RecordProducer:
 
     def close(self) -> None:
         """Wait for records on their way, for a few seconds. Blocks: call it in a thread."""
+        self._is_ending = True
         self._producer.flush(_CLOSE_S_MAX)
         self._is_closing = True
         self._thread.join()
@@ -241,13 +279,21 @@ class Kafka:
         return self._cluster_id
 
     def _make_cluster(self, identity: Identity) -> Cluster:
-        properties = {**self.settings.client, **dict(identity.properties)}
         understood = {
-            name: value for name, value in properties.items()
+            name: value for name, value in self._properties(identity).items()
             if name in PROPERTIES or name.startswith(("security.", "ssl.", "sasl."))
         }  # fmt: skip
-        timeout_s = self.settings.client_timeout_ms / 1000
-        return Cluster(self.settings.bootstrap_servers, understood, client_id=_CLIENT_ID, timeout_s=timeout_s)
+        return Cluster(
+            self.settings.bootstrap_servers, understood, client_id=_CLIENT_ID, token=identity.token,
+            timeout_s=self.settings.client_timeout_ms / 1000,
+        )  # fmt: skip
+
+    def _properties(self, identity: Identity) -> dict[str, str]:
+        """Return the properties of a client of this user. With a token, the login of the proxy is left out."""
+        own = self.settings.client
+        if identity.token:
+            own = {name: value for name, value in own.items() if not name.startswith("sasl.")}
+        return {**own, **dict(identity.properties)}
 
     def _keep(self, clients: _Clients, cluster: Cluster) -> None:
         if clients.is_closed or len(clients.clusters) >= _CLUSTERS_IDLE_MAX:
@@ -272,29 +318,35 @@ class Kafka:
             self._close_later(clients.producers.pop(size).close)
             producer = None
         if producer is None:
-            config = {**_PRODUCER, **self._config(identity), **self.settings.producer, "batch.size": str(size)}
+            own = self._config(Owner(identity))
+            config = {**_PRODUCER, **own, **self.settings.producer, "batch.size": str(size)}
             producer = clients.producers[size] = RecordProducer(config, self._loop)
         return producer
 
-    def consumer(self, identity: Identity, properties: Mapping[str, str]) -> Consumer:
+    def consumer(self, owner: Owner, properties: Mapping[str, str]) -> Consumer:
         """Return a new consumer. Raise KafkaRefusal if a property is not valid. The caller closes it, in a thread."""
         from confluent_kafka import Consumer, KafkaException
 
-        config = {**self._config(identity), **self.settings.consumer, **properties}
+        config = {**self._config(owner), **self.settings.consumer, **properties}
         try:
             return Consumer(config)
         except KafkaException as error:
             raise _refusal(error.args[0], "consumer") from None
 
-    def _config(self, identity: Identity) -> dict[str, str]:
-        return {
-            **_COMMON, "client.id": _CLIENT_ID, **self.settings.client, **dict(identity.properties),
+    def _config(self, owner: Owner) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            **_COMMON, "client.id": _CLIENT_ID, **self._properties(owner.identity),
             "bootstrap.servers": self.settings.bootstrap_servers,
         }  # fmt: skip
+        if owner.identity.token:
+            config |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": functools.partial(_current_token, owner)}
+        return config
 
     # Life
 
     def _open(self, identity: Identity) -> _Clients:
+        """Return the clients of an identity. Raise HttpError 401 if its token has expired."""
+        check_expiry(identity)
         clients = self._clients.get(identity)
         if clients is None:
             clients = self._clients[identity] = _Clients()
@@ -309,10 +361,13 @@ class Kafka:
             self._close_clients(self._clients.pop(identity))
 
     def close_idle(self) -> None:
-        """Close the clients of identities without a request for `identity.idle.ms`. Called every few seconds."""
+        """Close the clients of identities without a request for `identity.idle.ms`, and those of expired tokens.
+
+        Called every second. Requests in progress that use a token which has expired get an error.
+        """
         limit = time.monotonic() - self.settings.identity_idle_ms / 1000
         for identity, clients in list(self._clients.items()):
-            if not clients.users and clients.used_at < limit:
+            if identity.is_expired or (not clients.users and clients.used_at < limit):
                 self._close_clients(self._clients.pop(identity))
 
     def _close_clients(self, clients: _Clients) -> None:
@@ -335,6 +390,13 @@ class Kafka:
         if self._closing:
             await asyncio.wait(set(self._closing))
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _current_token(owner: Owner, config: str) -> tuple[str, float]:
+    """Return the token of a client and when it expires. librdkafka asks before the last one expires."""
+    identity = owner.identity
+    assert identity.expires_ms is not None
+    return identity.token, identity.expires_ms / 1000
 
 
 def _read_cluster_id(cluster: Cluster) -> str:

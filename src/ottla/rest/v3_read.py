@@ -29,6 +29,7 @@ from ottla.rest import admin
 from ottla.rest.bodies import INT32_MAX, INT64_MAX, query_boolean, query_integer
 from ottla.rest.errors import NO_CONSUMER_FREE, KafkaRefusal, RecordErrors, bad_request, partition_not_found, to_http
 from ottla.rest.group_consumer import kafka_partition
+from ottla.rest.kafka import Identity, Owner, check_expiry
 from ottla.rest.proxy import BOOLEAN, INTEGER, KAFKA_ERRORS, TEXT, Proxy, body_schema
 from ottla.rest.records import BINARY, JSON, PLAIN_FORMATS, STRING, decode_plain, iso_time, read_time
 from ottla.rest.v3_topics import CLUSTER
@@ -131,8 +132,8 @@ class ReadRoutes:
             "enable.partition.eof": "true", "auto.offset.reset": "earliest", "queued.max.messages.kbytes": "4096",
         }  # fmt: skip
         kafka, identity = self._proxy.kafka, self._proxy.identity(request)
-        consumer = await kafka.run(functools.partial(kafka.consumer, identity, properties))
-        return _Stream(self, consumer, wanted, starts, ends, is_events=is_events)
+        consumer = await kafka.run(functools.partial(kafka.consumer, Owner(identity), properties))
+        return _Stream(self, consumer, wanted, starts, ends, identity, is_events=is_events)
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Run a function of a stream in a thread; each stream uses one thread at a time."""
@@ -150,7 +151,7 @@ class _Stream(Response):
 
     def __init__(
         self, routes: ReadRoutes, consumer: Any, wanted: _Range, starts: dict[TopicPartition, int],
-        ends: dict[TopicPartition, int], *, is_events: bool,
+        ends: dict[TopicPartition, int], identity: Identity, *, is_events: bool,
     ) -> None:  # fmt: skip
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(media_type=_EVENTS if is_events else _NDJSON, headers=headers)
@@ -159,6 +160,7 @@ class _Stream(Response):
         self._consumer = consumer
         self._wanted = wanted
         self._ends = ends
+        self._identity = identity
         self._is_events = is_events
         #: the next offset of each partition
         self._positions = dict(starts)
@@ -196,6 +198,7 @@ class _Stream(Response):
             wait_s = min(left_s, _POLL_S)
             messages = await self._routes.run(functools.partial(self._consumer.consume, _POLL_RECORDS, wait_s))
             try:
+                check_expiry(self._identity)
                 text = "".join(map(self._write, messages))
             except RecordErrors as error:
                 known = to_http(error)

@@ -7,7 +7,7 @@
     authentication.method=NONE      the subject of the client's certificate, if it has one
 
 With authentication.pass.through=true the service logs in to the cluster as the user of each request, so that the ACLs
-of the cluster decide what the user can do.
+of the cluster decide what the user can do: with the name and the password, or by OAUTHBEARER with the token.
 
 Cost. A hash of a password takes a quarter of a second and 32 MB, and a login to the cluster some milliseconds. Both run
 in a few threads. Checks of the same credentials at the same time are done once, and the result of a successful one
@@ -80,6 +80,10 @@ class Identity:
     #: when the token expires
     expires_ms: int | None = None
 
+    @property
+    def is_expired(self) -> bool:
+        return self.expires_ms is not None and self.expires_ms <= time.time() * 1000
+
 
 class Login(NamedTuple):
     """A user name and a password that a client has sent."""
@@ -131,12 +135,12 @@ class Authenticator:
         settings = self._settings
         if self._pass_through and not (self._basic or self._bearer):
             raise SecurityConfigError("authentication.pass.through=true needs BASIC or BEARER")
+        if self._pass_through and not settings.client.get("security.protocol", "").upper().startswith("SASL_"):
+            raise SecurityConfigError(
+                "authentication.pass.through=true needs a listener of the cluster with logins: set "
+                "client.security.protocol=SASL_SSL"
+            )
         if self._basic and self._pass_through:
-            if not settings.client.get("security.protocol", "").upper().startswith("SASL_"):
-                raise SecurityConfigError(
-                    "authentication.pass.through=true needs a listener of the cluster with logins: set "
-                    "client.security.protocol=SASL_SSL"
-                )
             if settings.authentication_users_file:
                 raise SecurityConfigError(
                     "with authentication.pass.through=true the users are those of the cluster; remove "

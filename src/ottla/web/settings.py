@@ -94,7 +94,7 @@ class WebSettings(SettingsSnapshot):
     authentication_pass_through = Setting(
         "authentication.pass.through", BOOL, False, ANY,
         "Whether the service logs in to the cluster with the credentials of each request. The users of BASIC are then "
-        "those of the cluster.",
+        "those of the cluster, and the REST proxy sends a token of BEARER with OAUTHBEARER.",
     )  # fmt: skip
     authentication_failures_per_minute = Setting(
         "authentication.failures.per.minute", INT, 30, at_least(1),

@@ -258,7 +258,7 @@ def test_both_methods_and_the_users_token_for_the_cluster(tokens: dict[str, str]
         assert (await both.ask(f"bearer {text}")) is not None
         error = await both.refused()
         assert error.headers["www-authenticate"] == 'Basic realm="ottla", charset="UTF-8", Bearer realm="ottla"'
-        through = Checked({**tokens, "authentication.pass.through": "true"})
+        through = Checked({**tokens, "authentication.pass.through": "true", "client.security.protocol": "SASL_SSL"})
         found = await through.ask(f"Bearer {text}")
         assert found is not None
         assert found.token == text
