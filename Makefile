@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills registry-hostile edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills registry-hostile edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -67,11 +67,15 @@ docs: $(VENV)/.dev
 # Compares Ottla with Apache Kafka on this machine; writes docs/performance.md. Takes long.
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
-	$(if $(BENCH_ARGS),,$(MAKE) bench-secure)
+	$(if $(BENCH_ARGS),,$(MAKE) bench-secure bench-edge)
 
 # Produce and consume with TLS, SCRAM, ACLs and quotas beside Apache Kafka: about five minutes.
 bench-secure: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.secure --write $(BENCH_ARGS)
+
+# Requests per second, memory and start of the schema registry and the REST proxy: about four minutes.
+bench-edge: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.edge --write $(BENCH_ARGS)
 
 # Tests of running brokers, with the hot modules compiled by mypyc: needs a C compiler.
 test-compiled: $(VENV)/.dev

@@ -20,7 +20,7 @@ COMPILED: Path | None = None
 
 def available() -> str | None:
     """None when `ottla` is installed beside this Python or on PATH, else one line that says what to do."""
-    if _ottla() is None:
+    if ottla_command() is None:
         return "the `ottla` command was not found; install the project first (pip install -e .)"
     return None
 
@@ -51,7 +51,7 @@ class Ottla(BrokerProcess):
     def launch(self) -> None:
         # A line of an earlier start in the same directory must not count as this one's.
         self._log_path.unlink(missing_ok=True)
-        command = [_ottla() or "ottla", "broker", "--data", str(self.data_directory)]
+        command = [ottla_command() or "ottla", "broker", "--data", str(self.data_directory)]
         command += ["--listener", f"PLAINTEXT://{self.bootstrap}"]
         if self._broker_id is not None:
             command += ["--id", str(self._broker_id)]
@@ -71,9 +71,12 @@ class ZooKeeper(Ottla):
 
     def launch(self) -> None:
         self._log_path.unlink(missing_ok=True)
-        self._spawn([_ottla() or "ottla", "zookeeper", "--data", str(self.data_directory), "--listen", self.bootstrap])
+        self._spawn(
+            [ottla_command() or "ottla", "zookeeper", "--data", str(self.data_directory), "--listen", self.bootstrap]
+        )
 
 
-def _ottla() -> str | None:
+def ottla_command() -> str | None:
+    """Return the path of `ottla`, beside this Python or on PATH; None if it is not installed."""
     beside = Path(sys.executable).with_name("ottla")
     return str(beside) if beside.exists() else shutil.which("ottla")
