@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -98,6 +99,28 @@ def test_body_that_is_not_an_object_is_refused(registry: RegistryProcess, name: 
         assert registry.client.post(path, content=content).status_code == status
     assert error(registry, "POST", f"/subjects/{name}/versions", {"schema": 1}) == (422, 422)
     assert error(registry, "GET", f"/subjects/{name}/versions") == (404, 40401)
+
+
+def test_registrations_at_the_same_time_have_ids_of_their_own(registry: RegistryProcess, name: str) -> None:
+    """Those that wait are made in one transaction, also with equal schemas, equal subjects and schemas that fail."""
+
+    def register(number: int) -> tuple[int, Any]:
+        kind = number % 4
+        text = record(name, same=None) if kind == 0 else record(name, **{f"f{number}": None})
+        text = '{"type": "record"}' if kind == 1 else text
+        subject = f"{name}-one" if kind == 2 else f"{name}-{number}"
+        return registry.ask("POST", f"/subjects/{subject}/versions", {"schema": text})
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(register, range(64)))
+    assert [status for status, _ in answers[1::4]] == [422] * 16
+    # A new field without a default is incompatible: one registration of the shared subject has come first.
+    assert sorted(status for status, _ in answers[2::4]) == [200] + [409] * 15
+    assert len({answer["id"] for _, answer in answers[0::4]}) == 1
+    assert len({answer["id"] for _, answer in answers[3::4]}) == 16
+    for number in range(3, 64, 4):
+        found = registry.get(f"/schemas/ids/{answers[number][1]['id']}")
+        assert (found["subject"], found["schema"]) == (f"{name}-{number}", record(name, **{f"f{number}": None}))
 
 
 # -- schemas --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Every path exists a second time below `/contexts/{context}`: names of subjects a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -27,7 +27,7 @@ from ottla.registry.associations import LIFECYCLES, Filter
 from ottla.registry.forwarding import Forwarding, LeaderUnreachable
 from ottla.registry.records import Json, Record, SchemaVersion, references_json
 from ottla.registry.requests import NewSchema, TagChange, parse_body, parse_id, parse_version
-from ottla.registry.service import NotLeader, Registry
+from ottla.registry.service import NotLeader, Registration, Registry
 from ottla.registry.state import State, has_prefix, merge_rule_sets
 from ottla.registry.subjects import DEFAULT_CONTEXT, Subject, beside, context_prefix, is_valid, normalize
 from ottla.schemas.schema import SchemaType
@@ -300,24 +300,30 @@ class SubjectHandlers(Handlers):
             raise errors.invalid_subject(subject)
         format_name = request.query_params.get("format", "")
 
-        sent = NewSchema.parse(parse_body(await request.body()))
+        data = await request.body()
+        sent = NewSchema.parse(parse_body(data))
 
-        def decide(body: Json) -> tuple[tuple[SchemaVersion, str | None], list[Record]]:
+        def decide(others: Sequence[SchemaVersion]) -> Registration:
             row, records = changes.register(
                 self.state, self.registry.parser, subject, sent,
-                normalize=self._normalizes(request, subject), force=flag(request, "force"),
+                normalize=self._normalizes(request, subject), force=flag(request, "force"), others=others,
             )  # fmt: skip
-            return (row, formatted(self.registry.parser, row, format_name) if format_name else None), records
+            text = formatted(self.registry.parser, row, format_name) if format_name else None
+            return Registration(row, records, text)
 
-        def respond(made: tuple[SchemaVersion, str | None]) -> Response:
+        def respond(row: SchemaVersion, text: str | None) -> Response:
             # With the time of the record, which is known since it was read back.
-            row = self.state.get(made[0].subject, made[0].version) or made[0]
-            return answer(request, registered_json(row, None if sent.changes_tags else sent, made[1]))
+            row = self.state.get(row.subject, row.version) or row
+            return answer(request, registered_json(row, None if sent.changes_tags else sent, text))
+
+        async def make() -> Response:
+            made = await self.registry.register(subject, decide, len(data))
+            return respond(made.row, made.text)
 
         known = await self._registered_already(request, subject, sent)
         if known is not None:
-            return respond((known, await self.formatted(request, known) if format_name else None))
-        return await self.change(request, decide, respond)
+            return respond(known, await self.formatted(request, known) if format_name else None)
+        return await self.at_leader(request, make)
 
     async def _registered_already(self, request: Request, subject: str, new: NewSchema) -> SchemaVersion | None:
         """Return the version of a schema that is registered: any instance can answer that."""

@@ -7,6 +7,7 @@ from typing import Final
 from ottla.web.app import HttpError
 
 INVALID_SCHEMA: Final = 42201
+SCHEMA_TOO_LARGE: Final = 42209
 
 
 def subject_not_found(subject: str) -> HttpError:
@@ -144,7 +145,7 @@ def invalid_subject(subject: str) -> HttpError:
 
 
 def schema_too_large(message: str) -> HttpError:
-    return HttpError(422, 42209, message)
+    return HttpError(422, SCHEMA_TOO_LARGE, message)
 
 
 def invalid_rule_set(message: str) -> HttpError:

@@ -12,17 +12,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from ottla.client.cluster import LATEST, Isolation
 from ottla.client.errors import ClientError
 from ottla.registry import errors
 from ottla.registry.election import Election, Instance
 from ottla.registry.parsing import Parser
-from ottla.registry.records import Record
+from ottla.registry.records import Record, SchemaVersion
 from ottla.registry.state import State
 from ottla.registry.store import Applied, LeadershipLost, Reader, StoreSettings, TooLarge, Writer, WriteUncertain
-from ottla.schemas.schema import AllowanceSpent, steps_allowed
+from ottla.schemas.schema import AllowanceSpent, InvalidSchema, steps_allowed
+from ottla.web.app import HttpError
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 _CHANGE_S_MAX: Final = 20.0
 #: how long a new instance waits for the result of the election before it answers requests
 _ELECTION_S: Final = 2.0
+#: characters of the schemas that are registered in one transaction; a broker accepts batches of up to 1 MB
+_GROUP_CHARS_MAX: Final = 200_000
 #: schemas up to this size are parsed on the event loop, with this number of steps, which take at most about 20 ms
 _SMALL_CHARS: Final = 16 << 10
 _LOOP_STEPS: Final = 10_000
@@ -47,6 +51,31 @@ class NotLeader(Exception):
     def __init__(self, leader: Instance) -> None:
         super().__init__(leader.url)
         self.leader = leader
+
+
+class Registration(NamedTuple):
+    """The version that a schema has or gets, the records that make it so, and its text in the format that is wanted."""
+
+    row: SchemaVersion
+    records: list[Record]
+    text: str | None = None
+
+
+class _Waiting(NamedTuple):
+    """A registration that waits for its turn."""
+
+    subject: str
+    decide: Callable[[Sequence[SchemaVersion]], Registration]
+    size_chars: int
+    result: asyncio.Future[Registration]
+
+    def succeed(self, made: Registration) -> None:
+        if not self.result.done():  # the client has disconnected
+            self.result.set_result(made)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.result.done():
+            self.result.set_exception(error)
 
 
 class Registry:
@@ -71,6 +100,8 @@ class Registry:
         self._changed = asyncio.Event()
         #: one change at a time
         self._changing = asyncio.Lock()
+        #: registrations that wait for `_changing`
+        self._waiting: list[_Waiting] = []
         #: records are not applied while a change is decided
         self._deciding = asyncio.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, "registry-schemas")
@@ -118,6 +149,77 @@ class Registry:
             if records:
                 await self._append(records)
             return answer
+
+    async def register(
+        self, subject: str, decide: Callable[[Sequence[SchemaVersion]], Registration], size_chars: int
+    ) -> Registration:
+        """Register a schema. Return when its records were applied. Raise the same as `change`.
+
+        Registrations of different subjects that wait at the same time are made in one transaction, because one
+        transaction takes milliseconds (group commit). ``decide`` gets the versions that others of the group register.
+        """
+        waiting = _Waiting(subject, decide, size_chars, self._loop.create_future())
+        self._waiting.append(waiting)
+        try:
+            async with self._changing:
+                if not waiting.result.done():
+                    await self._register_group(self._take_group())
+            return await waiting.result
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    async def _register_group(self, group: Sequence[_Waiting]) -> None:
+        """Make these registrations, and set the result of each."""
+        made: list[tuple[_Waiting, Registration]] = []
+        try:
+            await self._prepare()
+            made = await self._decide_group(group)
+            if made:
+                await self._append([record for _, each in made for record in each.records])
+        except (NotLeader, HttpError) as error:
+            if isinstance(error, HttpError) and error.error_code == errors.SCHEMA_TOO_LARGE and len(made) > 1:
+                # One of them may be too large for the topic, or all together.
+                for waiting, _ in made:
+                    await self._register_group([waiting])
+                return
+            for each in group:
+                each.fail(error)
+            return
+        except BaseException as error:
+            for each in group:
+                each.fail(error)
+            raise
+        for waiting, registration in made:
+            waiting.succeed(registration)
+
+    async def _decide_group(self, group: Sequence[_Waiting]) -> list[tuple[_Waiting, Registration]]:
+        """Return the registrations that need records. Set the result of the others."""
+        made: list[tuple[_Waiting, Registration]] = []
+        async with self._deciding:
+            for each in group:
+                decide = partial(each.decide, [registration.row for _, registration in made])
+                try:
+                    registration = await self.compute(decide, each.size_chars)
+                except (HttpError, InvalidSchema) as error:
+                    each.fail(error)
+                    continue
+                if registration.records:
+                    made.append((each, registration))
+                else:
+                    each.succeed(registration)
+        return made
+
+    def _take_group(self) -> list[_Waiting]:
+        """Return registrations that wait: of each subject the first one, and not more than fit into a transaction."""
+        group: dict[str, _Waiting] = {}
+        size_chars = 0
+        for each in self._waiting:
+            size_chars += each.size_chars
+            if each.subject not in group and (not group or size_chars <= _GROUP_CHARS_MAX):
+                group[each.subject] = each
+        self._waiting = [each for each in self._waiting if group.get(each.subject) is not each]
+        return list(group.values())
 
     async def compute(self, work: Callable[[], _T], size_chars: int) -> _T:
         """Run work on schemas on the event loop, or again from its start in a thread if it takes too long there.

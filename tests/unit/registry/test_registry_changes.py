@@ -9,6 +9,7 @@ import pytest
 from tests.unit.registry.registry_fixtures import FakeRegistry, number, record
 
 from ottla.registry import changes
+from ottla.registry.records import SchemaVersion
 from ottla.registry.requests import NewSchema
 from ottla.registry.state import State
 from ottla.web.app import HttpError
@@ -271,3 +272,13 @@ def visible(state: State) -> object:
         (row.subject, row.version, row.id, row.text, row.is_deleted) for row in state.all_versions(":*:", deleted=True)
     ]
     return rows, state.modes, state.configs, {name: state.id_max(name) for name in (".", ".t")}
+
+
+def test_versions_of_the_same_change_have_different_ids(registry: FakeRegistry) -> None:
+    registry.register("before", record("X"))
+    rows: list[SchemaVersion] = []
+    for subject, text in (("a", record("A")), ("b", record("B")), ("c", record("A")), (":.t:d", record("A"))):
+        new = NewSchema.parse({"schema": text})
+        row, _ = changes.register(registry.state, registry.parser, subject, new, normalize=False, others=rows)
+        rows.append(row)
+    assert [row.id for row in rows] == [2, 3, 2, 1]
