@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from starlette.types import ASGIApp
 
@@ -27,12 +27,14 @@ from ottla.registry.service import Registry
 from ottla.registry.state import COMPATIBILITY_DEFAULT, MODE_DEFAULT, State
 from ottla.registry.store import StoreSettings, prepare_topic
 from ottla.schemas.schema import InvalidSchema, SchemaTooComplex
-from ottla.security.certificates import Certificates, client_context
 from ottla.security.errors import SecurityConfigError
 from ottla.security.secret_box import SecretBox
 from ottla.web.app import HttpError
 from ottla.web.service import Service, run_service
 from ottla.web.settings import WebSettings
+
+if TYPE_CHECKING:
+    from ottla.security.certificates import Certificates
 
 LISTEN_DEFAULT: Final = "http://127.0.0.1:8081"
 
@@ -194,6 +196,8 @@ def _trusted(settings: RegistrySettings, own: Instance) -> Certificates | None:
     """Return the certificates for https connections to other instances; None if the instances use http."""
     if own.scheme != "https":
         return None
+    from ottla.security.certificates import Certificates, client_context
+
     try:
         return Certificates(settings.tls(), client_context)
     except SecurityConfigError as error:

@@ -15,9 +15,6 @@ import os
 from functools import lru_cache
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 _MARK: Final = "sealed:"
 _SALT_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
@@ -40,12 +37,18 @@ class SecretBox:
         self._salt = os.urandom(_SALT_BYTES)
 
     def seal(self, text: str) -> str:
+        # Here, because it has 10 MB, and a registry without exporters does not need it.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         nonce = os.urandom(_NONCE_BYTES)
         content = AESGCM(_key(self._secret, self._salt)).encrypt(nonce, text.encode(), None)
         return _MARK + base64.b64encode(self._salt + nonce + content).decode()
 
     def open(self, sealed: str) -> str:
         """Return the text. Raise Unreadable if it was sealed with another secret."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         try:
             data = base64.b64decode(sealed.removeprefix(_MARK), validate=True)
             salt, rest = data[:_SALT_BYTES], data[_SALT_BYTES:]

@@ -33,22 +33,22 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.requests import Request
 
 from ottla.model.errors import StartError
-from ottla.security import sasl
-from ottla.security.certificates import subject_of
 from ottla.security.errors import AuthenticationFailed, KeysBeingRead, SecurityConfigError
-from ottla.security.oauth import OauthRules, check_token
 from ottla.security.password_hashes import UsersFile
 from ottla.security.principals import SslPrincipalMapper
-from ottla.security.token_keys import TokenKeys
-from ottla.security.web_documents import web_context
 from ottla.web.app import HttpError
 from ottla.web.rates import Rates
 from ottla.web.settings import WebSettings
+
+# cryptography and PyJWT have 15 MB and take 0.1 s: services without tokens and certificates do not load them.
+if TYPE_CHECKING:
+    from ottla.security import sasl
+    from ottla.security.token_keys import TokenKeys
 
 log = logging.getLogger(__name__)
 
@@ -156,6 +156,10 @@ class Authenticator:
                 )
             self._users = UsersFile(settings.authentication_users_file)
         if self._bearer:
+            from ottla.security.oauth import OauthRules
+            from ottla.security.token_keys import TokenKeys
+            from ottla.security.web_documents import web_context
+
             tls = partial(web_context, settings.tls(), {})
             if settings.sasl_oauthbearer_jwks_endpoint_url.startswith("https:"):
                 tls()  # a store that cannot be read is reported at start
@@ -199,6 +203,8 @@ class Authenticator:
         certificate = request.scope.get("client_certificate")
         if certificate is None:
             return None
+        from ottla.security.certificates import subject_of
+
         try:
             return Identity(self._mapper.name(subject_of(certificate)))
         except (AuthenticationFailed, ValueError):
@@ -289,6 +295,8 @@ class Authenticator:
 
     def _check_signature(self, token: str, keys: TokenKeys) -> sasl.Identity:
         """Return the user of a token. Wait a while if another thread reads the keys, then raise HttpError 503."""
+        from ottla.security.oauth import check_token
+
         for _ in range(_KEYS_ATTEMPTS):
             try:
                 return check_token(token, keys, self._rules)

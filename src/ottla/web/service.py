@@ -24,7 +24,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from starlette.types import ASGIApp
 
@@ -32,7 +32,6 @@ import ottla
 from ottla.env.process import END_WITH_STDIN, log_to_stderr, notify_service_manager, raise_open_files_limit
 from ottla.model.errors import StartError
 from ottla.model.types import is_loopback
-from ottla.security.certificates import Certificates
 from ottla.security.errors import SecurityConfigError
 from ottla.web.app import App, DescribeError, ErrorResponse, Operation, Parameter, Router
 from ottla.web.authentication import Authenticator, CheckLogin
@@ -42,6 +41,9 @@ from ottla.web.metrics import HttpMetrics
 from ottla.web.openapi import Api, document_operations
 from ottla.web.server import BoundSocket, Listener, bind, serve
 from ottla.web.settings import WebSettings
+
+if TYPE_CHECKING:
+    from ottla.security.certificates import Certificates
 
 log = logging.getLogger(__name__)
 
@@ -201,6 +203,9 @@ def _certificates(settings: WebSettings, listeners: Sequence[Listener]) -> Certi
     """Return the certificates of the https listeners; None if there is no such listener. Raise StartError."""
     if not any(listener.scheme == "https" for listener in listeners):
         return None
+    # Loads a library of 10 MB, which services without https do not need.
+    from ottla.security.certificates import Certificates
+
     try:
         return Certificates(settings.tls())
     except SecurityConfigError as error:
