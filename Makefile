@@ -103,9 +103,9 @@ cluster-kills: $(VENV)/.dev
 	$(BIN)/python tests/cluster/cluster_kills.py --kills $(or $(KILLS),20) --seed $(or $(SEED),1) --role $(or $(ROLE),any) \
 	  $(if $(SECURE),--secure)
 
-# Kill the leader of three registry instances while clients register schemas.
+# Kill the leader of three registry instances while clients register schemas and an exporter copies them.
 registry-kills: $(VENV)/.dev
-	$(BIN)/python tests/edge/registry_kills.py --kills $(or $(KILLS),50) --seed $(or $(SEED),1)
+	$(BIN)/python tests/edge/registry_kills.py --kills $(or $(KILLS),50) --seed $(or $(SEED),1) --exporter
 
 # Hostile schemas against a registry, with clients beside them: prints times and memory. ROUNDS=3 repeats them.
 registry-hostile: $(VENV)/.dev

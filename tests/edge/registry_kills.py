@@ -4,7 +4,8 @@
 
 Clients register new schemas, schemas of other subjects and schemas that exist, through any instance, and repeat what
 fails. At the end every acknowledged id must name its schema on every instance, also after a restart of all of them, and
-no id may name two schemas.
+no id may name two schemas. With --exporter the leader also copies all schemas to another registry, which must have the
+same versions and ids in the end.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
 
@@ -84,14 +86,17 @@ class Client(threading.Thread):
         return None
 
 
-def run(kills: int, seed: int, report: bool = False) -> Outcome:
+def run(kills: int, seed: int, report: bool = False, exporter: bool = False) -> Outcome:
     """Return what happened."""
     outcome, random = Outcome(), Random(seed)
-    with edge_broker() as broker:
+    with edge_broker() as broker, ExitStack() as stack:
         instances = [RegistryProcess(broker.bootstrap) for _ in range(3)]
         for instance in instances:
             instance.start()
         instances[0].ask("PUT", "/config", {"compatibility": "NONE"})
+        target = _export(broker.bootstrap, instances[0]) if exporter else None
+        if target is not None:
+            stack.callback(target.__exit__, None, None, None)
         clients = [Client(number, instances, seed, outcome) for number in range(CLIENTS)]
         for client in clients:
             client.start()
@@ -111,6 +116,8 @@ def run(kills: int, seed: int, report: bool = False) -> Outcome:
             for client in clients:
                 client.join(60)
         _check(instances, outcome)
+        if target is not None:
+            _check_copy(instances[0], target, outcome)
         for instance in instances:
             instance.kill()
         for instance in instances:
@@ -139,6 +146,30 @@ def _leader(instances: Sequence[RegistryProcess]) -> RegistryProcess:
     raise AssertionError("no instance is the leader")
 
 
+def _export(bootstrap: str, source: RegistryProcess) -> RegistryProcess:
+    """Return a registry to which all schemas are copied."""
+    settings = {"kafkastore.topic": "_schemas_target", "schema.registry.group.id": "target"}
+    target = RegistryProcess(bootstrap, settings).start()
+    body = {"name": "copy", "contextType": "CUSTOM", "context": "copy", "config": {"schema.registry.url": target.url}}
+    status, answer = source.ask("POST", "/exporters", body)
+    assert status == 200, answer
+    return target
+
+
+def _check_copy(source: RegistryProcess, target: RegistryProcess, outcome: Outcome) -> None:
+    def versions(registry: RegistryProcess, prefix: str) -> set[tuple[str, int, int, str]]:
+        rows = registry.get(f"/schemas?subjectPrefix={prefix}&deleted=true")
+        return {(row["subject"].removeprefix(prefix), row["version"], row["id"], row["schema"]) for row in rows}
+
+    deadline = time.monotonic() + 120
+    while (expected := versions(source, "")) != (copied := versions(target, ":.copy:")):
+        if time.monotonic() > deadline:
+            status = source.get("/exporters/copy/status")
+            outcome.violations.append(f"the copy differs: {sorted(expected ^ copied)[:5]}; {status}")
+            return
+        time.sleep(0.1)
+
+
 def _check(instances: Sequence[RegistryProcess], outcome: Outcome) -> None:
     texts: dict[int, str] = {}
     for _, schema_id, text in outcome.acknowledged:
@@ -161,8 +192,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--exporter", action="store_true")
     arguments = parser.parse_args()
-    outcome = run(arguments.kills, arguments.seed, report=True)
+    outcome = run(arguments.kills, arguments.seed, report=True, exporter=arguments.exporter)
     gaps = sorted(outcome.gaps_s)
     ids = len({schema_id for _, schema_id, _ in outcome.acknowledged})
     print(
