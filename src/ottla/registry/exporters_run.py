@@ -48,6 +48,8 @@ _PAUSE_S_MAX: Final = 60.0
 _SAVE_S: Final = 1.0
 #: a leader without exporters looks for the topics again: the leader before may have created the first one meanwhile
 _LOOK_AGAIN_S: Final = 30.0
+#: how long a stop waits for the progress to be saved
+_STOP_S: Final = 2.0
 #: tasks that a thread gets at once
 _TASKS: Final = 100
 
@@ -95,6 +97,13 @@ class Exporters:
         """Stop all workers and save their progress."""
         if self._supervision is not None:
             self._supervision.cancel()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self._save_all()
+        except TimeoutError:
+            log.warning("the progress of exporters was not saved in time; the next leader compares a part again")
+
+    async def _save_all(self) -> None:
         async with self._lock:
             self._stop_workers()
             changed = [entry for name, entry in self._entries.items() if entry != self._saved[name]]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -142,8 +143,7 @@ class Registry:
         Raise NotLeader if another instance must do it. Raise what `decide` raises, and HttpError 50001, 50002 or 50004
         if the topic cannot be written, the outcome is not known, or there is no leader.
         """
-        async with self._changing:
-            await self._prepare()
+        async with self._leading():
             async with self._deciding:
                 answer, records = await self.compute(decide, size_chars)
             if records:
@@ -161,9 +161,10 @@ class Registry:
         waiting = _Waiting(subject, decide, size_chars, self._loop.create_future())
         self._waiting.append(waiting)
         try:
-            async with self._changing:
-                if not waiting.result.done():
-                    await self._register_group(self._take_group())
+            while not waiting.result.done():
+                async with self._with_leader() as is_known:
+                    if is_known and not waiting.result.done():
+                        await self._register_group(self._take_group())
             return await waiting.result
         finally:
             if waiting in self._waiting:
@@ -240,12 +241,32 @@ class Registry:
 
         return await self._loop.run_in_executor(self._threads, run)
 
-    async def _prepare(self) -> None:
-        """Return when this instance may decide as the leader. Raise NotLeader if another one is it."""
+    @asynccontextmanager
+    async def _with_leader(self) -> AsyncIterator[bool]:
+        """Wait for a leader, then for the changes before this one. Yield False if the leader was lost meanwhile.
+
+        All requests wait for a leader at the same time, outside of the lock, not one after another.
+        """
         if not await self.wait_until(lambda: self.leader is not None, _CHANGE_S_MAX):
             raise errors.leader_unknown()
+        async with self._changing:
+            yield self.leader is not None
+
+    @asynccontextmanager
+    async def _leading(self) -> AsyncIterator[None]:
+        """Make one change at a time as the leader. Raise NotLeader if another instance is the leader."""
+        while True:
+            async with self._with_leader() as is_known:
+                if is_known:
+                    await self._prepare()
+                    yield
+                    return
+
+    async def _prepare(self) -> None:
+        """Return when this instance may decide as the leader. Raise NotLeader if another one is it."""
+        if self.leader is None:
+            raise errors.leader_unknown()
         if not self.is_leader:
-            assert self.leader is not None
             raise NotLeader(self.leader)
         if self._is_prepared:
             return
@@ -296,8 +317,7 @@ class Registry:
 
         Raise NotLeader if another instance is the leader, and HttpError if there is none, or no answer of the cluster.
         """
-        async with self._changing:
-            await self._prepare()
+        async with self._leading():
             return self._term
 
     def is_leading(self, term: int) -> bool:
