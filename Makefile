@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills registry-hostile edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills registry-hostile openapi-fuzz edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -115,6 +115,11 @@ registry-hostile: $(VENV)/.dev
 edge-kafka: $(VENV)/.dev
 	OTTLA_EDGE_KAFKA=1 $(BIN)/pytest tests/edge/test_registry_*.py tests/edge/test_rest_*.py \
 	  tests/edge/test_confluent_serializers.py tests/edge/test_schema_cli.py $(PYTEST_ARGS)
+
+# schemathesis over the OpenAPI documents of the registry and the REST proxy: EXAMPLES=50 random requests for each operation, and
+# the limits of each value. SEED=2 chooses other requests. Some minutes.
+openapi-fuzz: $(VENV)/.dev
+	$(BIN)/python tests/edge/openapi_fuzz.py --examples $(or $(EXAMPLES),50) --seed $(or $(SEED),1)
 
 # Pauses, kills, power cuts, restarts and a missing ZooKeeper in a cluster under load, with what was predicted: CASE=kill-two
 # runs one case. Power cuts need root. The limits on times need a quiet machine. About ten minutes.

@@ -201,13 +201,13 @@ def parse_config(body: Json) -> Json:
     Raise HttpError 42203 for an unknown level, and 42210 for rules that are not valid.
     """
     config: Json = {}
-    level = member(body, "compatibility", str) or member(body, "compatibilityLevel", str)
-    if level is not None:
-        if level.upper() not in LEVELS:
+    for name in ("compatibilityLevel", "compatibility"):
+        level = member(body, name, str)
+        if level is not None and level.upper() not in LEVELS:
             raise errors.invalid_compatibility()
-        config["compatibilityLevel"] = level.upper()
-    elif "compatibility" in body or "compatibilityLevel" in body:
-        config["compatibilityLevel"] = None
+        # The second name is preferred, as in Confluent's registry.
+        if level is not None or (name in body and "compatibilityLevel" not in config):
+            config["compatibilityLevel"] = level.upper() if level is not None else None
     for name, kind in _CONFIG_MEMBERS.items():
         if name in body:
             config[name] = member(body, name, kind)

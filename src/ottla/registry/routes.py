@@ -216,6 +216,7 @@ _NOT_FOUND_SUBJECT: Final = "40401: the subject does not exist."
 _NOT_FOUND_VERSION: Final = "40401: the subject does not exist. 40402: the version does not exist."
 _NOT_FOUND_SCHEMA: Final = "40403: the schema does not exist."
 _BAD_BODY: Final = "The body is not JSON."
+_BAD_MEMBER: Final = "422: the body is not an object, or a member has a wrong type."
 _NO_WRITE: Final = (
     "50001: the topic cannot be written. 50002: the outcome is not known. 50003, 50004: the leader does not answer, or "
     "is not known."
@@ -250,7 +251,8 @@ def _row(
 ) -> Operation:  # fmt: skip
     known = {406: "The client accepts none of the media types.", **(errors or {})}
     if body is not None:
-        known = {400: _BAD_BODY, 413: "The body is too large.", **known}
+        wrong = f"{_BAD_MEMBER} {known.get(422, '')}".strip()
+        known = {400: _BAD_BODY, 413: "The body is too large.", **known, 422: wrong}
     if method != "GET" and path != "/":
         known = {500: _NO_WRITE, **known}
     return Operation(

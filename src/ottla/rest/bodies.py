@@ -188,7 +188,7 @@ def _quoted(text: str) -> str:
 def query_integer(request: Request, name: str, default: int | None, low: int, high: int) -> int | None:
     """Return an integer of the query. Raise HttpError 400 if it is not one, or out of bounds."""
     text = request.query_params.get(name)
-    if text is None or text == "":
+    if text is None:
         return default
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or not low <= int(text) <= high:
@@ -199,7 +199,7 @@ def query_integer(request: Request, name: str, default: int | None, low: int, hi
 def query_boolean(request: Request, name: str) -> bool:
     """Return whether a flag of the query is `true`. Raise HttpError 400 for another word than true and false."""
     text = request.query_params.get(name, "false").lower()
-    if text not in ("true", "false", ""):
+    if text not in ("true", "false"):
         raise bad_request(f"{name} must be true or false, not {_quoted(text)}")
     return text == "true"
 

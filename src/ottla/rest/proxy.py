@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ottla.client.cluster import Cluster
+from ottla.rest.bodies import INT32_MAX, INT64_MAX
 from ottla.rest.errors import not_found
 from ottla.rest.kafka import SERVICE, Identity, Kafka
 from ottla.rest.resources import Links
@@ -115,6 +116,28 @@ INTEGERS: Final[Mapping[str, Any]] = {"type": "array", "items": INTEGER}
 TEXTS: Final[Mapping[str, Any]] = {"type": "array", "items": TEXT}
 RELATED: Final[Mapping[str, Any]] = {"type": "object", "required": ["related"], "properties": {"related": TEXT}}
 NULLABLE_RELATED: Final[Mapping[str, Any]] = {"anyOf": [RELATED, {"type": "null"}]}
+
+
+#: numbers in requests, which are those of Kafka's protocol
+INT32: Final[Mapping[str, Any]] = {"type": "integer", "format": "int32", "minimum": 0, "maximum": INT32_MAX}
+INT64: Final[Mapping[str, Any]] = {"type": "integer", "format": "int64", "minimum": 0, "maximum": INT64_MAX}
+
+
+def or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a field for which null is the same as a missing one."""
+    found = dict(schema)
+    if isinstance(found.get("type"), str):
+        found["type"] = [found["type"], "null"]
+    if "enum" in found:
+        found["enum"] = [*found["enum"], None]
+    return found
+
+
+def request_schema(
+    required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, example: Any = None
+) -> dict[str, Any]:
+    """Return the JSON Schema of an object in a request, whose optional fields may be null."""
+    return body_schema(required, {name: or_null(schema) for name, schema in (optional or {}).items()}, example)
 
 
 def body_schema(

@@ -17,7 +17,7 @@ from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
 from ottla.rest.limits import ByteRates
 from ottla.rest.producing import DataEncoder, Topics
-from ottla.rest.proxy import INTEGER, JSON, Proxy
+from ottla.rest.proxy import INT32, JSON, Proxy
 from ottla.rest.schema_data import SchemaData, open_registry
 from ottla.rest.settings import RestSettings
 from ottla.rest.v2_consumers import ConsumerRoutesV2
@@ -38,8 +38,8 @@ _PATH_BYTES_MAX: Final = 16 << 10
 PARAMETERS: Final = (
     Parameter("cluster_id", "Id of the cluster; GET /v3/clusters returns it."),
     Parameter("topic_name", "Name of a topic."),
-    Parameter("partition_id", "Number of a partition.", INTEGER),
-    Parameter("broker_id", "Id of a broker.", INTEGER),
+    Parameter("partition_id", "Number of a partition.", INT32),
+    Parameter("broker_id", "Id of a broker.", INT32),
     Parameter("name", "Name of a config."),
     Parameter("consumer_group_id", "Id of a consumer group."),
     Parameter("consumer_id", "Id of a member of a consumer group."),

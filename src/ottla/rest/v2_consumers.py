@@ -24,7 +24,20 @@ from ottla.rest.errors import (
     unprocessable,
 )
 from ottla.rest.group_consumer import Commit
-from ottla.rest.proxy import BOOLEAN, INTEGER, KAFKA_ERRORS, NULLABLE_TEXT, TEXT, TEXTS, Proxy, body_schema, no_content
+from ottla.rest.proxy import (
+    BOOLEAN,
+    INT32,
+    INT64,
+    INTEGER,
+    KAFKA_ERRORS,
+    TEXT,
+    TEXTS,
+    Proxy,
+    body_schema,
+    no_content,
+    or_null,
+    request_schema,
+)
 from ottla.rest.records import PLAIN_FORMATS, decode_plain, read_time
 from ottla.rest.schema_data import SchemaData
 from ottla.rest.v2_media import EMBEDDED, V2, answer_v2, check_accepted, with_v2_errors
@@ -39,24 +52,21 @@ _TIMEOUT_MAX_MS: Final = 600_000
 _FETCH_MIN_MAX: Final = 10_000_000
 
 _INSTANCE: Final = "/consumers/{group}/instances/{instance}"
-_PLACE: Final = body_schema({"topic": TEXT, "partition": INTEGER})
+_PLACE: Final = body_schema({"topic": TEXT, "partition": INT32})
 _PLACES: Final = body_schema({"partitions": {"type": "array", "items": _PLACE}})
-_OFFSET: Final = body_schema({"topic": TEXT, "partition": INTEGER, "offset": INTEGER}, {"metadata": NULLABLE_TEXT})
+_OFFSET: Final = request_schema({"topic": TEXT, "partition": INT32, "offset": INT64}, {"metadata": TEXT})
 _OFFSETS: Final = {"type": "array", "items": _OFFSET}
-_TIME: Final = body_schema(
-    {"topic": TEXT, "partition": INTEGER, "timestamp": {"type": "string", "format": "date-time"}},
-    {"metadata": NULLABLE_TEXT},
-)
+_TIME: Final = body_schema({"topic": TEXT, "partition": INT32, "timestamp": {"type": "string", "format": "date-time"}})
+_NAME: Final = {"type": "string", "maxLength": _NAME_MAX}
 _DIGITS: Final = re.compile(r"-?[0-9]{1,10}")
 _NUMBER: Final = {"type": ["integer", "string", "null"], "pattern": f"^{_DIGITS.pattern}$"}
-_NEW: Final = body_schema({}, {
-    "id": NULLABLE_TEXT, "name": NULLABLE_TEXT,
-    "format": {"type": ["string", "null"], "enum": [*(each.lower() for each in EMBEDDED), None]},
-    "auto.offset.reset": {"type": ["string", "null"], "enum": [*_RESETS, None]},
+_NEW: Final = or_null(request_schema({}, {
+    "id": _NAME, "name": _NAME, "format": {"type": "string", "enum": [each.lower() for each in EMBEDDED]},
+    "auto.offset.reset": {"type": "string", "enum": [*_RESETS]},
     "auto.commit.enable": {"anyOf": [BOOLEAN, {"enum": ["true", "false", None]}]},
     "fetch.min.bytes": {**_NUMBER, "minimum": -1, "maximum": _FETCH_MIN_MAX},
     "consumer.request.timeout.ms": {**_NUMBER, "minimum": 0, "maximum": _TIMEOUT_MAX_MS},
-}, {"name": "reader", "format": "json", "auto.offset.reset": "earliest"})  # fmt: skip
+}, {"name": "reader", "format": "json", "auto.offset.reset": "earliest"}))  # fmt: skip
 _RECORD: Final = body_schema({"topic": TEXT, "key": {}, "value": {}, "partition": INTEGER, "offset": INTEGER})
 _ERRORS: Final = {
     **KAFKA_ERRORS,
@@ -89,12 +99,16 @@ class ConsumerRoutesV2:
             )  # fmt: skip
 
         reading = [
-            Parameter("timeout", "Milliseconds to wait for records, if less than the instance's timeout.", INTEGER),
-            Parameter("max_bytes", "Bytes of keys and values in the answer.", INTEGER),
-        ]
-        subscription = body_schema({}, {"topics": TEXTS, "topic_pattern": TEXT}, {"topics": ["orders"]})
-        commits = {"type": "object", "properties": {"offsets": _OFFSETS}}
-        positions = body_schema(
+            Parameter("timeout", "Milliseconds to wait for records, if less than the instance's timeout.",
+                      {**INT64, "minimum": -1}),
+            Parameter("max_bytes", "Bytes of keys and values in the answer.", {**INT64, "minimum": -1}),
+        ]  # fmt: skip
+        topic = {"type": "string", "minLength": 1, "maxLength": _NAME_MAX}
+        subscription = request_schema(
+            {}, {"topics": {"type": "array", "items": topic}, "topic_pattern": TEXT}, {"topics": ["orders"]}
+        )
+        commits = or_null(request_schema({}, {"offsets": _OFFSETS}))
+        positions = request_schema(
             {}, {"offsets": _OFFSETS, "timestamps": {"type": "array", "items": _TIME}},
             {"offsets": [{"topic": "orders", "partition": 0, "offset": 0}]},
         )  # fmt: skip

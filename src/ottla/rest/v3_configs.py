@@ -24,6 +24,7 @@ from ottla.rest.proxy import (
     body_schema,
     list_schema,
     no_content,
+    request_schema,
     resource_schema,
 )
 from ottla.rest.resources import Json, Links, listing
@@ -37,13 +38,12 @@ _CONFIG_FIELDS: Final = {
 }  # fmt: skip
 _CHANGES: Final = {
     "type": "array",
-    "items": body_schema(
-        {"name": TEXT},
-        {"value": NULLABLE_TEXT, "operation": {"type": ["string", "null"], "enum": ["SET", "DELETE", None]}},
+    "items": request_schema(
+        {"name": TEXT}, {"value": TEXT, "operation": {"type": "string", "enum": ["SET", "DELETE"]}}
     ),
 }
-_ALTERATION: Final = body_schema({"data": _CHANGES}, {"validate_only": BOOLEAN})
-_UPDATE: Final = body_schema({}, {"value": NULLABLE_TEXT})
+_ALTERATION: Final = request_schema({"data": _CHANGES}, {"validate_only": BOOLEAN})
+_UPDATE: Final = request_schema({}, {"value": TEXT})
 _ERRORS: Final = {**KAFKA_ERRORS, 422: "The body is empty (42206), or a field is missing."}
 
 
@@ -106,7 +106,7 @@ class ConfigRoutes:
             return Operation(method=method, path=f"{CLUSTER}/{path}", handler=handler, summary=summary,
                              tag="Configs (v3)", errors=_ERRORS, **more)  # fmt: skip
 
-        topics = body_schema(
+        topics = request_schema(
             {"data": {"type": "array", "items": body_schema({"topic_name": TEXT, "configs": _CHANGES})}},
             {"validate_only": BOOLEAN},
         )

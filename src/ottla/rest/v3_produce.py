@@ -17,7 +17,7 @@ from ottla.rest.errors import INVALID_BATCH, INVALID_PAYLOAD, RecordErrors, to_h
 from ottla.rest.json_stream import JsonStream
 from ottla.rest.kafka import Arrival, Delivery, Identity, Kafka
 from ottla.rest.producing import DataEncoder, Topics, check_size, wait_for_all
-from ottla.rest.proxy import INTEGER, KAFKA_ERRORS, NULLABLE_TEXT, TEXT, Proxy, answer, body_schema
+from ottla.rest.proxy import INT32, INTEGER, KAFKA_ERRORS, NULLABLE_TEXT, TEXT, Proxy, answer, body_schema, or_null
 from ottla.rest.records import (
     PLAIN_FORMATS,
     SCHEMA_FORMATS,
@@ -48,13 +48,13 @@ _DATA: Final = {
         "subject": NULLABLE_TEXT, "subject_name_strategy": {
             "type": ["string", "null"], "enum": ["TOPIC_NAME", "RECORD_NAME", "TOPIC_RECORD_NAME", None],
         },
-        "schema_id": {"type": ["integer", "null"]}, "schema_version": {"type": ["integer", "null"]},
+        "schema_id": or_null(INT32), "schema_version": or_null({**INT32, "minimum": 1}),
         "schema": NULLABLE_TEXT, "data": {},
     },
 }  # fmt: skip
 _RECORD: Final = {
-    "partition_id": {"type": ["integer", "null"], "minimum": 0},
-    "headers": {"type": "array", "items": body_schema({"name": TEXT}, {"value": NULLABLE_TEXT})},
+    "partition_id": or_null(INT32),
+    "headers": {"type": ["array", "null"], "items": body_schema({"name": TEXT}, {"value": NULLABLE_TEXT})},
     "key": _DATA, "value": _DATA,
     "timestamp": {"type": ["string", "null"], "format": "date-time"},
 }  # fmt: skip

@@ -30,7 +30,7 @@ from ottla.rest.bodies import INT32_MAX, INT64_MAX, query_boolean, query_integer
 from ottla.rest.errors import NO_CONSUMER_FREE, KafkaRefusal, RecordErrors, bad_request, partition_not_found, to_http
 from ottla.rest.group_consumer import kafka_partition
 from ottla.rest.kafka import Identity, Owner, check_expiry
-from ottla.rest.proxy import BOOLEAN, INTEGER, KAFKA_ERRORS, TEXT, Proxy, body_schema
+from ottla.rest.proxy import BOOLEAN, INT32, INT64, INTEGER, KAFKA_ERRORS, TEXT, Proxy, body_schema
 from ottla.rest.records import BINARY, JSON, PLAIN_FORMATS, STRING, decode_plain, iso_time, read_time
 from ottla.rest.v3_topics import CLUSTER
 from ottla.web.app import HttpError, Operation, Parameter
@@ -50,15 +50,18 @@ _PARTITION_EOF: Final = -191
 _GROUP_AUTHORIZATION_FAILED: Final = 30
 _IGNORED: Final = frozenset({_GROUP_AUTHORIZATION_FAILED, -195, -193, -187, -185})
 
+_TIME: Final = {"anyOf": [{"type": "string", "format": "date-time"}, {**INT64, "maximum": 10**15 - 1}]}
 _QUERY: Final = (
-    Parameter("partition", "Only this partition; without it all.", INTEGER),
-    Parameter("offset", "First offset: a number, earliest or latest. The default is latest if follow is set."),
-    Parameter("timestamp", "Start with the first record at or after this time: ISO 8601 or milliseconds."),
-    Parameter("end_offset", "End before this offset.", INTEGER),
-    Parameter("end_timestamp", "End before the first record at or after this time."),
-    Parameter("limit", f"Number of records. The default is {_LIMIT_DEFAULT}, or no limit if follow is set.", INTEGER),
-    Parameter("max_bytes", "Bytes of keys and values.", INTEGER),
-    Parameter("timeout", "Milliseconds until the stream ends.", INTEGER),
+    Parameter("partition", "Only this partition; without it all.", INT32),
+    Parameter("offset", "First offset: a number, earliest or latest. The default is latest if follow is set.",
+              {"anyOf": [INT64, {"enum": ["earliest", "latest"]}]}),
+    Parameter("timestamp", "Start with the first record at or after this time: ISO 8601 or milliseconds.", _TIME),
+    Parameter("end_offset", "End before this offset.", INT64),
+    Parameter("end_timestamp", "End before the first record at or after this time.", _TIME),
+    Parameter("limit", f"Number of records. The default is {_LIMIT_DEFAULT}, or no limit if follow is set.",
+              {**INT64, "minimum": 1}),
+    Parameter("max_bytes", "Bytes of keys and values.", {**INT64, "minimum": 1}),
+    Parameter("timeout", "Milliseconds until the stream ends.", INT64),
     Parameter("follow", "Whether to wait for new records at the end.", BOOLEAN),
     Parameter("format", "Format of keys and values. The default tries JSON, then text, then base64.",
               {"type": "string", "enum": ["auto", *(each.lower() for each in PLAIN_FORMATS)]}),

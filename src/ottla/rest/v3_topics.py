@@ -13,6 +13,7 @@ from ottla.rest.bodies import INT32_MAX, Fields, path_integer, query_boolean, re
 from ottla.rest.errors import INVALID_PAYLOAD, bad_request, not_found, partition_not_found, unprocessable
 from ottla.rest.proxy import (
     BOOLEAN,
+    INT32,
     INTEGER,
     INTEGERS,
     KAFKA_ERRORS,
@@ -27,6 +28,7 @@ from ottla.rest.proxy import (
     flag,
     list_schema,
     no_content,
+    request_schema,
     resource_schema,
 )
 from ottla.rest.resources import Links, listing
@@ -65,10 +67,13 @@ _BROKER_DATA: Final = resource_schema("KafkaBroker", {
     "broker_id": INTEGER, "host": NULLABLE_TEXT, "port": {"type": ["integer", "null"]}, "rack": NULLABLE_TEXT,
     "configs": RELATED, "partition_replicas": RELATED,
 })  # fmt: skip
-_NEW_TOPIC: Final = body_schema({"topic_name": TEXT}, {
-    "partitions_count": INTEGER, "replication_factor": INTEGER,
-    "replicas_assignments": {"type": "object", "additionalProperties": INTEGERS},
-    "configs": {"type": "array", "items": body_schema({"name": TEXT}, {"value": NULLABLE_TEXT})},
+_NEW_TOPIC: Final = request_schema({"topic_name": {"type": "string", "pattern": f"^{_TOPIC_NAME.pattern}$"}}, {
+    "partitions_count": {**INT32, "minimum": -1}, "replication_factor": {**INT32, "minimum": -1, "maximum": _INT16_MAX},
+    "replicas_assignments": {
+        "type": "object", "additionalProperties": False,
+        "patternProperties": {"^[0-9]{1,9}$": {"type": "array", "items": INT32, "minItems": 1}},
+    },
+    "configs": {"type": "array", "items": request_schema({"name": TEXT}, {"value": TEXT})},
     "validate_only": BOOLEAN,
 }, {"topic_name": "orders", "partitions_count": 1})  # fmt: skip
 
@@ -110,7 +115,7 @@ class TopicRoutes:
             ("GET", _TOPIC, self.get_topic, "Get a topic",
              {"answers": {200: _TOPIC_DATA}, "query": [operations_flag]}),
             ("PATCH", _TOPIC, self.patch_topic, "Raise the number of partitions of a topic",
-             {"answers": {200: _TOPIC_DATA}, "body": body_schema({"partitions_count": INTEGER}),
+             {"answers": {200: _TOPIC_DATA}, "body": body_schema({"partitions_count": {**INT32, "minimum": 1}}),
               "errors": {**KAFKA_ERRORS, 422: "partitions_count is missing."}}),
             ("DELETE", _TOPIC, self.delete_topic, "Delete a topic", {"answers": {204: None}}),
         ]  # fmt: skip

@@ -17,19 +17,23 @@ from ottla.web.app import HttpError
 #: values for each member of a body
 VALUES: tuple[Any, ...] = (
     None, True, -1, 2**31, 2**63, 1.5, 1e308, "", "\0", "x", [], [[]], {}, [1], [None], [{}], {"a": {}}, {"a": None},
-    {"tags": 1}, {"tags": {"a": [1]}}, {"tags": {"a": None}}, {"properties": {"a": 1}}, {"properties": {"a": None}},
-    {"sensitive": [{}]}, {"domainRules": [1]}, {"domainRules": {}}, {"migrationRules": None},
-    *({"domainRules": [{"name": "n", "type": "t", name: value}]}
-      for name in ("name", "type", "doc", "kind", "mode", "tags", "params", "expr", "onSuccess", "onFailure",
-                   "disabled", "unknown")
-      for value in (None, 1, [1], [None, "a"], {"a": 1}, {"a": {}}, {"a": None}, "x", "a,b", True)),
-    {"domainRules": [{"name": "n", "type": "t"}], "enableAt": 1},
     [{"schemaEntity": {"entityType": "sr_field", "entityPath": "A.x"}, "tags": [1]}],
     [{"schemaEntity": {"entityType": "x", "entityPath": "A.x"}, "tags": ["a"]}],
     [{"schemaEntity": {"entityType": "sr_field", "entityPath": "none"}, "tags": None}],
     [{"name": "a", "subject": "a", "version": 1}], [{"name": 1}], [{"subject": "a"}],
     [{"name": "a", "subject": "s", "version": 1}], [{"name": "a", "subject": "s", "version": -1}],
 )  # fmt: skip
+#: values for metadata and rule sets
+OBJECTS: tuple[Any, ...] = (
+    {"tags": 1}, {"tags": {"a": [1]}}, {"tags": {"a": None}}, {"properties": {"a": 1}}, {"properties": {"a": None}},
+    {"sensitive": [{}]}, {"domainRules": [1]}, {"domainRules": {}}, {"migrationRules": None},
+    *({"domainRules": [{"name": "n", "type": "t", name: value}]}
+      for name in ("name", "type", "doc", "kind", "mode", "tags", "params", "expr", "onSuccess", "onFailure",
+                   "disabled", "unknown")
+      for value in (None, 1, [1], [None, "a"], {"a": 1}, {"a": {}}, "x", "a,b")),
+    {"domainRules": [{"name": "n", "type": "t"}], "enableAt": 1},
+)  # fmt: skip
+WITH_OBJECTS = ("metadata", "ruleSet", "rulesToMerge", "defaultMetadata", "overrideRuleSet")
 MEMBERS = (
     "schema", "schemaType", "references", "metadata", "ruleSet", "id", "version", "schemaTagsToAdd",
     "schemaTagsToRemove", "propagateSchemaTags", "tagsToAdd", "newVersion", "rulesToMerge", "rulesToRemove",
@@ -69,7 +73,7 @@ def test_values_of_any_type_are_stored_or_are_client_errors(
     work: Callable[[FakeRegistry, dict[str, Any]], None],
 ) -> None:
     for member in MEMBERS:
-        for value in VALUES:
+        for value in (*VALUES, *(OBJECTS if member in WITH_OBJECTS else ())):
             registry = FakeRegistry()
             registry.register("s", record("A", number("x")))
             # Another exception would be an error 500.
