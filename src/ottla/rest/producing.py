@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.client.cluster import Cluster
 from ottla.rest import admin
@@ -23,7 +24,11 @@ _KNOWN_S: Final = 10.0
 _BATCH_BYTES_MAX: Final = 1_048_588
 #: a batch's header and the smallest header of a record
 _BATCH_OVERHEAD: Final = 68
+#: records of a request that are worked on without a pause: some milliseconds
+_WITHOUT_PAUSE: Final = 500
 _FORMATS: Final = (*PLAIN_FORMATS, *SCHEMA_FORMATS)
+
+_T = TypeVar("_T")
 
 
 class TopicLimits(NamedTuple):
@@ -77,6 +82,14 @@ def check_size(limits: TopicLimits, *parts: bytes | None) -> None:
         raise HttpError(
             413, 413, f"The record is larger than the topic's max.message.bytes, {limits.batch_bytes_max:,}."
         )
+
+
+async def with_pauses(items: Iterable[_T]) -> AsyncIterator[_T]:
+    """Return the items, and let other requests have their turn after some of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % _WITHOUT_PAUSE == 0:
+            await asyncio.sleep(0)
 
 
 async def wait_for_all(deliveries: Sequence[Delivery], arrival: Arrival) -> None:

@@ -27,8 +27,19 @@ from ottla.rest.errors import (
     unprocessable,
 )
 from ottla.rest.kafka import Arrival, Delivery
-from ottla.rest.producing import Topics, check_size, wait_for_all
-from ottla.rest.proxy import BOOLEAN, INTEGER, KAFKA_ERRORS, NULLABLE_TEXT, TEXT, TEXTS, Proxy, body_schema
+from ottla.rest.producing import Topics, check_size, wait_for_all, with_pauses
+from ottla.rest.proxy import (
+    BOOLEAN,
+    INT32,
+    INTEGER,
+    KAFKA_ERRORS,
+    NULLABLE_TEXT,
+    TEXT,
+    TEXTS,
+    Proxy,
+    body_schema,
+    request_schema,
+)
 from ottla.rest.records import BINARY, PLAIN_FORMATS, encode_plain, now_ms
 from ottla.rest.schema_data import SchemaData, SchemaWanted
 from ottla.rest.v2_media import EMBEDDED, V2, answer_v2, produced_format, with_v2_errors
@@ -42,11 +53,8 @@ _PARTITION: Final = body_schema(
     {"partition": INTEGER, "leader": INTEGER, "replicas": {"type": "array", "items": _REPLICA}}
 )
 _PARTITIONS: Final = {"type": "array", "items": _PARTITION}
-_RECORD: Final = body_schema({}, {"key": {}, "value": {}, "partition": {"type": ["integer", "null"]}})
-_SCHEMAS: Final = {
-    "key_schema": NULLABLE_TEXT, "key_schema_id": {"type": ["integer", "null"]},
-    "value_schema": NULLABLE_TEXT, "value_schema_id": {"type": ["integer", "null"]},
-}  # fmt: skip
+_RECORD: Final = request_schema({}, {"key": {}, "value": {}, "partition": INT32})
+_SCHEMAS: Final = {"key_schema": TEXT, "key_schema_id": INT32, "value_schema": TEXT, "value_schema_id": INT32}
 _PRODUCED: Final = body_schema({
     "offsets": {"type": "array", "items": body_schema({
         "partition": {"type": ["integer", "null"]}, "offset": {"type": ["integer", "null"]},
@@ -81,11 +89,9 @@ class TopicRoutesV2:
             ("/brokers", self.list_brokers, "List the ids of brokers",
              body_schema({"brokers": {"type": "array", "items": INTEGER}})),
         ]  # fmt: skip
-        body = body_schema(
-            {"records": {"type": "array", "items": _RECORD, "minItems": 1}}, _SCHEMAS,
-            # BINARY decodes the value as base64; for JSON it is a string.
-            {"records": [{"value": "aGVsbG8="}]},
-        )  # fmt: skip
+        records = {"type": "array", "items": _RECORD, "minItems": 1, "maxItems": _RECORDS_MAX}
+        # BINARY decodes the value as base64; for JSON it is a string.
+        body = request_schema({"records": records}, _SCHEMAS, {"records": [{"value": "aGVsbG8="}]})
         errors = {**KAFKA_ERRORS, 413: "The request is too large.", 415: "The Content-Type is none of version 2.",
                   422: "A field is missing, or a schema (42201 to 42207)."}  # fmt: skip
         produce = [
@@ -166,7 +172,7 @@ class TopicRoutesV2:
                 encode_key(record.value("key")),
                 encode_value(record.value("value")),
             )
-            for record in records
+            async for record in with_pauses(records)
         ]
         identity = self._proxy.identity(request)
         highest = max((each[0] for each in prepared if each[0] is not None), default=None)
@@ -181,7 +187,7 @@ class TopicRoutesV2:
         time_ms = now_ms()
         sent = [
             await producer.send(arrival, topic, number, key, value, timestamp_ms=time_ms)
-            for number, key, value in prepared
+            async for number, key, value in with_pauses(prepared)
         ]
         await wait_for_all(sent, arrival)
         offsets = [_offset(each) for each in sent]
@@ -194,12 +200,12 @@ class TopicRoutesV2:
 
         Raise HttpError 422 (42201, 42202) if records have such a part and the request has no schema for it.
         """
-        if form in PLAIN_FORMATS:
-            return functools.partial(encode_plain, form), None
         schema_id, text = (
             fields.optional_integer(f"{part}_schema_id"),
             fields.optional_text(f"{part}_schema", INT32_MAX),
         )
+        if form in PLAIN_FORMATS:
+            return functools.partial(encode_plain, form), None
         if schema_id is None and text is None:
             if any(record.has(part) for record in records):
                 code = KEY_SCHEMA_MISSING if part == "key" else VALUE_SCHEMA_MISSING

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from ottla.rest.limits import ByteRates
+from ottla.rest.producing import with_pauses
 from ottla.rest.settings import RestSettings
 from ottla.web.app import HttpError, Operation
 
@@ -60,3 +61,22 @@ def test_operations_are_unchanged_without_limits() -> None:
 def test_limit_is_not_negative() -> None:
     with pytest.raises(ValueError, match="at least 0"):
         settings(bytes=-1)
+
+
+def test_other_requests_have_their_turn_between_many_records() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def run() -> list[int]:
+        beside = asyncio.create_task(other())
+        found = [number async for number in with_pauses(range(5000))]
+        beside.cancel()
+        return found
+
+    assert asyncio.run(run()) == list(range(5000))
+    assert turns >= 9
