@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills registry-hostile openapi-fuzz edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills registry-hostile registry-clients openapi-fuzz edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -106,6 +106,11 @@ cluster-kills: $(VENV)/.dev
 # Kill the leader of three registry instances while clients register schemas and an exporter copies them.
 registry-kills: $(VENV)/.dev
 	$(BIN)/python tests/edge/registry_kills.py --kills $(or $(KILLS),50) --seed $(or $(SEED),1) --exporter
+
+# Registry clients for JavaScript, Java and Go (fetched once, about 200 MB): with the leader, with a follower, with both
+# instances, and with TLS and a password. About a minute.
+registry-clients: $(VENV)/.dev
+	OTTLA_REGISTRY_CLIENTS=all $(BIN)/pytest tests/edge/test_registry_clients.py -v $(PYTEST_ARGS)
 
 # Hostile schemas against a registry, with clients beside them: prints times and memory. ROUNDS=3 repeats them.
 registry-hostile: $(VENV)/.dev

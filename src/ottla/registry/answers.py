@@ -124,8 +124,17 @@ def formatted(parser: Parser, row: SchemaVersion, format_name: str) -> str:
         return row.text
 
 
+def parameter(request: Request, name: str) -> str:
+    """Return a query parameter; empty if it is absent.
+
+    confluent-kafka for Python spells some names with underscores: `deleted_only`, `reference_format`.
+    """
+    alternative = "".join(f"_{each.lower()}" if each.isupper() else each for each in name)
+    return request.query_params.get(name) or request.query_params.get(alternative) or ""
+
+
 def flag(request: Request, name: str) -> bool:
-    return request.query_params.get(name, "").lower() == "true"
+    return parameter(request, name).lower() == "true"
 
 
 def page(request: Request, rows: Sequence[_T]) -> list[_T]:

@@ -19,6 +19,7 @@ from ottla.registry.answers import (
     flag,
     formatted,
     page,
+    parameter,
     registered_json,
     schema_json,
     version_json,
@@ -173,7 +174,7 @@ class SchemaHandlers(Handlers):
     async def by_id(self, request: Request) -> Response:
         row = await self._find_id(request)
         value = schema_json(row, await self.formatted(request, row))
-        if request.query_params.get("referenceFormat") == "qualified" and row.references:
+        if parameter(request, "referenceFormat") == "qualified" and row.references:
             value["references"] = _qualified(row)
         if flag(request, "fetchMaxId"):
             value["maxId"] = self.state.id_max(Subject.parse(row.subject).context)
@@ -357,7 +358,7 @@ class SubjectHandlers(Handlers):
     async def version(self, request: Request) -> Response:
         row = self._version_of(request)
         value = version_json(row, await self.formatted(request, row))
-        if request.query_params.get("referenceFormat") == "qualified" and row.references:
+        if parameter(request, "referenceFormat") == "qualified" and row.references:
             value["references"] = _qualified(row)
         return answer(request, await self.with_tags(request, row, value))
 
