@@ -377,12 +377,12 @@ def _forget_settings(state: State, subject: str) -> list[Record]:
 
 
 def delete_context(state: State, context: str) -> list[Record]:
-    """Delete a context without subjects. Raise HttpError 42211 if it has subjects, and 404 if it does not exist."""
+    """Delete a context without subjects; nothing if it does not exist. Raise HttpError 42211 if it has subjects."""
     prefix = "" if context == DEFAULT_CONTEXT else f":{context}:"
     if context == DEFAULT_CONTEXT or state.subjects(prefix, deleted=True):
         raise errors.context_not_empty(context)
     if context not in state.contexts:
-        raise errors.subject_not_found(prefix)
+        return []
     return [context_record(context, is_deleted=True), *_forget_settings(state, prefix)]
 
 
@@ -426,9 +426,9 @@ def set_mode(state: State, subject: str | None, mode: str | None, *, force: bool
 
 
 def _rows_in(state: State, subject: str | None) -> Sequence[SchemaVersion]:
-    """Return all versions of a subject, of a context, or of the default context."""
+    """Return all versions of a subject, of a context, or of all contexts."""
     if subject is None:
-        return list(state.all_versions(deleted=True))
+        return list(state.all_versions(":*:", deleted=True))
     if Subject.parse(subject).is_context:
         return list(state.all_versions(subject, deleted=True))
     return state.versions(subject, deleted=True)

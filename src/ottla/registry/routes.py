@@ -424,7 +424,7 @@ def _context_rows(api: SettingHandlers) -> list[Operation]:
              query=(Parameter("contextPrefix", "Only contexts that start with this."), *_PAGE),
              errors={404: "A number is not valid."}),
         _row("DELETE", "/contexts/{context}", api.delete_context, "Delete a context", tag, None, status=204,
-             errors={400: "The name is not valid.", 404: "It does not exist.", 422: "42211: it has subjects."}),
+             errors={400: "The name is not valid.", 422: "42211: it has subjects."}),
     ]  # fmt: skip
 
 

@@ -158,6 +158,25 @@ def test_imported_schema_is_found_as_it_is_stored_although_clients_normalise(reg
     assert row.text == registry.parser.parse("a", "AVRO", text).text
 
 
+def test_global_import_needs_all_contexts_without_schemas(registry: FakeRegistry) -> None:
+    registry.register(":.t:a", A)
+    assert code_of(lambda: registry.mode(None, "IMPORT")) == 42205
+    registry.delete(":.t:a")
+    registry.mode(None, "IMPORT")
+    assert registry.state.versions(":.t:a", deleted=True) == []
+    assert registry.replayed(compacted=True).versions(":.t:a", deleted=True) == []
+
+
+def test_context_is_deleted_twice(registry: FakeRegistry) -> None:
+    registry.register(":.t:a", A)
+    assert code_of(lambda: changes.delete_context(registry.state, ".t")) == 42211
+    registry.delete(":.t:a")
+    registry.delete(":.t:a", permanent=True)
+    registry.apply(changes.delete_context(registry.state, ".t"))
+    assert registry.state.context_names() == ["."]
+    assert changes.delete_context(registry.state, ".t") == []
+
+
 def test_contexts_have_their_own_ids(registry: FakeRegistry) -> None:
     registry.register("a", A)
     row = registry.register(":.t:a", OTHER)
