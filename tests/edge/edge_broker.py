@@ -33,7 +33,8 @@ def edge_broker(settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
     problem = kafka_server.fetch() or kafka_server.available()
     if problem is not None:
         pytest.skip(problem)
-    kafka = kafka_server.ApacheKafka(settings={"group.initial.rebalance.delay.ms": "0", **(settings or {})})
+    # The id of a single broker of Ottla, which answers contain.
+    kafka = kafka_server.ApacheKafka(node_id=0, settings={"group.initial.rebalance.delay.ms": "0", **(settings or {})})
     try:
         kafka.start()
         yield kafka
