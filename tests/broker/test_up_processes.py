@@ -126,11 +126,16 @@ def test_services_run_beside_the_broker_and_are_started_again(start: Start) -> N
     command = start("--port", "0")
     ready = command.wait_for("ready ").split()
     registry, rest = (word.partition("=")[2] for word in ready if word.startswith(("registry=", "rest=")))
-    ottla("topic", "create", "orders", bootstrap=ready[1])
+    ottla("topic", "create", "orders", "--config", "schema.validation=reject", bootstrap=ready[1])
     # The REST proxy registers the schema.
     sent = {"value_schema": '"long"', "records": [{"value": 7}]}
     ask(f"{rest}/topics/orders", sent, "application/vnd.kafka.avro.v2+json")
     assert ask(f"{registry}/subjects") == ["orders-value"]
+    # The broker asks the same registry.
+    (refused,) = ask(f"{rest}/topics/orders", {"records": [{"value": 7}]}, "application/vnd.kafka.json.v2+json")[
+        "offsets"
+    ]
+    assert (refused["offset"], bool(refused["error"])) == (None, True), refused
     for name in ("registry", "rest"):
         os.kill(command.pid(name), signal.SIGKILL)
         assert command.wait_for(f"{name} was") == f"{name} was killed by SIGKILL; it is started again"

@@ -89,6 +89,9 @@ class Plan:
     def broker_words(self, number: int) -> list[str]:
         """Return the arguments of `ottla` that run this broker."""
         settings = dict(self.settings)
+        if REGISTRY in self.service_urls:
+            # So that topics can have `schema.validation`.
+            settings.setdefault("schema.registry.url", self.service_urls[REGISTRY])
         data = self.data
         if self.zookeeper_port:
             settings["zookeeper.connect"] = self.zookeeper_connect

@@ -72,8 +72,9 @@ def command(
     Starts ZooKeeper, the brokers, the schema registry and the REST proxy, each as a process of its own, on 127.0.0.1.
     Prints a line that starts with `ready`, with the addresses for clients, when all brokers know each other and both
     services answer. A process that ends is started again; the wait before that doubles while its starts fail.
-    DIR/broker-N.pid has the process id of broker N, and DIR/broker-N its data; DIR/registry.pid and DIR/rest.pid have
-    those of the services. The services stop first and ZooKeeper last; a second Ctrl-C kills all processes.
+    Brokers ask the registry for topics with `schema.validation`. DIR/broker-N.pid has the process id of broker N, and
+    DIR/broker-N its data; DIR/registry.pid and DIR/rest.pid have those of the services. The services stop first and
+    ZooKeeper last; a second Ctrl-C kills all processes.
 
     One broker needs no ZooKeeper, and DIR is its data directory, as with `ottla broker`. More brokers need
     `ottla[spark]`, which contains ZooKeeper, and Java 17 or newer. The registry and the REST proxy need `ottla[edge]`

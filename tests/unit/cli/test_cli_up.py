@@ -66,9 +66,13 @@ def test_commands_of_the_services(tmp_path: Path) -> None:
     assert plan.service_words("rest") == [
         "rest", *bootstrap, "--listen", "http://127.0.0.1:8082", "--registry", "http://127.0.0.1:8081",
     ]  # fmt: skip
+    assert plan.broker_words(1)[-2:] == ["-X", "schema.registry.url=http://127.0.0.1:8081"]
+    other = Plan(data=tmp_path, ports={1: 9092}, registry_port=8081, settings={"schema.registry.url": "http://other:1"})
+    assert other.broker_words(1)[-2:] == ["-X", "schema.registry.url=http://other:1"]
     alone = Plan(data=tmp_path, ports={1: 9092}, rest_port=8082)
     assert list(alone.service_urls) == ["rest"]
     assert "--registry" not in alone.service_words("rest")
+    assert "-X" not in alone.broker_words(1)
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Plan, str]:
