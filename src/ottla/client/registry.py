@@ -295,16 +295,18 @@ def _quote(text: str) -> str:
 
 
 def _parse_url(text: str) -> Any:
-    url = urlsplit(text.strip())
-    try:
-        port = url.port
-    except ValueError:
-        port = -1
-    if url.scheme not in ("http", "https") or not url.hostname or port == -1 or url.query or url.fragment:
-        raise PropertyRefused(f"{text!r} is not the address of a schema registry: write http://HOST:PORT")
-    if url.username is not None or url.password is not None:
+    if "@" in text:
         # They would appear in messages.
         raise PropertyRefused("give the user and password of the schema registry with basic.auth.user.info")
+    try:
+        url = urlsplit(text.strip())
+        # Both raise ValueError: a port that is not a number, and a host name that no server can have.
+        host, port = (url.hostname or "").encode("idna"), url.port
+    except ValueError:
+        host, port = b"", None
+    is_address = host and port != 0 and text.isprintable()
+    if not is_address or url.scheme not in ("http", "https") or url.query or url.fragment:
+        raise PropertyRefused(f"{text!r} is not the address of a schema registry: write http://HOST:PORT")
     return url
 
 
@@ -319,7 +321,12 @@ def _authorization(properties: Mapping[str, str]) -> dict[str, str]:
     if user:
         if ":" not in user:
             raise PropertyRefused("basic.auth.user.info must be USER:PASSWORD")
-        return {"authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
+        try:
+            return {"authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
+        except UnicodeEncodeError:
+            raise PropertyRefused("basic.auth.user.info has characters that cannot be sent") from None
+    if token and not (token.isascii() and token.isprintable()):
+        raise PropertyRefused("bearer.auth.token must be printable ASCII characters")
     return {"authorization": f"Bearer {token}"} if token else {}
 
 

@@ -148,10 +148,18 @@ def test_credentials_are_sent_and_never_shown(server: FakeServer) -> None:
         ("127.0.0.1:8081", {}, "write http://HOST:PORT"),
         ("http://a:b@127.0.0.1:1", {}, "basic.auth.user.info"),
         ("http://127.0.0.1:1", {"basic.auth.user.info": "alice"}, "USER:PASSWORD"),
+        ("http://[", {}, "write http://HOST:PORT"),
+        ("http://a\x00b", {}, "write http://HOST:PORT"),
+        (f"http://{'a' * 64}", {}, "write http://HOST:PORT"),
+        ("http://..", {}, "write http://HOST:PORT"),
+        ("http://127.0.0.1:1", {"basic.auth.user.info": "a:\ud800"}, "characters"),
+        ("http://127.0.0.1:1", {"bearer.auth.token": "x\ny"}, "printable"),
+        ("http://127.0.0.1:1", {"bearer.auth.token": "\u1234"}, "printable"),
         ("http://127.0.0.1:1", {"ssl.ca": "x"}, "unknown property"),
         ("https://127.0.0.1:1", {"ssl.ca.location": "/missing"}, "cannot be read"),
     ],
 )
 def test_wrong_settings_are_refused(url: str, properties: dict[str, str], text: str) -> None:
-    with pytest.raises(PropertyRefused, match=text):
+    with pytest.raises(PropertyRefused, match=text) as error:
         SchemaRegistry(url, properties)
+    assert not any(value in str(error.value) for name, value in properties.items() if "auth" in name)
