@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from ottla.broker import schema_lookup
-from ottla.broker.schema_lookup import RegistryUnavailable, SchemaLookups
+from ottla.broker.schema_lookup import RegistryUnavailable, SchemaLookups, connect
+from ottla.client.errors import PropertyRefused
 from ottla.client.registry import RegistryUnreachable
 from ottla.model.schema_ids import SchemaRef
-from ottla.model.settings import BrokerSettings
+from ottla.model.settings import BrokerSettings, InvalidSettings
 
 URL = "http://127.0.0.1:1"
 WAIT_S = 30.0
@@ -217,3 +218,32 @@ def test_another_registry_knows_other_ids() -> None:
         assert await fixture.unknown(1) == (1,)
 
     run(script, settings=BrokerSettings())
+
+
+def test_login_and_certificates_are_those_of_the_settings() -> None:
+    texts = {"url": "https://registry:8081,http://127.0.0.1:2", "basic.auth.user.info": "alice:secret"}
+    settings = BrokerSettings.parse({f"schema.registry.{name}": text for name, text in texts.items()})
+    registry = connect(settings)
+    assert registry._headers["authorization"] == "Basic YWxpY2U6c2VjcmV0"
+    assert "secret" not in repr(settings)
+    missing = settings.parse({**settings.explicit, "schema.registry.ssl.ca.location": "/missing.pem"})
+    with pytest.raises(PropertyRefused, match="certificates for the schema registry cannot be read"):
+        connect(missing)
+
+
+def test_wrong_settings_are_a_failure_of_the_registry() -> None:
+    async def script(fixture: Fixture) -> None:
+        def refuse(_: BrokerSettings) -> Any:
+            raise PropertyRefused("no certificate")
+
+        fixture.lookups._connect = refuse
+        with pytest.raises(RegistryUnavailable, match="no certificate"):
+            await fixture.unknown(1)
+
+    run(script)
+
+
+@pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:b", "http://user@a", "http://a?x=1", "a:8081"])
+def test_address_that_is_no_registry_is_refused(url: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"schema\.registry\.url"):
+        BrokerSettings.parse({"schema.registry.url": url})

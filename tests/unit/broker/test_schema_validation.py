@@ -480,6 +480,20 @@ def test_validation_needs_a_registry(tmp_path: Path) -> None:
     run(tmp_path, script, settings={})
 
 
+def test_broker_that_has_lost_its_registry_starts_and_makes_producers_retry(tmp_path: Path) -> None:
+    async def fill(fixture: Fixture) -> None:
+        assert (await fixture.produce(batch(GOOD))).error_code == 0
+
+    async def check(fixture: Fixture) -> None:
+        assert await fixture.values() == [(0, GOOD)]
+        result = await fixture.produce(batch(GOOD))
+        assert result.error_code == TIMED_OUT
+        assert result.error_message.endswith("the broker setting schema.registry.url is empty")
+
+    run(tmp_path, fill, "reject")
+    run(tmp_path, check, settings={})
+
+
 @pytest.mark.parametrize(
     "config",
     [
