@@ -24,7 +24,7 @@ from ottla.registry.records import (
     noop_record,
     schema_key,
 )
-from ottla.registry.requests import NewSchema
+from ottla.registry.requests import VERSION_MAX, NewSchema
 from ottla.registry.state import State, merge_metadata, merge_rule_sets
 from ottla.registry.subjects import DEFAULT_CONTEXT, GLOBAL_CONTEXT, Subject, beside
 from ottla.schemas.schema import InvalidSchema, ParsedSchema
@@ -185,7 +185,7 @@ def register(
         raise errors.invalid_schema(f"the next version of subject '{subject}' is {version_next}, not {new.version}")
     row = SchemaVersion(
         subject=subject,
-        version=new.version if new.version > 0 else version_next,
+        version=new.version if new.version > 0 else _next(version_next - 1, f"versions of subject '{subject}'"),
         id=_choose_id(state, subject, new, parsed, schema_id, others),
         text=parsed.text,
         schema_type=new.schema_type,
@@ -258,6 +258,13 @@ def _id_of_guid(state: State, subject: str, guid: str, others: Sequence[SchemaVe
     return next((row.id for row in others if row.guid == guid and Subject.parse(row.subject).context == context), None)
 
 
+def _next(last: int, what: str) -> int:
+    """Return the next number. Raise HttpError 42205 if there is none: an import may have used the last one."""
+    if last >= VERSION_MAX:
+        raise errors.not_permitted(f"all {what} are used; the last one was imported")
+    return last + 1
+
+
 def _choose_id(
     state: State, subject: str, new: NewSchema, parsed: ParsedSchema, schema_id: int, others: Sequence[SchemaVersion]
 ) -> int:
@@ -265,7 +272,7 @@ def _choose_id(
     context = Subject.parse(subject).context
     if schema_id < 0:
         taken = [row.id for row in others if Subject.parse(row.subject).context == context]
-        return max(state.id_max(context), *taken, 0) + 1
+        return _next(max(state.id_max(context), *taken, 0), f"ids of context '{context}'")
     other = state.by_id(context, schema_id)
     if other is not None and (other.text, other.schema_type, other.references, other.metadata, other.rule_set) != (
         parsed.text, new.schema_type, new.references, new.metadata, new.rule_set,

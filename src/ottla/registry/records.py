@@ -158,6 +158,73 @@ class Association:
         )
 
 
+_OPTIONAL_TEXT: Final = (str, type(None))
+#: key type -> types of the members of the key and of the value that the state relies on; others may have any type
+_MEMBERS: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
+    "SCHEMA": (
+        {"subject": str, "version": int},
+        {"subject": str, "version": int, "id": int, "schema": str, "schemaType": _OPTIONAL_TEXT},
+    ),
+    "CONFIG": ({"subject": _OPTIONAL_TEXT}, {"alias": _OPTIONAL_TEXT, "compatibilityLevel": _OPTIONAL_TEXT}),
+    "MODE": ({"subject": _OPTIONAL_TEXT}, {"mode": str}),
+    "DELETE_SUBJECT": ({}, {"subject": str, "version": int}),
+    "CLEAR_SUBJECT": ({}, {"subject": _OPTIONAL_TEXT}),
+    "CONTEXT": ({"context": str}, {}),
+    "ASSOC": ({"subject": str}, {"subject": str, "resourceId": str, "resourceName": str}),
+}
+_METADATA_MEMBERS: Final[Mapping[str, Mapping[str, type]]] = {
+    "metadata": {"tags": dict, "properties": dict, "sensitive": list},
+    "ruleSet": {"migrationRules": list, "domainRules": list, "encodingRules": list},
+}
+
+
+def check_record(key: Any, value: Any) -> None:
+    """Raise TypeError if a record of the topic has members of other types than a registry writes.
+
+    A record that any producer has written must not end in errors of later requests.
+    """
+    if not isinstance(key, dict) or not isinstance(value, (dict, type(None))):
+        raise TypeError("key and value must be objects")
+    in_key, in_value = _MEMBERS.get(str(key.get("keytype")), ({}, {}))
+    for content, members in ((key, in_key), *(((value, in_value),) if value is not None else ())):
+        for name, kind in members.items():
+            found = content.get(name)
+            if not isinstance(found, kind) or (kind is int and not _is_number(found)):
+                raise TypeError(f"{name!r} has the wrong type {type(found).__name__}, or is out of range")
+    if value is not None and not all(map(_is_number, (value.get("idsMax") or {}).values())):
+        raise TypeError("'idsMax' must have numbers")
+    if value is None or key.get("keytype") not in ("SCHEMA", "CONFIG"):
+        return
+    _check_references(value.get("references"))
+    for name in ("metadata", "ruleSet", "defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet"):
+        _check_members(value.get(name), _METADATA_MEMBERS["metadata" if "etadata" in name else "ruleSet"])
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number that a version or an id can be."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _check_references(references: Any) -> None:
+    for row in references or ():
+        if not isinstance(row.get("version", -1), int):
+            raise TypeError("the version of a reference must be a number")
+        if not all(isinstance(row.get(name), _OPTIONAL_TEXT) for name in ("name", "subject")):
+            raise TypeError("the name and the subject of a reference must be texts")
+
+
+def _check_members(content: Any, members: Mapping[str, type]) -> None:
+    if content is None:
+        return
+    for name, kind in members.items():
+        found: Any = content.get(name)
+        if found is not None and not isinstance(found, kind):
+            raise TypeError(f"{name!r} has the wrong type {type(found).__name__}")
+        rows: list[Any] = found if isinstance(found, list) and name != "sensitive" else []
+        if not all(isinstance(row, dict) for row in rows):
+            raise TypeError(f"{name!r} must have objects")
+
+
 def schema_key(subject: str, version: int) -> bytes:
     return _dump({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from ottla.registry.associations import Associations
-from ottla.registry.records import Json, SchemaVersion
+from ottla.registry.records import Json, SchemaVersion, check_record
 from ottla.registry.subjects import DEFAULT_CONTEXT, GLOBAL_CONTEXT, Subject, beside
 
 log = logging.getLogger(__name__)
@@ -182,8 +182,9 @@ class State:
         try:
             name: Json = json.loads(key)
             content: Json | None = None if value is None else json.loads(value)
+            check_record(name, content)
             self._apply(name, content, offset, timestamp_ms)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             log.warning("the record at offset %d of the registry's topic is ignored: %r", offset, error)
 
     def _apply(self, key: Json, value: Json | None, offset: int, timestamp_ms: int) -> None:

@@ -301,3 +301,12 @@ def test_versions_of_the_same_change_have_different_ids(registry: FakeRegistry) 
         row, _ = changes.register(registry.state, registry.parser, subject, new, normalize=False, others=rows)
         rows.append(row)
     assert [row.id for row in rows] == [2, 3, 2, 1]
+
+
+def test_last_number_can_be_imported_and_has_no_successor(registry: FakeRegistry) -> None:
+    registry.mode(None, "IMPORT")
+    registry.register("a", A, id=2**31 - 1, version=2**31 - 1)
+    registry.mode(None, "READWRITE", force=True)
+    assert code_of(lambda: registry.register("b", OTHER)) == 42205
+    assert code_of(lambda: registry.register("a", A_WITH_DEFAULT)) == 42205
+    assert registry.register("b", A).id == 2**31 - 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
+from ottla.registry.answers import version_json
 from ottla.registry.records import (
     Association,
     SchemaVersion,
@@ -104,3 +106,54 @@ def test_guid_depends_on_text_references_metadata_and_rules() -> None:
     assert len(guids) == 6
     # The MD5 of the text alone, as a UUID.
     assert guid_of('"string"', (), None, None) == "095d71cf-1255-6b9d-5e33-0ad575b3df5d"
+
+
+#: values for each member of a record
+JUNK: tuple[Any, ...] = (
+    None, True, 1.5, -1, 2**40, "a", "", [], [1], [{}], [{"version": "x"}], {}, {"a": 1}, {"properties": []},
+    {"domainRules": [1]}, {"domainRules": 1},
+)  # fmt: skip
+MEMBERS = {
+    "SCHEMA": {
+        "subject": "a", "version": 1, "id": 1, "schema": '"int"', "schemaType": "AVRO", "references": [],
+        "metadata": None, "ruleSet": None, "deleted": False, "md5": None,
+    },
+    "CONFIG": {"compatibilityLevel": "FULL", "alias": None, "defaultMetadata": None, "overrideRuleSet": None},
+    "MODE": {"mode": "READWRITE"},
+    "DELETE_SUBJECT": {"subject": "a", "version": 1},
+    "CLEAR_SUBJECT": {"subject": "a"},
+    "CONTEXT": {"context": ".x"},
+    "NOOP": {"idsMax": {".": 5}},
+    "OTHER": {},
+}  # fmt: skip
+
+
+def read_everything(state: State) -> None:
+    for subject in state.subjects(deleted=True):
+        for row in state.versions(subject, deleted=True):
+            json.dumps(version_json(row))
+            state.versions_of_id(".", row.id)
+    for place in (None, "a", ":.x:"):
+        state.config_in_scope(place)
+        state.mode_in_scope(place)
+    state.aliases()
+    assert isinstance(state.id_max("."), int)
+    assert all(isinstance(name, str) for name in state.context_names())
+
+
+def test_records_of_other_producers_do_no_harm() -> None:
+    """Whatever a client appends to the topic is applied or ignored, and does not break later requests."""
+    rows: list[tuple[bytes, bytes | None]] = [
+        (text, value) for text in (b"", b"x", b"[]", b"1", b"\xff", b"[" * 100_000) for value in (None, b"{}", b"[")
+    ]
+    for kind, members in MEMBERS.items():
+        for junk in JUNK:
+            key = {"keytype": kind, "subject": "a", "version": 1, "context": ".x", "magic": 1}
+            rows += [(json.dumps(key | {name: junk}).encode(), json.dumps(members).encode()) for name in key]
+            rows += [(json.dumps(key).encode(), json.dumps(members | {name: junk}).encode()) for name in members]
+            rows.append((json.dumps(key).encode(), json.dumps(junk).encode()))
+    for key_bytes, value in rows:
+        state = State()
+        state.apply(*SchemaVersion("a", 1, 1, '"int"').record(), 0, 0)
+        state.apply(key_bytes, value, 1, 1)
+        read_everything(state)

@@ -195,3 +195,32 @@ def test_body_that_takes_too_long_in_total_is_refused(monkeypatch: pytest.Monkey
         assert (answer.status_code, answer.headers["connection"]) == (408, "close")
 
     run(make_app(), check)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"content-type": "application/json; charset=utf-8"}, 200),
+        ({"content-type": "application/vnd.other.v2+json"}, 200),
+        ({"content-type": "application/x-www-form-urlencoded"}, 200),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "multipart/form-data; boundary=x"}, 415),
+        ({"content-encoding": "identity"}, 200),
+        ({"content-encoding": "gzip"}, 415),
+    ],
+)
+def test_body_of_another_media_type_and_compressed_body_are_refused(headers: dict[str, str], status: int) -> None:
+    async def check(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/hello/a", content=b"{}", headers=headers)
+        assert answer.status_code == status
+
+    run(make_app(), check)
+
+
+def test_path_that_is_not_utf8_is_refused() -> None:
+    async def check(client: httpx.AsyncClient) -> None:
+        assert (await client.post("/hello/%ff")).json()["error_code"] == 400
+        assert (await client.post("/hello/%c3%a9")).status_code == 200
+
+    run(make_app(), check)

@@ -133,6 +133,16 @@ def test_large_head_is_refused(pieces: int, end: bytes, line: bytes) -> None:
     run(check())
 
 
+def test_head_with_too_many_headers_is_refused() -> None:
+    async def check() -> None:
+        async with serving(echo) as served:
+            reader, writer = await served.connect(b"GET /1 HTTP/1.1\r\nhost: x\r\n" + b"a:\r\n" * 600 + b"\r\n")
+            assert (await read_answer(reader))[0] == 431
+            writer.close()
+
+    run(check())
+
+
 def test_head_below_the_limit_and_a_large_body_are_accepted() -> None:
     async def check() -> None:
         async with serving(echo, ConnectionLimits(head_bytes_max=1000)) as served:
