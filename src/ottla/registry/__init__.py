@@ -11,5 +11,6 @@
                 the reader of `_schemas` applies them to state.py, on every instance; then the client gets its answer
 
 Record format, routes and error codes are those of Confluent's registry, so that either can continue with the topic of
-the other. election.py chooses the leader through a consumer group. Never imports the broker's packages.
+the other. election.py chooses the leader through a consumer group. The leader also copies schemas to other registries
+(exporters_run.py). Never imports the broker's packages.
 """

@@ -346,7 +346,7 @@ class Exporters:
             page.gauge("ottla_registry_exporter_healthy", "1 if it runs without an error.", int(running), labels)
         for (name, outcome), count in sorted(self.counts.items()):
             labels = label_text(exporter=name, outcome=outcome)
-            page.counter("ottla_registry_exporter_versions", "Versions that were compared or copied.", count, labels)
+            page.counter("ottla_registry_exporter_versions", "Versions by outcome.", count, labels)
 
 
 class _Worker:
