@@ -118,8 +118,7 @@ registry-hostile: $(VENV)/.dev
 
 # The tests of the registry and of the REST proxy with Apache Kafka instead of Ottla: about five minutes, needs Java.
 edge-kafka: $(VENV)/.dev
-	OTTLA_EDGE_KAFKA=1 $(BIN)/pytest tests/edge/test_registry_*.py tests/edge/test_rest_*.py \
-	  tests/edge/test_confluent_serializers.py tests/edge/test_schema_cli.py $(PYTEST_ARGS)
+	OTTLA_EDGE_KAFKA=1 $(BIN)/pytest $$(grep -lE "edge_broker|rest_broker|rest: RestClient" tests/edge/test_*.py) $(PYTEST_ARGS)
 
 # schemathesis over the OpenAPI documents of the registry and the REST proxy: EXAMPLES=50 random requests for each operation, and
 # the limits of each value. SEED=2 chooses other requests. Some minutes.

@@ -8,15 +8,18 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import jsonschema
+from edge_broker import IS_KAFKA
 
 #: lines of a stream that are checked
 _LINES_CHECKED = 20
+_CONFIG_S = 1.0
 
 
 class RestClient:
@@ -47,6 +50,9 @@ class RestClient:
         if not path.startswith("/"):
             path = f"/v3/clusters/{self.cluster_id}/{path}"
         found = self.http.request(method, path, **more)
+        if IS_KAFKA and method != "GET" and "config" in path:
+            # A broker of KRaft applies a changed config after the controller has answered, and nothing tells when.
+            time.sleep(_CONFIG_S)
         self._check(method, path.partition("?")[0], found)
         return found
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from edge_broker import edge_broker
 from registry_process import RegistryProcess
-
-from ottla.testing import BrokerProcess
 
 pytest.importorskip("authlib", reason="confluent-kafka[schemaregistry] is not installed")
 
@@ -42,7 +41,7 @@ BROKEN = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "oth
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[RegistryProcess]:
-    with BrokerProcess.start() as broker, RegistryProcess(broker.bootstrap) as running:
+    with edge_broker() as broker, RegistryProcess(broker.bootstrap) as running:
         yield running
 
 

@@ -17,9 +17,8 @@ from confluent_kafka.schema_registry.common.schema_registry_client import (
 )
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
+from edge_broker import edge_broker
 from registry_process import RegistryProcess
-
-from ottla.testing import BrokerProcess
 
 _NUMBERS = itertools.count()
 INT, TEXT = '"int"', '"string"'
@@ -28,7 +27,7 @@ WEAK, STRONG = {"lifecycle": "WEAK", "frozen": False}, {"lifecycle": "STRONG", "
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[RegistryProcess]:
-    with BrokerProcess.start() as broker, RegistryProcess(broker.bootstrap) as running:
+    with edge_broker() as broker, RegistryProcess(broker.bootstrap) as running:
         yield running
 
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
+from edge_broker import Broker, edge_broker
 from registry_process import RegistryProcess
 
 from ottla.cli.main import main
 from ottla.registry.store import StoreSettings, read_up_to
-from ottla.testing import BrokerProcess
 
 _NUMBERS = itertools.count()
 _DEADLINE_S = 60.0
@@ -24,7 +24,7 @@ SETTINGS = {"exporter.max.exporters": "3", "password.encoder.secret": "of the op
 class Pair(NamedTuple):
     """Two registries that keep their schemas in different topics."""
 
-    broker: BrokerProcess
+    broker: Broker
     source: RegistryProcess
     target: RegistryProcess
 
@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 def pair() -> Iterator[Pair]:
     other = {"kafkastore.topic": "_schemas_target", "schema.registry.group.id": "target"}
     with (
-        BrokerProcess.start() as broker,
+        edge_broker() as broker,
         RegistryProcess(broker.bootstrap, SETTINGS) as source,
         RegistryProcess(broker.bootstrap, other) as target,
     ):

@@ -9,17 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from edge_broker import edge_broker
 from google.protobuf import descriptor_pb2
 from registry_process import RegistryProcess
-
-from ottla.testing import BrokerProcess
 
 _NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[RegistryProcess]:
-    with BrokerProcess.start() as broker, RegistryProcess(broker.bootstrap) as running:
+    with edge_broker() as broker, RegistryProcess(broker.bootstrap) as running:
         yield running
 
 

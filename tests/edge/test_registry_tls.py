@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
+from edge_broker import edge_broker
 from registry_process import RegistryProcess
 from starlette.requests import Request
 
@@ -18,7 +19,6 @@ from ottla.registry.election import Instance
 from ottla.registry.forwarding import Forwarding
 from ottla.security.certificates import Certificates, client_context
 from ottla.security.password_hashes import hash_password, user_line
-from ottla.testing import BrokerProcess
 from ottla.web.app import HttpError
 
 _EC = trustme.KeyType.ECDSA
@@ -52,7 +52,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
-    with BrokerProcess.start(settings={"group.initial.rebalance.delay.ms": "0"}) as broker:
+    with edge_broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
         yield broker.bootstrap
 
 

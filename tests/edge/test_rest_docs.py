@@ -29,7 +29,7 @@ def test_commands_of_the_page_produce_and_copy_records(rest: RestClient) -> None
     script = script.replace("follow=true", "follow=true&offset=earliest&limit=1").replace(
         "| python ", f"| {sys.executable} "
     )
-    rest.create_topic("copy")
+    rest.create_topic("copy", partitions=2)
     done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in re.findall(r"^\{.*\}$", done.stdout.replace("}{", "}\n{"), re.MULTILINE)]
