@@ -16,8 +16,15 @@ from shop_pipeline import produce, rows
 from ottla.pipeline import load
 from ottla.pipeline.run import Restarts, Supervisor
 from ottla.pipeline.start_plan import plan_start
+from ottla.pipeline.testing import run_flow
 from ottla.schemas.data.framing import frame
-from ottla.spark.registry_schemas import close_registries
+from ottla.spark.registry_schemas import (
+    PinnedSchema,
+    RegistrySchemas,
+    RegistrySettings,
+    close_registries,
+    pin_schema,
+)
 from ottla.testing import BrokerProcess
 
 if TYPE_CHECKING:
@@ -54,11 +61,16 @@ def registry(broker: BrokerProcess) -> Iterator[RegistryProcess]:
     close_registries()
 
 
+@pytest.fixture(scope="module")
+def client(registry: RegistryProcess) -> Iterator[SchemaRegistryClient]:
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        yield client
+
+
 @pytest.fixture
-def orders(broker: BrokerProcess, registry: RegistryProcess, topics: Callable[..., str]) -> tuple[str, int]:
+def orders(broker: BrokerProcess, client: SchemaRegistryClient, topics: Callable[..., str]) -> tuple[str, int]:
     """A topic with values of two versions, and three that cannot be decoded; and the id of the first version."""
     topic = topics(1)
-    client = SchemaRegistryClient({"url": registry.url})
     context = SerializationContext(topic, MessageField.VALUE)
     old = AvroSerializer(client, json.dumps(FIRST))({"id": 1, "customer": "Ada", "old": 7}, context)
     new = AvroSerializer(client, json.dumps(SECOND))({"id": 2**40, "buyer": "Bob", "currency": "USD"}, context)
@@ -72,7 +84,12 @@ def values_of(broker: BrokerProcess, topic: str) -> list[bytes]:
 
 
 def test_pipeline_resolves_every_id_to_the_reader_and_writes_with_the_registry(
-    spark: SparkSession, broker: BrokerProcess, registry: RegistryProcess, orders: tuple[str, int], tmp_path: Path
+    spark: SparkSession,
+    broker: BrokerProcess,
+    registry: RegistryProcess,
+    client: SchemaRegistryClient,
+    orders: tuple[str, int],
+    tmp_path: Path,
 ) -> None:
     topic, first_id = orders
     file = tmp_path / "shop.yaml"
@@ -105,13 +122,19 @@ def test_pipeline_resolves_every_id_to_the_reader_and_writes_with_the_registry(
     assert causes[:2] == ["unknown schema id: 12345", "bad magic: the first byte is 110, not 0"]
     assert causes[2].startswith(f"truncated: schema id {first_id}") and len(causes) == 3
 
-    client = SchemaRegistryClient({"url": registry.url})
     read_avro = AvroDeserializer(client)
     context = SerializationContext(f"{topic}.out", MessageField.VALUE)
     assert [read_avro(value, context) for value in values_of(broker, f"{topic}.out")] == expected
     latest = client.get_latest_version(f"{topic}.json-value").schema
     read_json = JSONDeserializer(latest, schema_registry_client=client)
     assert [read_json(value, context) for value in values_of(broker, f"{topic}.json")] == expected
+    # A test of the flow decodes and encodes given rows, and registers nothing.
+    eve = {"id": 5, "buyer": "Eve", "currency": "EUR"}
+    tested = run_flow(load(str(file)), "staged", {"orders": [eve]}, spark=spark)
+    tested.assert_rows([eve])
+    for out in (f"{topic}.out", f"{topic}.json"):
+        tested.assert_topic(out, [eve])
+        assert client.get_versions(f"{out}-value") == [1]
     # A new version is taken by the next run, which `plan` says.
     more = {**SECOND, "fields": [*SECOND["fields"], {"name": "note", "type": "string", "default": ""}]}
     registry.register(f"{topic}-value", json.dumps(more))
@@ -120,8 +143,26 @@ def test_pipeline_resolves_every_id_to_the_reader_and_writes_with_the_registry(
     assert f"the schema of source orders is version 3 of {topic}-value, before version 2 of" in str(decision.reasons)
 
 
+def test_ids_of_a_context_are_found_in_their_context(registry: RegistryProcess) -> None:
+    subject, old = ":.sales:orders-value", {**FIRST, "doc": "only in this context"}
+    first = registry.register(subject, json.dumps(old))
+    registry.register(subject, json.dumps(SECOND))
+    settings = RegistrySettings(registry.url)
+    schemas = RegistrySchemas(settings, pin_schema(settings, subject))
+    assert json.loads(schemas.find(first) or "") == old
+    assert json.loads(schemas.latest()) == SECOND
+    outside = RegistrySchemas(settings, PinnedSchema("orders", 99, "AVRO", json.dumps(SECOND)))
+    assert outside.find(first) != schemas.find(first)
+
+
 def test_source_and_sink_decode_and_encode_with_the_registry(
-    spark: SparkSession, broker: BrokerProcess, registry: RegistryProcess, orders: tuple[str, int], topic: str
+    spark: SparkSession,
+    broker: BrokerProcess,
+    registry: RegistryProcess,
+    client: SchemaRegistryClient,
+    orders: tuple[str, int],
+    topics: Callable[..., str],
+    checkpoint: str,
 ) -> None:
     source, _ = orders
     options = {
@@ -130,6 +171,8 @@ def test_source_and_sink_decode_and_encode_with_the_registry(
     }  # fmt: skip
     found = spark.read.format("ottla").options(**options, subscribe=source).load()
     assert found.columns[-2:] == ["decoded", "_cause"]
+    # The version of the reader schema is in the metadata of a column, which everybody sees.
+    assert "ottla.schema.version" in found.schema.json() and PASSWORD not in found.schema.json()
     read = found.orderBy("offset").collect()
     assert [row.decoded and row.decoded.asDict() for row in read] == [
         {"id": 1, "buyer": "Ada", "currency": "EUR"}, {"id": 2**40, "buyer": "Bob", "currency": "USD"},
@@ -138,18 +181,26 @@ def test_source_and_sink_decode_and_encode_with_the_registry(
     assert [row._cause and row._cause.partition(":")[0] for row in read] == [
         None, None, "unknown schema id", "bad magic", "truncated",
     ]  # fmt: skip
-    good = found.where("_cause IS NULL").selectExpr(
+
+    copy, summary = topics(1), topics(1)
+    stream = spark.readStream.format("ottla").options(**options, subscribe=source, startingOffsets="earliest").load()
+    buyers = stream.where("_cause IS NULL").selectExpr(
         "CAST(decoded.id AS STRING) AS key", "struct(decoded.id, decoded.buyer AS name, array(1, 2) AS marks) AS value"
     )
-    # The version of the reader schema is in the metadata of a column, which everybody sees.
-    assert "ottla.schema.version" in found.schema.json() and PASSWORD not in found.schema.json()
-    good.write.format("ottla").options(**options, topic=topic).mode("append").save()
-    client = SchemaRegistryClient({"url": registry.url})
-    records = list(consume(broker.bootstrap, topic, 2, committed=True))
+    writer = buyers.writeStream.format("ottla").options(**options, topic=copy, checkpointLocation=checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
     read_avro = AvroDeserializer(client)
-    context = SerializationContext(topic, MessageField.VALUE)
-    written = sorted((read_avro(record.value, context) for record in records), key=lambda row: row["id"])
-    assert written == [
+    context = SerializationContext(copy, MessageField.VALUE)
+    assert [read_avro(value, context) for value in values_of(broker, copy)] == [
         {"id": 1, "name": "Ada", "marks": [1, 2]}, {"id": 2**40, "name": "Bob", "marks": [1, 2]},
     ]  # fmt: skip
-    assert client.get_versions(f"{topic}-value") == [1]
+    assert client.get_versions(f"{copy}-value") == [1]
+
+    # Without registration, rows are written with the latest version: columns are cast, and may be left out.
+    schema_id = registry.register(f"{summary}-value", json.dumps(SECOND))
+    latest = {**options, "topic": summary, "auto.register.schemas": "false", "use.latest.version": "true"}
+    eve = spark.sql("SELECT struct('Eve' AS buyer, 3 AS id) AS value")
+    eve.write.format("ottla").options(**latest).mode("append").save()
+    [value] = values_of(broker, summary)
+    assert int.from_bytes(value[1:5], "big") == schema_id
+    assert read_avro(value, context) == {"id": 3, "buyer": "Eve", "currency": "EUR"}

@@ -219,13 +219,12 @@ def _pinned(registry: SchemaRegistry, schema: RegisteredSchema, subject: str) ->
 
 
 def _context(subject: str) -> str:
-    """Return the context of a subject such as `:.context:name`, in the form of an empty subject; "" for the default.
+    """Return a subject that chooses the context of ids; "" for the default context.
 
     >>> _context(":.sales:orders-value"), _context("orders-value")
-    (':.sales:', '')
+    (':.sales:orders-value', '')
     """
-    end = subject.find(":", 2) if subject.startswith(":.") else -1
-    return subject[: end + 1] if end > 0 else ""
+    return subject if subject.startswith(":.") else ""
 
 
 @lru_cache(maxsize=256)
