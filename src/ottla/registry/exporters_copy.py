@@ -8,6 +8,7 @@ schemas already, so that an exporter cannot change subjects that belong to other
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -20,6 +21,8 @@ from ottla.registry.subjects import Subject
 from ottla.security.secret_box import is_sealed
 
 _TIMEOUT_S: Final = 10.0
+#: below the time after which another instance becomes the leader
+_TURN_S: Final = 3.0
 _NOT_FOUND: Final = frozenset({40401, 40402})
 _REFERENCED: Final = 42206
 
@@ -42,7 +45,10 @@ def connect(exporter: Exporter) -> SchemaRegistry:
 class Destination:
     """The registry that one exporter copies to. Used by one thread at a time."""
 
-    def __init__(self, exporter: Exporter, client: SchemaRegistry | None = None) -> None:
+    def __init__(
+        self, exporter: Exporter, client: SchemaRegistry | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._now = now
         self._exporter = exporter
         self._client = client or connect(exporter)
         #: subjects of the destination that are known to be in mode IMPORT
@@ -59,19 +65,23 @@ class Destination:
         self._client.close()
 
     def copy(self, tasks: Sequence[Task], done: Callable[[Task, bool], None]) -> list[Task]:
-        """Do the tasks in order, until `is_stopped` is set. `done` gets each, and whether the destination was changed.
+        """Do the tasks in order, for a few seconds. `done` gets each, and whether the destination was changed.
 
         A version that another one at the destination still refers to cannot be deleted. It is tried again after all
         other tasks, and returned if it is still in use. Raise ClientError if a task fails; those before it are done.
-        """
-        in_use = self._try(tasks, done)
-        # The last one first, because a later version may refer to an earlier one.
-        return self._try(in_use[::-1], done)[::-1]
 
-    def _try(self, tasks: Sequence[Task], done: Callable[[Task, bool], None]) -> list[Task]:
+        Call it again with the tasks that were neither done nor returned, after another proof that this instance is the
+        leader. A process that was paused while another leader took over must not go on with what it has decided before.
+        """
+        deadline = self._now() + _TURN_S
+        in_use = self._try(tasks, done, deadline)
+        # The last one first, because a later version may refer to an earlier one.
+        return self._try(in_use[::-1], done, deadline)[::-1]
+
+    def _try(self, tasks: Sequence[Task], done: Callable[[Task, bool], None], deadline: float) -> list[Task]:
         in_use = []
         for task in tasks:
-            if self.is_stopped.is_set():
+            if self.is_stopped.is_set() or self._now() > deadline:
                 break
             try:
                 done(task, self._do(task))

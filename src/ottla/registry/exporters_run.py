@@ -106,7 +106,7 @@ class Exporters:
     async def _save_all(self) -> None:
         async with self._lock:
             self._stop_workers()
-            changed = [entry for name, entry in self._entries.items() if entry != self._saved[name]]
+            changed = [entry for name, entry in self._entries.items() if entry != self._saved.get(name)]
             if changed and self.registry.is_leading(self._term):
                 records = [entry.progress_record(self._group) for entry in changed]
                 try:
@@ -299,10 +299,16 @@ class Exporters:
         if self._workers.get(worker.name) is worker:
             self._entries[worker.name] = replace(self._entries[worker.name], timestamp_ms=_now_ms(), **members)
 
+    async def prove_leadership(self, worker: _Worker) -> None:
+        """Save the progress of a worker in any case. Raise HttpError if another instance has become the leader."""
+        async with self._lock:
+            self._saved.pop(worker.name, None)
+        await self.save(worker)
+
     async def save(self, worker: _Worker) -> None:
         async with self._lock:
             entry = self._entries.get(worker.name)
-            if entry is None or self._workers.get(worker.name) is not worker or entry == self._saved[worker.name]:
+            if entry is None or self._workers.get(worker.name) is not worker or entry == self._saved.get(worker.name):
                 return
             await self._append({self._settings.state_topic: [entry.progress_record(self._group)]})
             self._saved[worker.name] = entry
@@ -428,18 +434,24 @@ class _Worker:
 
     async def _do(self, destination: Destination, tasks: Sequence[Task], in_use: list[Task]) -> None:
         """Do tasks. Add those to `in_use` whose version cannot be deleted yet."""
-        done: list[Task] = []
+        left = list(tasks)
 
         def note(task: Task, is_changed: bool) -> None:
-            done.append(task)
+            left.remove(task)
             self._owner.counts[self.name, "copied" if is_changed else "unchanged"] += 1
 
-        try:
-            in_use += await self._call(lambda: destination.copy(tasks, note))
-        except ClientError:
-            left = [*in_use, *(task for task in tasks if task not in done)]
-            self._owner.note(self, offset=min(task.offset for task in left))
-            raise
+        while left:
+            try:
+                found = await self._call(partial(destination.copy, tuple(left), note))
+            except ClientError:
+                self._owner.note(self, offset=min(task.offset for task in (*in_use, *left)))
+                raise
+            in_use += found
+            for task in found:
+                left.remove(task)
+            if left:
+                self._owner.note(self, offset=min(task.offset for task in (*in_use, *left)))
+                await self._owner.prove_leadership(self)
 
     async def _advance(self, left: Sequence[Task], following: int) -> None:
         """Note that everything up to the first task that is left, or up to the end, was copied."""

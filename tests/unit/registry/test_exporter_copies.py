@@ -18,7 +18,7 @@ from ottla.client.errors import ClientError, PropertyRefused
 from ottla.client.registry import RegistryError, SchemaRegistry
 from ottla.registry import exporters
 from ottla.registry.answers import version_json
-from ottla.registry.exporters import Entry, Exporter, ExporterState, changes_in, tasks_of
+from ottla.registry.exporters import Entry, Exporter, ExporterState, Task, changes_in, tasks_of
 from ottla.registry.exporters_api import ExporterHandlers
 from ottla.registry.exporters_copy import Conflict, Destination, connect
 from ottla.registry.store import Applied
@@ -308,6 +308,25 @@ def test_version_in_use_is_deleted_after_those_that_refer_to_it() -> None:
     link.copy(1)  # b alone: it is still in use
     assert link.position == 0
     link.copy()
+    assert link.versions(link.target) == link.versions(link.source)
+
+
+def test_process_that_was_paused_does_not_go_on_with_old_decisions() -> None:
+    link, clock = Link(), [0.0]
+    for name in "abc":
+        link.source.register(name, '"int"')
+    rows = [Applied(*row, offset, 0) for offset, row in enumerate(link.source.log)]
+    tasks = tasks_of(changes_in(rows), link.exporter, link.source.state)
+    destination = Destination(link.exporter, cast(SchemaRegistry, link.client), lambda: clock[0])
+    done: list[Task] = []
+
+    def pause(task: Task, is_changed: bool) -> None:
+        done.append(task)
+        clock[0] += 60.0
+
+    for count in (1, 2, 3):
+        assert destination.copy([task for task in tasks if task not in done], pause) == []
+        assert done == tasks[:count]
     assert link.versions(link.target) == link.versions(link.source)
 
 
