@@ -230,12 +230,50 @@ def test_too_many_pipelined_requests_end_the_connection() -> None:
     run(check())
 
 
-def test_malformed_request_is_refused() -> None:
+_POST = b"POST /1 HTTP/1.1\r\nhost: x\r\n"
+#: requests whose end another server may see elsewhere, and those that are no HTTP/1.1
+MALFORMED = {
+    "no request": b"HELLO\r\n\r\n",
+    "length and chunks": _POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two lengths": _POST + b"content-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
+    "two equal lengths": _POST + b"content-length: 5\r\ncontent-length: 5\r\n\r\nabcde",
+    "negative length": _POST + b"content-length: -1\r\n\r\n",
+    "signed length": _POST + b"content-length: +5\r\n\r\nabcde",
+    "long length": _POST + b"content-length: " + b"9" * 30 + b"\r\n\r\n",
+    "unknown encoding": _POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "encoding before chunked": _POST + b"transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "no number of a chunk": _POST + b"transfer-encoding: chunked\r\n\r\nx\r\n",
+    "long number of a chunk": _POST + b"transfer-encoding: chunked\r\n\r\n" + b"f" * 30 + b"\r\n",
+    "chunk without end": _POST + b"transfer-encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n",
+    "space before colon": _POST + b"content-length : 5\r\n\r\nabcde",
+    "folded header": _POST + b"a: b\r\n c: d\r\ncontent-length: 0\r\n\r\n",
+    "zero byte": b"GET /1 HTTP/1.1\r\nhost: x\0y\r\n\r\n",
+    "line feed": b"GET /1 HTTP/1.1\nhost: x\n\n",
+    "carriage return": b"GET /1 HTTP/1.1\r\nhost: x\ra: b\r\n\r\n",
+    "http/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "version": b"GET /1 HTTP/9.9\r\nhost: x\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    "long method": b"A" * 5000 + b" /1 HTTP/1.1\r\nhost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_request_is_refused_and_ends_the_connection(name: str) -> None:
+    """What follows on the connection could be the rest of the request, so it is not read as another one."""
+
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["path"])
+        await Response(scope["path"])(scope, receive, send)
+
     async def check() -> None:
-        async with serving(echo) as served:
-            reader, writer = await served.connect(b"HELLO\r\n\r\n")
-            status, _, body = await read_answer(reader)
-            assert (status, json.loads(body)["error_code"]) == (400, 400)
+        async with serving(app) as served:
+            reader, writer = await served.connect(MALFORMED[name] + GET % 2)
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 400 "), answer[:200]
+            assert answer.count(b"HTTP/1.1 ") == 1
+            assert "/2" not in seen
             writer.close()
 
     run(check())
