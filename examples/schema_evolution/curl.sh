@@ -35,12 +35,18 @@ curl -s "$TOPICS/$TOPIC/records" -H "content-type: $JSON" -d '{"value": {"schema
   "data": {"id": "four"}}}' | member error_code
 
 echo '5. Consume with a consumer instance of a group:'
-# base_uri names the proxy that owns the instance; a GET waits for up to 20 seconds for the first records.
+# base_uri names the proxy that owns the instance. A GET waits for up to 20 seconds for records, and returns those that
+# have arrived: it is repeated until all are here.
 BASE=$(curl -sf "$REST/consumers/$TOPIC-readers" -H "content-type: $V2" -d '{"format": "avro",
   "auto.offset.reset": "earliest", "auto.commit.enable": "false", "consumer.request.timeout.ms": "20000"}' |
   sed 's/.*"base_uri": *"\([^"]*\)".*/\1/')
 curl -sf "$BASE/subscription" -H "content-type: $V2" -d '{"topics": ["'"$TOPIC"'"]}'
-curl -sf "$BASE/records" -H "accept: $AVRO" | sed 's/},{"topic"/},\n{"topic"/g'
-echo
+RECORDS=
+while [ "$(echo "$RECORDS" | grep -c topic)" -lt 3 ]; do
+  FOUND=$(curl -sf "$BASE/records" -H "accept: $AVRO")
+  RECORDS="$RECORDS$(echo "$FOUND" | sed 's/},{"topic"/}\n{"topic"/g; s/^\[//; s/\]$/\n/')
+"
+done
+echo "$RECORDS" | grep topic
 curl -sf -X POST "$BASE/offsets" -H "content-type: $V2" -o /dev/null
 curl -sf -X DELETE "$BASE"

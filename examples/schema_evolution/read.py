@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -31,8 +31,10 @@ def values() -> Iterator[bytes]:
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     while True:
         message = consumer.poll()
-        if message.error():  # the end of the partition
+        if message.error() is not None:
             consumer.close()
+            if message.error().code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(message.error())
             return
         yield message.value()
 
