@@ -133,7 +133,8 @@ _PUT_RESOURCE: Final[Schema] = _request(
 )
 _RESOURCE: Final[Schema] = {
     "type": "object",
-    "properties": _RESOURCE_MEMBERS | {
+    # The names are those of the request, which may be empty.
+    "properties": dict.fromkeys(_RESOURCE_MEMBERS, _TEXT) | {
         "associations": _list_of({"type": "object", "properties": _ASSOCIATION_MEMBERS | {"schema": _VERSION}}),
     },
 }  # fmt: skip

@@ -109,11 +109,11 @@ def _filter(request: Request, *, default: str) -> dict[str, str]:
     """Return the filter in the query. Raise HttpError 400 for UNKNOWN, because it would select by mistake."""
     wanted = {}
     for name in _FIELDS:
-        text = request.query_params.get(name, "")
+        text = request.query_params.get(name, default if name in _ENUMS else "")
         if len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
             raise bad_request(f"{name} is longer than {TEXT_BYTES_MAX:,} bytes")
         if name in _ENUMS:
-            text = text.upper() or default
+            text = text.upper()
             if text == "UNKNOWN":
                 raise bad_request(f"{name} cannot be {'unspecified or ' if default == 'UNKNOWN' else ''}UNKNOWN")
             if text not in _ENUMS[name].__members__:

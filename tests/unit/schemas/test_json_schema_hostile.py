@@ -169,3 +169,13 @@ def test_numbers_with_large_exponents_are_compared() -> None:
     assert [found.kind for found in parse('{"maximum":1e9998}').incompatibilities(parse('{"maximum":1e9999}'))] == [
         "MAXIMUM_DECREASED"
     ]
+
+
+def test_compiled_expressions_are_not_kept_with_a_schema() -> None:
+    """A registry keeps parsed schemas, and a compiled expression is a thousand times larger than its text."""
+    original = parse(json.dumps({"patternProperties": {"^(a{1,30}){1,30}$": STRING}, "additionalProperties": False}))
+    update = parse(json.dumps({"properties": {"aaa": STRING, "b": {"pattern": "^(b{1,30}){1,30}$"}}}))
+    update.incompatibilities(original)
+    original.incompatibilities(update)
+    for schema in (original, update):
+        assert schema._documents.patterns._compiled == {}

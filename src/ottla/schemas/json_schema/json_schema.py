@@ -34,6 +34,7 @@ class JsonSchema(ParsedSchema):
         """Raise InvalidSchema if the text is not a valid schema, with the place as a JSON pointer."""
         self._resolved = resolved
         self._documents = Documents(text, resolved, Budget())
+        self._documents.patterns.release()
         self._nodes = SchemaNodes(self._documents)
         self._text = print_json(self._root)
 
@@ -84,14 +85,16 @@ class JsonSchema(ParsedSchema):
         return [difference.as_incompatibility() for difference in found if difference.kind not in compatible]
 
     def _compare(self, writer: JsonSchema, *, lenient: bool) -> list[Difference]:
-        return list(
-            Comparison(
-                Side(writer._nodes, writer._documents.patterns),
-                Side(self._nodes, self._documents.patterns),
-                COMPATIBLE_LENIENT if lenient else COMPATIBLE,
-                Budget(),
-            ).differences()
-        )
+        compatible = COMPATIBLE_LENIENT if lenient else COMPATIBLE
+        try:
+            return list(Comparison(writer._side, self._side, compatible, Budget()).differences())
+        finally:
+            for schema in (writer, self):
+                schema._documents.patterns.release()
+
+    @property
+    def _side(self) -> Side:
+        return Side(self._nodes, self._documents.patterns)
 
     def is_equivalent(self, other: ParsedSchema) -> bool:
         """Return whether both have the same text and references; a schema without references also finds one with."""

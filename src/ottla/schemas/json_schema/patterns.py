@@ -27,12 +27,16 @@ _CATEGORIES: Final = {
     "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S",
     "Separator": "Z", "Space_Separator": "Zs", "Other": "C", "Control": "Cc",
 }  # fmt: skip
+_UNKNOWN: Final = object()
 #: how RE2's messages begin for an expression that is wrong in every dialect
 _SYNTAX_ERRORS: Final = ("missing ", "unexpected ", "no argument ", "trailing ")
 
 
 class Patterns:
-    """Compiled expressions of one schema. Each one is compiled once."""
+    """Compiled expressions of one schema. Each one is compiled once in a parse or in a comparison.
+
+    They are not kept longer: an expression of ten characters takes up to 26 KB, and a registry keeps parsed schemas.
+    """
 
     __slots__ = ("_compiled",)
 
@@ -57,9 +61,14 @@ class Patterns:
         except UnicodeEncodeError:  # an unpaired surrogate
             return None
 
+    def release(self) -> None:
+        """Forget the compiled expressions. Another thread may be using them, which compiles them again."""
+        self._compiled = {}
+
     def _compile(self, expression: str, budget: Budget) -> Any:
-        if expression in self._compiled:
-            return self._compiled[expression]
+        known = self._compiled.get(expression, _UNKNOWN)
+        if known is not _UNKNOWN:
+            return known
         import re2
 
         budget.spend(_COMPILE_STEPS + len(expression) // 50 + (_REPETITION_STEPS if "{" in expression else 0))
