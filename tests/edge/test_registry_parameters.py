@@ -299,8 +299,11 @@ def test_version_that_a_client_names_is_a_property_of_the_metadata(registry: Reg
 
 def test_checks_of_new_schemas_can_be_turned_off(registry: RegistryProcess, name: str) -> None:
     body = {"schema": record(name, {"name": "id", "type": "string", "default": None})}
-    assert registry.ask("POST", f"/subjects/{name}/versions", body)[1]["error_code"] == 42201
+    check = f"/compatibility/subjects/{name}/versions/latest"
+    for path in (check, f"/subjects/{name}/versions"):
+        assert registry.ask("POST", path, body)[1]["error_code"] == 42201
     registry.ask("PUT", f"/config/{name}", {"validateNewSchemas": False})
+    assert registry.ask("POST", check, body) == (200, {"is_compatible": True})
     assert registry.ask("POST", f"/subjects/{name}/versions", body)[0] == 200
 
 

@@ -429,7 +429,9 @@ class SubjectHandlers(Handlers):
 
         def check() -> list[str]:
             config = self.state.config_in_scope(subject)
-            parsed = self.registry.parser.parse(subject, new.schema_type, new.text, new.references)
+            parsed = self.registry.parser.parse(
+                subject, new.schema_type, new.text, new.references, is_new=config.get("validateNewSchemas") is not False
+            )
             if self._normalizes(request, subject):
                 parsed = parsed.normalized()
             return compatibility.check(self.registry.parser, config, parsed, new.metadata, rows)
