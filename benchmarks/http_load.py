@@ -132,6 +132,9 @@ class _Lines:
         self._last = b""
 
     def add(self, data: bytes) -> None:
+        """Take the next bytes of an answer. Raise WrongAnswer if its first bytes are not those of status 200."""
+        if not data or (not self._last and not data.startswith(b"HTTP/1.1 200")):
+            raise WrongAnswer(data[:1000].decode(errors="replace") or "the service has closed the connection")
         self.count += (self._last + data).count(b"}\n")
         self._last = data[-1:]
 
@@ -152,10 +155,7 @@ def stream_records(port: int, path: str, record: bytes, seconds: float, per_chun
         while not is_ended or lines.count < sent:
             readable, writable, _ = select.select([opened], [opened] if waiting else [], [], _ANSWER_S_MAX)
             if readable:
-                data = opened.recv(_RECEIVE_BYTES)
-                if not data or (not lines.count and not data.startswith(b"HTTP/1.1 200")):
-                    raise WrongAnswer(data[:1000].decode(errors="replace"))
-                lines.add(data)
+                lines.add(opened.recv(_RECEIVE_BYTES))
                 last = time.perf_counter()
             elif not writable:
                 raise WrongAnswer(f"no result within {_ANSWER_S_MAX:g} s")
@@ -176,8 +176,6 @@ def read_records(port: int, path: str) -> Load:
         opened.sendall(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode())
         last = start
         while data := opened.recv(_RECEIVE_BYTES):
-            if not lines.count and not data.startswith(b"HTTP/1.1 200"):
-                raise WrongAnswer(data[:1000].decode(errors="replace"))
             lines.add(data)
             last = time.perf_counter()
         return Load(lines.count, last - start, time.process_time() - cpu)
