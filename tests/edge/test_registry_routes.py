@@ -140,6 +140,26 @@ def test_schema_is_found_by_id(registry: RegistryProcess, name: str) -> None:
     assert registry.get(f"/schemas/guids/{found['guid']}/ids") == [{"context": ".", "id": schema_id}]
 
 
+def test_answers_and_lookups_follow_changes_although_they_are_kept(registry: RegistryProcess, name: str) -> None:
+    text = json.dumps(json.loads(record(name, x=None)), indent=1)  # not in the canonical form
+    schema_id = registry.register(name, text)
+    paths = (f"/schemas/ids/{schema_id}", f"/schemas/ids/{schema_id}?subject={name}", f"/subjects/{name}/versions/1")
+    for path in paths:
+        assert registry.get(path) == registry.get(path)
+        assert "deleted" not in registry.get(path)
+    for _ in range(2):
+        assert registry.ask("POST", f"/subjects/{name}", {"schema": text})[1]["id"] == schema_id
+    registry.ask("DELETE", f"/subjects/{name}")
+    for path in paths[:2]:
+        assert registry.get(path)["deleted"] is True
+    assert error(registry, "GET", paths[2]) == (404, 40401)
+    assert error(registry, "POST", f"/subjects/{name}", {"schema": text}) == (404, 40401)
+    assert registry.ask("POST", f"/subjects/{name}?deleted=true", {"schema": text})[1]["id"] == schema_id
+    registry.ask("DELETE", f"/subjects/{name}?permanent=true")
+    assert error(registry, "GET", paths[0]) == (404, 40403)
+    assert registry.register(name, text) > schema_id
+
+
 @pytest.mark.parametrize("path", ["", "/schema", "/subjects", "/versions"])
 def test_unknown_id_is_40403(registry: RegistryProcess, path: str) -> None:
     assert error(registry, "GET", f"/schemas/ids/2000000000{path}") == (404, 40403)

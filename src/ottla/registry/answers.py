@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -18,13 +19,48 @@ from ottla.web.app import HttpError
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 MEDIA_TYPES: Final = (MEDIA_TYPE, "application/vnd.schemaregistry+json", "application/json")
 
+#: bytes of all answers that are kept
+_BODIES_BYTES_MAX: Final = 4 << 20
+
 _T = TypeVar("_T")
 
 
 def answer(request: Request, value: Any, status: int = 200) -> Response:
     """Return a JSON answer in the first media type of the registry that the client accepts."""
-    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _answer_bytes(request, _dump(value), status)
+
+
+def _answer_bytes(request: Request, body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type=choose_media_type(request.headers.get("accept")))
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+class Bodies:
+    """Answers about versions, as bytes: serializers of many processes ask for the same ones again and again."""
+
+    def __init__(self, describe: Callable[[SchemaVersion], Json]) -> None:
+        self._describe = describe
+        #: (subject, version) -> the version and the bytes. A version that was deleted or replaced is another object
+        self._known: OrderedDict[tuple[str, int], tuple[SchemaVersion, bytes]] = OrderedDict()
+        self._size_bytes = 0
+
+    def answer(self, request: Request, row: SchemaVersion) -> Response:
+        key = (row.subject, row.version)
+        known = self._known.get(key)
+        if known is not None and known[0] is row:
+            self._known.move_to_end(key)
+            return _answer_bytes(request, known[1])
+        body = _dump(self._describe(row))
+        if known is not None:
+            self._size_bytes -= len(known[1])
+        self._known[key] = (row, body)
+        self._size_bytes += len(body)
+        while self._size_bytes > _BODIES_BYTES_MAX:
+            self._size_bytes -= len(self._known.popitem(last=False)[1][1])
+        return _answer_bytes(request, body)
 
 
 def error_answer(error: HttpError) -> Response:
@@ -129,6 +165,8 @@ def parameter(request: Request, name: str) -> str:
 
     confluent-kafka for Python spells some names with underscores: `deleted_only`, `reference_format`.
     """
+    if not request.scope["query_string"]:
+        return ""
     alternative = "".join(f"_{each.lower()}" if each.isupper() else each for each in name)
     return request.query_params.get(name) or request.query_params.get(alternative) or ""
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from ottla.registry import changes, compatibility, errors
 from ottla.registry.answers import (
+    Bodies,
     answer,
     association_json,
     choose_media_type,
@@ -142,6 +143,10 @@ def _candidates(state: State, subject: str) -> Iterator[str]:
 class SchemaHandlers(Handlers):
     """Operations on schemas by id and guid."""
 
+    def __init__(self, registry: Registry, forwarding: Forwarding) -> None:
+        super().__init__(registry, forwarding)
+        self._bodies = Bodies(schema_json)
+
     async def types(self, request: Request) -> Response:
         return answer(request, [SchemaType.JSON, SchemaType.PROTOBUF, SchemaType.AVRO])
 
@@ -173,6 +178,8 @@ class SchemaHandlers(Handlers):
 
     async def by_id(self, request: Request) -> Response:
         row = await self._find_id(request)
+        if not request.scope["query_string"] or request.query_params.keys() <= {"subject"}:
+            return self._bodies.answer(request, row)
         value = schema_json(row, await self.formatted(request, row))
         if parameter(request, "referenceFormat") == "qualified" and row.references:
             value["references"] = _qualified(row)
@@ -201,6 +208,10 @@ class SchemaHandlers(Handlers):
 
     async def _find_id(self, request: Request) -> SchemaVersion:
         schema_id = parse_id(request.path_params["id"])
+        if not request.scope["query_string"] and "context" not in request.path_params:
+            row = self.state.by_id(DEFAULT_CONTEXT, schema_id)
+            if row is not None:
+                return row
         subject = in_context(request, request.query_params.get("subject", ""))
         row = self._lookup_id(schema_id, subject)
         if row is None:
@@ -255,6 +266,10 @@ class SchemaHandlers(Handlers):
 
 class SubjectHandlers(Handlers):
     """Operations on subjects and their versions."""
+
+    def __init__(self, registry: Registry, forwarding: Forwarding) -> None:
+        super().__init__(registry, forwarding)
+        self._bodies = Bodies(version_json)
 
     async def list_subjects(self, request: Request) -> Response:
         # Without a context, the list of subjects covers all contexts, and that of schemas only the default context.
@@ -357,6 +372,8 @@ class SubjectHandlers(Handlers):
 
     async def version(self, request: Request) -> Response:
         row = self._version_of(request)
+        if not request.scope["query_string"]:
+            return self._bodies.answer(request, row)
         value = version_json(row, await self.formatted(request, row))
         if parameter(request, "referenceFormat") == "qualified" and row.references:
             value["references"] = _qualified(row)

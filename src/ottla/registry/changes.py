@@ -80,16 +80,26 @@ def _find_exactly(
 ) -> SchemaVersion | None:
     if not new.text.strip():
         return None
-    parsed = _parse(parser, subject, new, normalize=normalize, is_new=False)
-    guid = guid_of(parsed.text, new.references, new.metadata, new.rule_set)
     rows = state.versions(subject, deleted=deleted)
-    for row in rows:
-        if row.guid == guid and row.schema_type == new.schema_type:
+    if not normalize and not new.references:
+        # Serializers send the same text again and again: parsing it would be most of the work.
+        known = parser.known_text(new.schema_type, new.text)
+        if known is not None and (row := _with_text(rows, new, known)) is not None:
             return row
+    parsed = _parse(parser, subject, new, normalize=normalize, is_new=False)
+    found = _with_text(rows, new, parsed.text)
+    if found is not None:
+        return found
     for row in reversed(rows):
         if _is_same(parser, parsed, new, row):
             return row
     return None
+
+
+def _with_text(rows: Sequence[SchemaVersion], new: NewSchema, text: str) -> SchemaVersion | None:
+    """Return the version with this canonical text and the other members of a schema."""
+    guid = guid_of(text, new.references, new.metadata, new.rule_set)
+    return next((row for row in rows if row.guid == guid and row.schema_type == new.schema_type), None)
 
 
 def _is_same(parser: Parser, parsed: ParsedSchema, new: NewSchema, row: SchemaVersion) -> bool:

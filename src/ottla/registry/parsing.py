@@ -20,6 +20,9 @@ from ottla.schemas.schema import NO_REFERENCES, InvalidSchema, ParsedSchema, Ref
 #: parsed versions that are kept, and the characters of their texts: a parsed schema has 10 to 60 bytes for each
 _KEPT: Final = 2000
 _KEPT_CHARS: Final = 4 << 20
+#: texts of clients whose canonical texts are kept, and the characters of one
+_TEXTS_MAX: Final = 2000
+_TEXT_CHARS_MAX: Final = 4096
 #: references of one schema, those of its references included
 _REFERENCES_MAX: Final = 1000
 
@@ -32,6 +35,8 @@ class Parser:
         #: (context prefix of the subject, guid, type) -> parsed
         self._parsed: OrderedDict[tuple[str, str, str], ParsedSchema] = OrderedDict()
         self._kept_chars = 0
+        #: (type, text that a client has sent) -> canonical text, the least recently used first
+        self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
         #: how often `forget` was called
         self._forgotten = 0
         self._lock = threading.Lock()
@@ -44,13 +49,33 @@ class Parser:
         ``is_new`` is False for a schema that is stored, imported or only looked up.
         """
         try:
-            return formats.parse(
+            parsed = formats.parse(
                 schema_type, text, self.resolve(subject, references, deleted=not is_new), is_new=is_new
             )
+            if not references:
+                self._remember_text(schema_type, text, parsed.text)
+            return parsed
         except SchemaTooComplex as error:
             raise errors.schema_too_large(str(error)) from None
         except InvalidSchema as error:
             raise errors.invalid_schema(f"Invalid schema of type {schema_type}: {error}") from None
+
+    def known_text(self, schema_type: str, text: str) -> str | None:
+        """Return the canonical text of a schema without references that was parsed a while ago, otherwise None."""
+        key = (schema_type, text)
+        with self._lock:
+            canonical = self._texts.get(key)
+            if canonical is not None:
+                self._texts.move_to_end(key)
+            return canonical
+
+    def _remember_text(self, schema_type: str, text: str, canonical: str) -> None:
+        if len(text) > _TEXT_CHARS_MAX:
+            return
+        with self._lock:
+            self._texts[schema_type, text] = canonical
+            if len(self._texts) > _TEXTS_MAX:
+                self._texts.popitem(last=False)
 
     def parse_version(self, row: SchemaVersion) -> ParsedSchema:
         """Return the schema of a stored version."""

@@ -8,6 +8,7 @@ slash at the end is ignored. `{name}` matches one segment; the decoded segment i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
-import anyio
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -325,7 +325,7 @@ class _Body:
         if not self._is_stream:
             wait_s = min(wait_s, max(self._began + BODY_S_MAX - time.monotonic(), 0.0))
         try:
-            with anyio.fail_after(wait_s):
+            async with asyncio.timeout(wait_s):
                 message = await self._receive()
         except TimeoutError:
             raise HttpError(408, 408, "the request's body did not arrive in time", {"connection": "close"}) from None

@@ -24,7 +24,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -41,6 +41,8 @@ _DISCARD_S_MAX: Final = 30.0
 _PIPELINE_MAX: Final = 16
 #: headers of a request; browsers and load balancers send about 30
 _HEADERS_MAX: Final = 500
+#: how the head of an answer begins
+_HEAD: Final = b"HTTP/1.1 "
 #: connections that are accepted before other work has its turn
 _ACCEPTS_MAX: Final = 100
 #: pause after the process ran out of file descriptors
@@ -94,6 +96,42 @@ class ConnectionTable:
         return True
 
 
+class _OneWrite:
+    """The transport of a connection. The head of an answer is sent together with the first bytes of its body.
+
+    uvicorn writes them one after the other, and each write is a system call and a packet.
+    """
+
+    __slots__ = ("_head", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(_HEAD):
+            self._head = data
+            # The body of a stream may come much later, and an answer may have none.
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+
 class HttpConnection(HttpToolsProtocol):
     """One connection: uvicorn's protocol with limits."""
 
@@ -132,7 +170,7 @@ class HttpConnection(HttpToolsProtocol):
     # -- the socket -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, _OneWrite(transport, self.loop)))
         self.is_made = True
         self._table.pending -= 1
         self._table.open.add(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from typing import Any
 
 import pytest
 from starlette.responses import Response
@@ -12,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from web_fixtures import read_answer, run, serving, until
 
 from ottla.web import connections
-from ottla.web.connections import ConnectionLimits
+from ottla.web.connections import ConnectionLimits, _OneWrite
 
 GET = b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -298,4 +299,38 @@ def test_client_that_does_not_read_its_answer_is_disconnected(monkeypatch: pytes
             writer.transport.abort()
 
     served: connections.Any = None
+    run(check())
+
+
+class _Written:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def close(self) -> None:
+        self.writes.append(b"closed")
+
+
+def test_head_and_body_of_an_answer_are_one_write() -> None:
+    async def check() -> None:
+        written: Any = _Written()
+        transport = _OneWrite(written, asyncio.get_running_loop())
+        transport.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        transport.write(b"body")
+        transport.write(b"more")
+        assert written.writes == [b"HTTP/1.1 200 OK\r\n\r\nbody", b"more"]
+        # The head of a stream does not wait for its first bytes, and that of an answer without a body is sent.
+        transport.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        assert len(written.writes) == 2
+        await asyncio.sleep(0)
+        assert written.writes[2:] == [b"HTTP/1.1 204 No Content\r\n\r\n"]
+        transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        transport.close()
+        await asyncio.sleep(0)
+        assert written.writes[3:] == [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"closed"]
+
     run(check())
