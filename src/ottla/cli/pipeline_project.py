@@ -48,8 +48,11 @@ class Choice:
         except BadDeclaration as bad:
             raise report(bad) from None
 
-    def load_pinned(self, path: str) -> Declaration:
-        """Load a pipeline with its secrets, and with the schemas that its registry has now. Raise Failure."""
+    def load_pinned(self, path: str, *, continues: bool = True) -> Declaration:
+        """Load a pipeline with its secrets, and with the schemas that its registry has now. Raise Failure.
+
+        With `continues`, batches that the last run did not complete keep their schemas.
+        """
         declaration = self.load_or_report(path, needs_secrets=True)
         if not declaration.needs_registry:
             return declaration
@@ -60,7 +63,7 @@ class Choice:
                 f"{error.name} is missing; install Ottla with its extra: pip install 'ottla[spark]'"
             ) from None
         try:
-            return pin_schemas(declaration, continues=True)
+            return pin_schemas(declaration, continues=continues)
         except (SchemasUnavailable, OSError) as error:
             raise Failure(str(error)) from None
 

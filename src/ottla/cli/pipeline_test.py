@@ -44,10 +44,13 @@ def test(path: str, choice: Choice, select: tuple[str, ...], output: str) -> Non
     """Run the unit tests of a pipeline: rows in, rows out, on Spark in this process, without a broker.
 
     The tests are in the files tests/*.yaml beside the pipeline. A test that fails shows the rows that are missing,
-    unexpected or different, and the exit code is 1. Python steps are executed.
+    unexpected or different, and the exit code is 1. Python steps are executed. Schemas of sources that are in a schema
+    registry are fetched; nothing is registered.
     """
     declaration = choice.load_or_report(path)
     tests = _select(_read_tests(declaration), select)
+    if declaration.needs_registry:
+        declaration = choice.load_pinned(path, continues=False)
     results = []
     for result in _run(path, choice, declaration, tests):
         results.append(result)
@@ -101,7 +104,9 @@ def _run(path: str, choice: Choice, declaration: Declaration, tests: Sequence[Fl
     def declare(parameters: Mapping[str, str]) -> Declaration:
         if not parameters:
             return declaration
-        return replace(choice, parameters={**choice.parameters, **parameters}).load(path)
+        chosen = replace(choice, parameters={**choice.parameters, **parameters})
+        loaded = chosen.load(path)
+        return chosen.load(path, needs_secrets=True) if loaded.needs_registry else loaded
 
     with ExitStack() as stack:
         stack.enter_context(interrupts.not_logged())

@@ -38,7 +38,7 @@ from ottla.pipeline.inputs import stored_schema
 from ottla.pipeline.layout import Layout, resolve
 from ottla.pipeline.lineage import DECODED_COLUMNS
 from ottla.pipeline.load import find_beside, load, read_beside
-from ottla.pipeline.pinned_schemas import pin_schemas
+from ottla.pipeline.pinned_schemas import SchemasUnavailable, pin_schemas
 from ottla.pipeline.plan import CAUSE, RECORD, Planner, decode, own_modules
 from ottla.pipeline.problems import BadDeclaration, suggestion
 from ottla.pipeline.row_comparison import Comparison, compare_rows, describe_comparison
@@ -382,7 +382,7 @@ def run_tests(
             if key not in testers:
                 testers[key] = FlowTester(declare(test.parameters), spark)
             comparisons, error = _run_test(testers[key], test)
-        except BadDeclaration as bad:
+        except (BadDeclaration, SchemasUnavailable) as bad:
             comparisons, error = {}, str(bad)
         yield TestResult(test=test, seconds=clock() - began, comparisons=comparisons, error=error)
 
