@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills registry-hostile registry-clients openapi-fuzz edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills validation-kills registry-hostile registry-clients openapi-fuzz edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -106,6 +106,10 @@ cluster-kills: $(VENV)/.dev
 # Kill the leader of three registry instances while clients register schemas and an exporter copies them.
 registry-kills: $(VENV)/.dev
 	$(BIN)/python tests/edge/registry_kills.py --kills $(or $(KILLS),50) --seed $(or $(SEED),1) --exporter
+
+# Kill the broker and stop the registry while producers send records to a topic with schema.validation=dlq.
+validation-kills: $(VENV)/.dev
+	$(BIN)/python tests/edge/validation_kills.py --kills $(or $(KILLS),20) --seed $(or $(SEED),1)
 
 # Registry clients for JavaScript, Java and Go (fetched once, about 200 MB): with the leader, with a follower, with both
 # instances, and with TLS and a password. About a minute.

@@ -17,6 +17,8 @@ class RegistryStandIn:
     def __init__(self) -> None:
         self.subjects: dict[str, list[dict[str, Any]]] = {}
         self.requests = 0
+        #: whether every request is answered with 503
+        self.is_down = False
 
     def add(self, subject: str, schema: str, schema_type: str = "AVRO") -> dict[str, Any]:
         """Register a schema and return it with its id and version."""
@@ -36,6 +38,8 @@ class RegistryStandIn:
 
     def answer(self, method: str, segments: list[str], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         self.requests += 1
+        if self.is_down:
+            return 503, {"error_code": 50301, "message": "no leader"}
         if segments[:2] == ["schemas", "ids"]:
             for rows in self.subjects.values():
                 for row in rows:
