@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from starlette.types import ASGIApp
 
 import ottla
+from ottla.env.collector import collect_less_often
 from ottla.env.process import END_WITH_STDIN, log_to_stderr, notify_service_manager, raise_open_files_limit
 from ottla.model.errors import StartError
 from ottla.model.types import is_loopback
@@ -183,6 +184,7 @@ async def _run(name: str, settings: Settings, start: Start[Settings], check_logi
 
     try:
         async with start(service) as app:
+            collect_less_often()
             await serve(
                 app, sockets, service.stop, started=tell_ready, before_stop=service.prepare_stop,
                 connections=service.connections,

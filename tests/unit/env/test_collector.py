@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.env import collector
-from ottla.env.collector import FreezeSurvivors
+from ottla.env.collector import FreezeSurvivors, collect_less_often
 
 
 @pytest.fixture
@@ -36,3 +36,14 @@ def test_short_and_partial_collections_freeze_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(collector, "LONG_S", 0.0)
     gc.collect(1)
     assert gc.get_freeze_count() == 0
+
+
+def test_collections_start_later() -> None:
+    before = gc.get_threshold()
+    try:
+        collect_less_often()
+        assert gc.get_threshold()[0] > before[0]
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
