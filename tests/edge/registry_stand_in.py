@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
+from ottla.schemas.protobuf import parse
+
 
 class RegistryStandIn:
     """The schemas, by subject in the order of their versions."""
@@ -19,6 +21,7 @@ class RegistryStandIn:
         self.requests = 0
         #: whether every request is answered with 503
         self.is_down = False
+        self.url = ""
 
     def add(self, subject: str, schema: str, schema_type: str = "AVRO") -> dict[str, Any]:
         """Register a schema and return it with its id and version."""
@@ -73,6 +76,8 @@ def registry_stand_in(registry: RegistryStandIn | None = None) -> Iterator[tuple
             body = json.loads(self.rfile.read(length)) if length else {}
             path = [unquote(each) for each in self.path.partition("?")[0].strip("/").split("/")]
             status, found = served.answer(self.command, path, body)
+            if "format=serialized" in self.path and found.get("schemaType") == "PROTOBUF":
+                found = {**found, "schema": parse(found["schema"]).formatted("serialized")}
             data = json.dumps(found).encode()
             self.send_response(status)
             self.send_header("content-type", "application/vnd.schemaregistry.v1+json")
@@ -88,8 +93,9 @@ def registry_stand_in(registry: RegistryStandIn | None = None) -> Iterator[tuple
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    served.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield served, f"http://127.0.0.1:{server.server_address[1]}"
+        yield served, served.url
     finally:
         server.shutdown()
         server.server_close()

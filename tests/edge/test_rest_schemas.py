@@ -1,4 +1,4 @@
-"""The REST proxy with a schema registry: Avro and JSON Schema in versions 2 and 3."""
+"""The REST proxy with a schema registry: Avro, JSON Schema and Protobuf in versions 2 and 3."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from registry_stand_in import RegistryStandIn, registry_stand_in
 from rest_process import RestClient, error_of, rest_process
 
@@ -18,13 +18,17 @@ pytestmark = pytest.mark.broker
 
 AVRO = "application/vnd.kafka.avro.v2+json"
 JSON_SCHEMA = "application/vnd.kafka.jsonschema.v2+json"
+PROTOBUF = "application/vnd.kafka.protobuf.v2+json"
 WAIT_S = 60
 USER = json.dumps({
     "type": "record", "name": "User", "namespace": "n",
     "fields": [{"name": "name", "type": "string"}, {"name": "age", "type": ["null", "int"], "default": None}],
 })  # fmt: skip
 OLDER = json.dumps({"type": "record", "name": "User", "namespace": "n", "fields": [{"name": "name", "type": "string"}]})
-OBJECT = json.dumps({"title": "Thing", "type": "object"})
+OBJECT = json.dumps({"title": "Thing", "type": "object", "properties": {"a": {"type": "array"}}})
+ORDER = (
+    'syntax = "proto3"; package shop; message Order { int32 id = 1; string note = 2; } message Other { bool a = 1; }'
+)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +100,62 @@ def test_json_schema_is_produced_and_consumed_with_version_2(proxy: tuple[RestCl
     assert [each["value"] for each in read_v2(rest, "s-json", "jsonschema", JSON_SCHEMA)] == [{"a": [1]}]
 
 
+def test_json_data_are_validated_when_they_are_read(
+    proxy: tuple[RestClient, RegistryStandIn], rest_broker: BrokerProcess
+) -> None:
+    rest, registry = proxy
+    rest.create_topic("s-invalid")
+    schema_id = registry.add("s-invalid-value", OBJECT, "JSON")["id"]
+    producer = Producer({"bootstrap.servers": rest_broker.bootstrap})
+    producer.produce("s-invalid", b"\0" + schema_id.to_bytes(4, "big") + b'{"a":5}')
+    assert producer.flush(WAIT_S) == 0
+    made = rest.post("/consumers/s-invalid", {"format": "jsonschema", "auto.offset.reset": "earliest"}).json()
+    path = f"/consumers/s-invalid/instances/{made['instance_id']}"
+    rest.post(f"{path}/assignments", {"partitions": [{"topic": "s-invalid", "partition": 0}]})
+    found = rest.get(f"{path}/records", headers={"accept": JSON_SCHEMA})
+    while found.status_code == 200:
+        found = rest.get(f"{path}/records", headers={"accept": JSON_SCHEMA})
+    rest.delete(path)
+    assert error_of(found) == (422, 42203)
+    assert "/a: array is expected, not the number 5: s-invalid-0 at offset 0" in found.json()["message"]
+
+
+def test_protobuf_is_produced_and_consumed_with_version_2(
+    proxy: tuple[RestClient, RegistryStandIn], rest_broker: BrokerProcess
+) -> None:
+    rest, registry = proxy
+    rest.create_topic("s-proto")
+    records = [{"key": {"id": 1}, "value": {"id": 7, "note": "x"}}, {"value": {}}, {"value": None}]
+    body = {"records": records, "key_schema": ORDER, "value_schema": ORDER}
+    found = produce_v2(rest, "s-proto", body, PROTOBUF)
+    assert found.status_code == 200, found.text
+    assert registry.subjects["s-proto-value"][0]["schemaType"] == "PROTOBUF"
+    (message,) = stored(rest_broker, "s-proto")
+    schema_id = found.json()["value_schema_id"].to_bytes(4, "big")
+    assert message.value() == b"\0" + schema_id + b"\0" + b"\x08\x07\x12\x01x"
+    read = read_v2(rest, "s-proto", "protobuf", PROTOBUF)
+    assert [(each["key"], each["value"]) for each in read] == [
+        ({"id": 1, "note": ""}, {"id": 7, "note": "x"}), (None, {"id": 0, "note": ""}), (None, None),
+    ]  # fmt: skip
+
+
+def test_protobuf_is_produced_with_version_3(proxy: tuple[RestClient, RegistryStandIn]) -> None:
+    rest, registry = proxy
+    rest.create_topic("s-proto3")
+    registry.add("s-proto3-value", ORDER, "PROTOBUF")
+    parts = [
+        {"type": "PROTOBUF", "schema": ORDER, "data": {"id": 1}},
+        {"type": "PROTOBUF", "data": {"id": 2}},
+        {"data": {"id": 3}},
+    ]
+    for part in parts:
+        line = rest.post("topics/s-proto3/records", {"value": part}).json()
+        assert (line["error_code"], line["value"]["type"]) == (200, "PROTOBUF"), line
+    named = {"type": "PROTOBUF", "subject_name_strategy": "RECORD_NAME", "schema": ORDER, "data": {"id": 4}}
+    assert rest.post("topics/s-proto3/records", {"value": named}).json()["value"]["subject"] == "shop.Order"
+    assert [each["value"]["id"] for each in read_v2(rest, "s-proto3", "protobuf", PROTOBUF)] == [1, 2, 3, 4]
+
+
 def test_version_3_finds_schemas_by_id_version_text_subject_and_latest(
     proxy: tuple[RestClient, RegistryStandIn],
 ) -> None:
@@ -150,7 +210,12 @@ def test_errors_of_schemas_have_codes_and_send_nothing(proxy: tuple[RestClient, 
         ({"type": "AVRO", "schema": "{", "data": 1}, 42205),
         ({"type": "AVRO", "schema": '{"type":"nothing"}', "data": 1}, 42205),
         ({"type": "AVRO", "schema": '{"type":"record","name":"refused","fields":[]}', "data": {}}, 42207),
-        ({"type": "PROTOBUF", "schema": "message A {}", "data": {}}, 42205),
+        ({"type": "PROTOBUF", "schema": "message A {", "data": {}}, 42205),
+        ({"type": "PROTOBUF", "subject": "s-other", "schema": ORDER, "data": {"id": "x"}}, 42203),
+        ({"type": "PROTOBUF", "subject": "s-other", "schema": ORDER, "data": {"unknown": 1}}, 42203),
+        ({"type": "JSONSCHEMA", "subject": "s-other", "schema": OBJECT, "data": {"a": 5}}, 42203),
+        ({"type": "JSONSCHEMA", "subject": "s-other", "schema": OBJECT, "data": "text"}, 42203),
+        ({"type": "JSONSCHEMA", "schema": '{"$ref":"http://127.0.0.1:9/x"}', "data": 1}, 42205),
         ({"schema": USER, "data": 1}, 400),
         ({"schema_id": 1, "schema_version": 1, "data": 1}, 400),
         ({"subject_name_strategy": "RECORD_NAME", "data": 1}, 400),
@@ -177,3 +242,74 @@ def test_registry_that_does_not_answer_is_an_error(rest_broker: BrokerProcess) -
         rest.create_topic("s-silent")
         body = {"records": [{"value": 1}], "value_schema": '"int"'}
         assert error_of(produce_v2(rest, "s-silent", body)) == (408, 40801)
+
+
+@pytest.mark.parametrize(
+    ("form", "media_type", "text", "value"),
+    [
+        ("avro", AVRO, USER, {"name": "a", "age": None}),
+        ("jsonschema", JSON_SCHEMA, OBJECT, {"a": [1.5]}),
+        ("protobuf", PROTOBUF, ORDER, {"id": 7, "note": "x"}),
+    ],
+    ids=["avro", "jsonschema", "protobuf"],
+)
+def test_serializers_of_confluent_kafka_read_and_write_the_same_bytes(
+    proxy: tuple[RestClient, RegistryStandIn],
+    rest_broker: BrokerProcess,
+    form: str,
+    media_type: str,
+    text: str,
+    value: Any,
+) -> None:
+    pytest.importorskip("authlib", reason="confluent-kafka[schemaregistry] is not installed")
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    rest, registry = proxy
+    topic = f"s-both-{form}"
+    rest.create_topic(topic)
+    found = produce_v2(rest, topic, {"records": [{"value": value}], "value_schema": text}, media_type)
+    assert found.status_code == 200, found.text
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        serialize, deserialize = confluent_serde(form, text, client, topic)
+        (message,) = stored(rest_broker, topic)
+        assert deserialize(message.value()) == value
+        producer = Producer({"bootstrap.servers": rest_broker.bootstrap})
+        producer.produce(topic, serialize(value))
+    assert producer.flush(WAIT_S) == 0
+    read: list[Any] = []
+    while len(read) < 2:
+        read = read_v2(rest, topic, form, media_type)
+    assert [each["value"] for each in read] == [value, value]
+
+
+def confluent_serde(form: str, text: str, client: Any, topic: str) -> tuple[Any, Any]:
+    """Return functions that serialize and deserialize values with confluent-kafka."""
+    from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+    from google.protobuf import json_format, message_factory
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    from ottla.schemas.protobuf import parse
+
+    context = SerializationContext(topic, MessageField.VALUE)
+    if form == "avro":
+        to_bytes, from_bytes = AvroSerializer(client, text), AvroDeserializer(client)
+    elif form == "jsonschema":
+        to_bytes, from_bytes = JSONSerializer(text, client), JSONDeserializer(text, schema_registry_client=client)
+    else:
+        pool = DescriptorPool()
+        for each in parse(text).descriptors():
+            pool.AddSerializedFile(each)
+        message = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+        conf = {"use.deprecated.format": False}
+        protobuf_to, protobuf_from = (
+            ProtobufSerializer(message, client, conf),
+            ProtobufDeserializer(message, conf, client),
+        )
+        return (
+            lambda value: protobuf_to(json_format.ParseDict(value, message()), context),
+            lambda data: json_format.MessageToDict(protobuf_from(data, context)),
+        )
+    return lambda value: to_bytes(value, context), lambda data: from_bytes(data, context)

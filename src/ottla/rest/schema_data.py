@@ -1,19 +1,17 @@
-"""Keys and values with a schema of the registry: Confluent's framing, a zero byte and four bytes of schema id.
+"""Keys and values with a schema of the registry: finds the schemas, and keeps the codec of each schema id.
 
-Avro data are in Avro's JSON encoding, in which a value of a union names its type: `{"string": "a"}`. The registry is
-asked in threads; the codec of a schema id never changes and is kept.
+The registry is asked in threads. The codec of a schema id never changes. `ottla.schemas.data` has the framing and the
+JSON of each format.
 """
 
 from __future__ import annotations
 
-import io
-import json
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from struct import Struct
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.client.errors import PropertyRefused
 from ottla.client.registry import RegisteredSchema, RegistryError, RegistryUnreachable, SchemaRegistry
@@ -27,13 +25,16 @@ from ottla.rest.errors import (
     bad_request,
     unprocessable,
 )
-from ottla.rest.records import AVRO, JSONSCHEMA, PROTOBUF, Encoded, decode_plain, to_json
+from ottla.rest.records import AVRO, JSONSCHEMA, PROTOBUF, Encoded
 from ottla.rest.settings import RestSettings
+from ottla.schemas.data.codec import Codec, codec_for
+from ottla.schemas.data.framing import BadFrame, frame, unframe
+from ottla.schemas.data.misfit import DataMisfit
+from ottla.schemas.schema import InvalidSchema
 from ottla.web.app import HttpError
 
-_HEADER: Final = Struct(">bI")
-_MAGIC: Final = 0
 _KEPT_MAX: Final = 1000
+_REASON_MAX: Final = 300
 #: how long the latest version of a subject is remembered
 _LATEST_S: Final = 5.0
 #: format -> the registry's schemaType
@@ -43,19 +44,6 @@ STRATEGIES: Final = ("TOPIC_NAME", "RECORD_NAME", "TOPIC_RECORD_NAME")
 
 _T = TypeVar("_T")
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
-
-
-class Codec(Protocol):
-    """Encodes and decodes the data of one schema."""
-
-    #: full name of the record, or the title
-    name: str | None
-
-    def encode(self, data: Any) -> bytes:
-        """Return the bytes of a JSON value. Raise HttpError 422 (42203) if it does not fit the schema."""
-
-    def decode(self, payload: bytes) -> Any:
-        """Return the JSON value of bytes. Raise HttpError 422 (42203) if they do not fit the schema."""
 
 
 class SchemaWanted(NamedTuple):
@@ -81,8 +69,13 @@ class SchemaFound(NamedTuple):
     codec: Codec
 
     def encode(self, data: Any) -> Encoded:
-        """Return the framed bytes of a JSON value; null stays null."""
-        payload = None if data is None else _HEADER.pack(_MAGIC, self.schema_id) + self.codec.encode(data)
+        """Return the framed bytes of a JSON value; null stays null. Raise HttpError 422 (42203) if it does not fit."""
+        try:
+            payload = None if data is None else frame(self.schema_id, self.codec.encode(data))
+        except DataMisfit as error:
+            raise unprocessable(
+                f"Conversion of JSON to Object failed: {str(error)[:_REASON_MAX]}", JSON_CONVERSION
+            ) from None
         return Encoded(payload, self.form, self.subject, self.schema_id, self.version)
 
 
@@ -94,6 +87,8 @@ class SchemaData:
         self._run = run
         #: schema id -> codec, or the error that every value with this id has
         self._codecs: OrderedDict[int, tuple[str, Codec] | HttpError] = OrderedDict()
+        #: id that the registry does not know -> when it is asked again
+        self._unknown: dict[int, float] = {}
         self._found: OrderedDict[SchemaWanted, tuple[SchemaFound, float]] = OrderedDict()
 
     # Encoding
@@ -136,7 +131,7 @@ class SchemaData:
         if wanted.form is None:
             raise bad_request("type is required together with schema")
         schema_type = SCHEMA_TYPES[wanted.form]
-        codec = make_codec(schema_type, text, {})
+        codec = _make_codec(schema_type, text, {})
         subject = wanted.subject or _subject(wanted, codec.name)
         known = self._registry.lookup(subject, text, schema_type)
         if known is None:
@@ -152,12 +147,10 @@ class SchemaData:
         if known is None:
             try:
                 references = self._registry.resolve(schema)
-                known = (_FORMATS.get(schema.schema_type, ""), make_codec(schema.schema_type, schema.text, references))
+                known = (_FORMATS.get(schema.schema_type, ""), _make_codec(schema.schema_type, schema.text, references))
             except HttpError as error:
                 known = error
-            self._codecs[schema.id] = known
-            if len(self._codecs) > _KEPT_MAX:
-                self._codecs.popitem(last=False)
+            self._keep(schema.id, known)
         if isinstance(known, HttpError):
             raise known
         return known
@@ -166,15 +159,29 @@ class SchemaData:
 
     async def load(self, payloads: list[bytes | None]) -> None:
         """Get the schemas of framed values, so that `decode` finds them. Raise HttpError 408 if that takes too long."""
-        ids = {found for found in map(schema_id_of, payloads) if found is not None and found not in self._codecs}
+        ids = {found for found in map(_schema_id, payloads) if found is not None and not self._is_known(found)}
         if ids:
             await self._run(lambda: _translated(lambda: self._load(ids)))
+
+    def _is_known(self, schema_id: int) -> bool:
+        """Return whether the codec of an id is known, or lately was not: a producer may register it meanwhile."""
+        if self._unknown.get(schema_id, math.inf) < time.monotonic():
+            self._unknown.pop(schema_id, None)
+            self._codecs.pop(schema_id, None)
+        return schema_id in self._codecs
+
+    def _keep(self, schema_id: int, known: tuple[str, Codec] | HttpError) -> None:
+        self._codecs[schema_id] = known
+        if len(self._codecs) > _KEPT_MAX:
+            oldest, _ = self._codecs.popitem(last=False)
+            self._unknown.pop(oldest, None)
 
     def _load(self, ids: set[int]) -> None:
         for schema_id in ids:
             schema = self._registry.by_id(schema_id)
             if schema is None:
-                self._codecs[schema_id] = unprocessable(f"the registry has no schema {schema_id}", INVALID_SCHEMA)
+                self._keep(schema_id, unprocessable(f"the registry has no schema {schema_id}", INVALID_SCHEMA))
+                self._unknown[schema_id] = time.monotonic() + _LATEST_S
                 continue
             # An error is kept, and raised for each value with this schema.
             with suppress(HttpError):
@@ -184,9 +191,11 @@ class SchemaData:
         """Return the JSON value of a framed value. Raise HttpError 422 if it has no frame, or another format."""
         if payload is None:
             return None
-        schema_id = schema_id_of(payload)
-        if schema_id is None:
-            raise unprocessable("Conversion failed: the bytes do not begin with a schema id", JSON_CONVERSION)
+        try:
+            schema_id, content = unframe(payload)
+        except BadFrame as error:
+            reason = f"Conversion failed: the bytes do not begin with a schema id ({error})"
+            raise unprocessable(reason, JSON_CONVERSION) from None
         known = self._codecs.get(schema_id)
         if known is None:
             raise NotLoaded
@@ -194,7 +203,11 @@ class SchemaData:
             raise HttpError(known.status, known.error_code, known.message)
         if known[0] != form:
             raise unprocessable(f"Conversion failed: schema {schema_id} is {known[0]}, not {form}", JSON_CONVERSION)
-        return known[1].decode(payload[_HEADER.size :])
+        try:
+            return known[1].decode(content)
+        except DataMisfit as error:
+            reason = f"Conversion failed: schema {schema_id}: {str(error)[:_REASON_MAX]}"
+            raise unprocessable(reason, JSON_CONVERSION) from None
 
 
 def open_registry(settings: RestSettings, run: Run) -> SchemaData | None:
@@ -211,95 +224,20 @@ class NotLoaded(Exception):
     """A value arrived after the schemas were loaded. Its schema is loaded before the next attempt."""
 
 
-def schema_id_of(payload: bytes | None) -> int | None:
+def _schema_id(payload: bytes | None) -> int | None:
     """Return the schema id of a framed value; None if it has no frame."""
-    if payload is None or len(payload) < _HEADER.size or payload[0] != _MAGIC:
-        return None
-    return int(_HEADER.unpack_from(payload)[1])
-
-
-def make_codec(schema_type: str, text: str, references: Mapping[str, str]) -> Codec:
-    """Return the codec of a schema. Raise HttpError 422 (42205) if the schema is not valid."""
-    if schema_type == "AVRO":
-        return AvroCodec(text, references)
-    if schema_type == "JSON":
-        return JsonSchemaCodec(text)
-    raise unprocessable(f"Invalid schema: {schema_type} is not supported by this proxy", INVALID_SCHEMA)
-
-
-class AvroCodec:
-    """Avro data in Avro's JSON encoding."""
-
-    def __init__(self, text: str, references: Mapping[str, str]) -> None:
-        import fastavro
-
-        named: dict[str, Any] = {}
-        try:
-            for reference in references.values():
-                fastavro.parse_schema(_parse_text(reference), named_schemas=named)
-            self._schema = fastavro.parse_schema(_parse_text(text), named_schemas=named)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, fastavro.schema.SchemaParseException,
-                fastavro.schema.UnknownType) as error:  # fmt: skip
-            raise unprocessable(f"Invalid schema: {str(error)[:200]}", INVALID_SCHEMA) from None
-        self.name = self._schema.get("name") if isinstance(self._schema, dict) else None
-
-    def encode(self, data: Any) -> bytes:
-        import fastavro
-
-        output = io.BytesIO()
-        try:
-            (value,) = fastavro.json_reader(io.StringIO(json.dumps(data)), self._schema)
-            fastavro.schemaless_writer(output, self._schema, value, strict=True)
-        except _DATA_ERRORS as error:
-            raise _misfit(error) from None
-        return output.getvalue()
-
-    def decode(self, payload: bytes) -> Any:
-        import fastavro
-
-        data, text = io.BytesIO(payload), io.StringIO()
-        try:
-            value = fastavro.schemaless_reader(data, self._schema, None)
-            if data.read(1):
-                raise ValueError("there are bytes behind the value")
-            fastavro.json_writer(text, self._schema, [value])
-            return json.loads(text.getvalue())
-        except _DATA_ERRORS as error:
-            raise _misfit(error) from None
-
-
-#: fastavro has no common class for data that do not fit their schema
-_DATA_ERRORS: Final = (
-    ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, StopIteration, OverflowError, RecursionError,
-    ArithmeticError, AssertionError, MemoryError,
-)  # fmt: skip
-
-
-class JsonSchemaCodec:
-    """JSON with a JSON Schema. The data are not compared with the schema."""
-
-    def __init__(self, text: str) -> None:
-        parsed = _parse_text(text)
-        title = parsed.get("title") if isinstance(parsed, dict) else None
-        self.name = title if isinstance(title, str) else None
-
-    def encode(self, data: Any) -> bytes:
-        return to_json(data)
-
-    def decode(self, payload: bytes) -> Any:
-        return decode_plain("JSON", payload)
-
-
-def _parse_text(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise unprocessable("Invalid schema: it is not JSON", INVALID_SCHEMA) from None
+        return None if payload is None else unframe(payload)[0]
+    except BadFrame:
+        return None
 
 
-def _misfit(error: BaseException) -> HttpError:
-    text = str(error) or type(error).__name__
-    return unprocessable(f"Conversion of JSON to Object failed: {text[:200]}", JSON_CONVERSION)
+def _make_codec(schema_type: str, text: str, references: Mapping[str, str]) -> Codec:
+    """Return the codec of a schema. Raise HttpError 422 (42205) if the schema is not valid."""
+    try:
+        return codec_for(schema_type, text, references)
+    except InvalidSchema as error:
+        raise unprocessable(f"Invalid schema: {str(error)[:_REASON_MAX]}", INVALID_SCHEMA) from None
 
 
 def _subject(wanted: SchemaWanted, name: str | None) -> str:
