@@ -328,3 +328,9 @@ def test_messages_have_the_words_that_clients_look_for(registry: RegistryProcess
         ("PUT", "/config", {"compatibility": "SOME"}, "Invalid compatibility level"),
     ]:
         assert words in registry.ask(method, path, body)[1]["message"]
+
+
+def test_empty_metadata_and_empty_rules_share_an_id(registry: RegistryProcess, name: str) -> None:
+    """Both have the same guid by Confluent's rule, so an id that was found by guid must not be refused."""
+    first = registry.register(f"{name}-1", record(name, ID), metadata={})
+    assert registry.register(f"{name}-2", record(name, ID), ruleSet={}) == first

@@ -196,7 +196,7 @@ def register(
     row = SchemaVersion(
         subject=subject,
         version=new.version if new.version > 0 else _next(version_next - 1, f"versions of subject '{subject}'"),
-        id=_choose_id(state, subject, new, parsed, schema_id, others),
+        id=_choose_id(state, subject, new, guid, schema_id, others),
         text=parsed.text,
         schema_type=new.schema_type,
         references=new.references,
@@ -276,17 +276,18 @@ def _next(last: int, what: str) -> int:
 
 
 def _choose_id(
-    state: State, subject: str, new: NewSchema, parsed: ParsedSchema, schema_id: int, others: Sequence[SchemaVersion]
+    state: State, subject: str, new: NewSchema, guid: str, schema_id: int, others: Sequence[SchemaVersion]
 ) -> int:
-    """Return the id of a new version. Raise HttpError 42205 if the chosen id names another schema."""
+    """Return the id of a new version. Raise HttpError 42205 if the chosen id names another schema.
+
+    Schemas are compared by guid, which is the rule for one id: empty metadata and an empty rule set have the same.
+    """
     context = Subject.parse(subject).context
     if schema_id < 0:
         taken = [row.id for row in others if Subject.parse(row.subject).context == context]
         return _next(max(state.id_max(context), *taken, 0), f"ids of context '{context}'")
     other = state.by_id(context, schema_id)
-    if other is not None and (other.text, other.schema_type, other.references, other.metadata, other.rule_set) != (
-        parsed.text, new.schema_type, new.references, new.metadata, new.rule_set,
-    ):  # fmt: skip
+    if other is not None and (other.guid, other.schema_type) != (guid, new.schema_type):
         raise errors.not_permitted(f"id {schema_id} already names another schema in context '{context}'")
     return schema_id
 
