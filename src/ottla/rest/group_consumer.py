@@ -42,6 +42,9 @@ _STATE: Final = -172
 _NO_OFFSET: Final = -168
 #: errors that pass, or that Java's consumer does not report either
 _IGNORED: Final = frozenset({3, -195, -193, -191, -187, -185, -147})
+#: the group's coordinator is loading, not available, or another broker
+_COORDINATOR_MOVES: Final = frozenset({14, 15, 16})
+_ASSIGN_AGAIN_S: Final = 0.2
 
 
 class Commit(NamedTuple):
@@ -72,6 +75,8 @@ class GroupConsumer:
         self.pattern: str | None = None
         self._has_subscription = False
         self._is_assigned = False
+        #: when the assigned partitions are assigned again; 0 for never
+        self._assign_again_at = 0.0
         #: an error that the client has to see
         self._error: KafkaRefusal | None = None
         #: is set when records or an error arrive
@@ -92,6 +97,8 @@ class GroupConsumer:
             self._lock.release()
 
     def _poll(self) -> None:
+        if self._assign_again_at and time.monotonic() >= self._assign_again_at:
+            self._assign_again()
         is_full = self._kept_bytes >= _KEPT_BYTES_MAX or len(self._kept) >= _KEPT_MAX
         if is_full != self._is_paused:
             partitions = self._consumer.assignment()
@@ -109,11 +116,23 @@ class GroupConsumer:
                     self._kept.append(message)
                     self._kept_bytes += _size(message)
                 has_news = True
+            elif self._is_assigned and error.code() in _COORDINATOR_MOVES:
+                self._assign_again_at = time.monotonic() + _ASSIGN_AGAIN_S
             elif error.code() not in _IGNORED:
                 self._error = KafkaRefusal(error.code(), "consumer", error.str())
                 has_news = True
         if has_news:
             self._loop.call_soon_threadsafe(self.arrived.set)
+
+    def _assign_again(self) -> None:
+        """Let librdkafka ask for the committed offsets again.
+
+        It asks once after an assignment. If the coordinator moves at that time, as with a new topic of offsets, these
+        partitions would never be read. Partitions that have a position keep it.
+        """
+        self._assign_again_at = 0.0
+        self._consumer.assign(self._consumer.position(self._consumer.assignment()))
+        self._is_paused = False
 
     def _revoked(self, consumer: Consumer, partitions: Sequence[Any]) -> None:
         # Called by librdkafka while it is polled. Another member reads these records.
@@ -209,7 +228,7 @@ class GroupConsumer:
                 self._call(self._consumer.unassign)
             self._call(self._consumer.unsubscribe)
             self.subscription, self.pattern, self._has_subscription = (), None, False
-            self._is_assigned, self._is_paused = False, False
+            self._is_assigned, self._is_paused, self._assign_again_at = False, False, 0.0
             self._drop_all()
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
@@ -219,7 +238,7 @@ class GroupConsumer:
                 raise _illegal("Subscription to topics, partitions and pattern are mutually exclusive")
             self._call(lambda: self._consumer.assign([kafka_partition(tp) for tp in partitions]))
             self._drop_all()
-            self._is_assigned, self._is_paused = bool(partitions), False
+            self._is_assigned, self._is_paused, self._assign_again_at = bool(partitions), False, 0.0
 
     def assignment(self) -> list[TopicPartition]:
         with self._lock:
