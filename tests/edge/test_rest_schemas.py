@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
+from confluent_samples import OBJECT, OLDER, ORDER, USER, confluent_serde, stored
 from registry_stand_in import RegistryStandIn, registry_stand_in
 from rest_process import RestClient, error_of, rest_process
 
@@ -20,15 +21,6 @@ AVRO = "application/vnd.kafka.avro.v2+json"
 JSON_SCHEMA = "application/vnd.kafka.jsonschema.v2+json"
 PROTOBUF = "application/vnd.kafka.protobuf.v2+json"
 WAIT_S = 60
-USER = json.dumps({
-    "type": "record", "name": "User", "namespace": "n",
-    "fields": [{"name": "name", "type": "string"}, {"name": "age", "type": ["null", "int"], "default": None}],
-})  # fmt: skip
-OLDER = json.dumps({"type": "record", "name": "User", "namespace": "n", "fields": [{"name": "name", "type": "string"}]})
-OBJECT = json.dumps({"title": "Thing", "type": "object", "properties": {"a": {"type": "array"}}})
-ORDER = (
-    'syntax = "proto3"; package shop; message Order { int32 id = 1; string note = 2; } message Other { bool a = 1; }'
-)
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +29,6 @@ def proxy(rest_broker: BrokerProcess) -> Iterator[tuple[RestClient, RegistryStan
     with registry_stand_in() as (registry, url), rest_process(rest_broker.bootstrap, "--registry", url) as client:
         client.find_cluster()
         yield client, registry
-
-
-def stored(broker: BrokerProcess, topic: str) -> list[Any]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        return consumer.consume(1, WAIT_S)
-    finally:
-        consumer.close()
 
 
 def produce_v2(rest: RestClient, topic: str, body: Any, media_type: str = AVRO) -> Any:
@@ -280,36 +263,3 @@ def test_serializers_of_confluent_kafka_read_and_write_the_same_bytes(
     while len(read) < 2:
         read = read_v2(rest, topic, form, media_type)
     assert [each["value"] for each in read] == [value, value]
-
-
-def confluent_serde(form: str, text: str, client: Any, topic: str) -> tuple[Any, Any]:
-    """Return functions that serialize and deserialize values with confluent-kafka."""
-    from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-    from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
-    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
-    from confluent_kafka.serialization import MessageField, SerializationContext
-    from google.protobuf import json_format, message_factory
-    from google.protobuf.descriptor_pool import DescriptorPool
-
-    from ottla.schemas.protobuf import parse
-
-    context = SerializationContext(topic, MessageField.VALUE)
-    if form == "avro":
-        to_bytes, from_bytes = AvroSerializer(client, text), AvroDeserializer(client)
-    elif form == "jsonschema":
-        to_bytes, from_bytes = JSONSerializer(text, client), JSONDeserializer(text, schema_registry_client=client)
-    else:
-        pool = DescriptorPool()
-        for each in parse(text).descriptors():
-            pool.AddSerializedFile(each)
-        message = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
-        conf = {"use.deprecated.format": False}
-        protobuf_to, protobuf_from = (
-            ProtobufSerializer(message, client, conf),
-            ProtobufDeserializer(message, conf, client),
-        )
-        return (
-            lambda value: protobuf_to(json_format.ParseDict(value, message()), context),
-            lambda data: json_format.MessageToDict(protobuf_from(data, context)),
-        )
-    return lambda value: to_bytes(value, context), lambda data: from_bytes(data, context)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, cast
 
@@ -16,11 +17,15 @@ from ottla.cli.failure import NotFound
 from ottla.cli.offsets import partitions_of
 from ottla.cli.output import JSON, TEXT, abandon_stdout, output_option
 from ottla.cli.position import LogBounds, PartitionSpan, Span, parse_span, resolve_span
-from ottla.cli.record_format import Render, compile_format, decode_escapes, render_envelope
+from ottla.cli.record_format import DecodedMessage, Render, compile_format, decode_escapes, render_envelope
+from ottla.cli.registry_options import RegistryAddress, registry_address_options
+from ottla.cli.schema_records import RecordDecoder, parse_serializations
 from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, PartitionName, Reader
+    from ottla.cli.cluster import Cluster, Message, PartitionName, Reader
+
+Decode = Callable[["Message"], "DecodedMessage | None"]
 
 #: how many records are rendered before they are written out
 _READ_COUNT = 1000
@@ -76,6 +81,18 @@ _POLL_S = 0.2
     show_default=True,
     help="read_uncommitted also prints records of open and aborted transactions.",
 )
+@click.option(
+    "-s",
+    "--serialization",
+    "schema_types",
+    metavar="FORMAT",
+    multiple=True,
+    callback=parse_serializations,
+    help="Decode values with the schema of the registry that each was written with, and print JSON: avro, json or "
+    "protobuf; key=FORMAT decodes keys. Repeatable.",
+)
+@click.option("--skip-bad", is_flag=True, help="With -s: report records that cannot be decoded, and go on.")
+@registry_address_options
 @connection_options
 @output_option(TEXT, JSON, default=TEXT)
 def command(
@@ -89,6 +106,9 @@ def command(
     null: bool,
     envelope: bool,
     isolation_level: str,
+    schema_types: dict[str, str],
+    skip_bad: bool,
+    registry_address: RegistryAddress,
     connection: Connection,
     output: str,
 ) -> None:
@@ -96,7 +116,12 @@ def command(
 
     Reads from the beginning and waits for new records until Ctrl-C. On a terminal, control characters in the
     data are shown as escapes; a pipe or a file gets the unchanged bytes.
+
+    With -s each value is one line of JSON: Avro's JSON encoding, or Protobuf's. A record that cannot be decoded ends
+    the command with exit code 1.
     """
+    if skip_bad and not schema_types:
+        raise click.UsageError("--skip-bad needs -s")
     stdout = sys.stdout.buffer
     span = _parse_positions(positions)
     null_text = b"NULL" if null else b""
@@ -110,8 +135,13 @@ def command(
         {"isolation.level": isolation_level, "fetch.queue.backoff.ms": 50, "fetch.wait.max.ms": 200}
     )
     try:
-        reader.assign(starts)
-        copy_records(reader, spans, render, stdout, count)
+        with ExitStack() as stack:
+            decode: Decode | None = None
+            if schema_types:
+                registry = stack.enter_context(registry_address.open())
+                decode = RecordDecoder(registry, schema_types, skip_bad=skip_bad).decode
+            reader.assign(starts)
+            copy_records(reader, spans, render, stdout, count, decode)
     except KeyboardInterrupt:
         # Following has no other end; being stopped is how it succeeds.
         pass
@@ -127,35 +157,44 @@ def copy_records(
     render: Render,
     stdout: IO[bytes],
     count: int | None,
+    decode: Decode | None = None,
 ) -> None:
-    """Write records until every span is read, or `count` are written, or somebody stops us."""
+    """Write records until every span is read, or `count` are written, or somebody stops us.
+
+    ``decode`` replaces a record by a decoded one, or by None if it is skipped.
+    """
     left: float = math.inf if count is None else count
     unread = {name: span for name, span in spans.items() if span.end is None or span.start < span.end}
     while unread and left:
         messages, ends = reader.read(_READ_COUNT, _POLL_S)
         lines = []
-        for message in messages:
-            name = cast("PartitionName", (message.topic(), message.partition()))
-            span, offset = unread.get(name), message.offset() or 0
-            if span is None or offset < span.start:
-                continue
-            if span.end is None or offset < span.end:
-                lines.append(render(message))
-                left -= 1
-                if not left:
-                    break
-            if span.end is not None and offset + 1 >= span.end:
-                # Whatever else comes of this partition was not asked for.
-                del unread[name]
-                reader.pause(name)
+        try:
+            for message in messages:
+                name = cast("PartitionName", (message.topic(), message.partition()))
+                span, offset = unread.get(name), message.offset() or 0
+                if span is None or offset < span.start:
+                    continue
+                if span.end is None or offset < span.end:
+                    shown = message if decode is None else decode(message)
+                    if shown is not None:
+                        lines.append(render(shown))
+                        left -= 1
+                    if not left:
+                        break
+                if span.end is not None and offset + 1 >= span.end:
+                    # Whatever else comes of this partition was not asked for.
+                    del unread[name]
+                    reader.pause(name)
+        finally:
+            # Also when a record cannot be decoded: those before it are printed.
+            if lines:
+                stdout.write(b"".join(lines))
+                stdout.flush()
         for ended, next_offset in ends.items():
             span = unread.get(ended)
             # Nothing may be left to read before the end: transaction markers take offsets as records do.
             if span is not None and span.end is not None and next_offset >= span.end:
                 del unread[ended]
-        if lines:
-            stdout.write(b"".join(lines))
-            stdout.flush()
 
 
 def _parse_positions(positions: tuple[str, ...]) -> Span:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -17,6 +18,8 @@ from ottla.cli.failure import Failure
 from ottla.cli.output import JSON, TEXT, output_option, print_json_line
 from ottla.cli.position import parse_time_ms
 from ottla.cli.record_format import decode_escapes
+from ottla.cli.registry_options import RegistryAddress, registry_address_options
+from ottla.cli.schema_records import KEY, VALUE, SchemaChoice, make_encoder, parse_serializations
 from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
@@ -28,6 +31,36 @@ _RECORD_BYTES_MAX = 1_000_000_000
 _IDLE_S = 0.1
 
 Header = tuple[str, str | bytes | None]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _schema_choice(part: str) -> Callable[[_Function], _Function]:
+    """Add the options that choose the schema of keys or of values; the function gets `key_schema` or `value_schema`."""
+    prefix, noun = ("--key-", "keys") if part == KEY else ("--", "values")
+
+    def add(function: _Function) -> _Function:
+        @click.option(
+            f"{prefix}schema",
+            f"{part}_file",
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False),
+            help=f"Register the schema in FILE and send {noun} with it.",
+        )
+        @click.option(f"{prefix}schema-id", f"{part}_id", metavar="N", type=click.IntRange(min=0),
+                      help=f"Send {noun} with this schema.")  # fmt: skip
+        @click.option(f"{prefix}subject", f"{part}_subject", metavar="SUBJECT",
+                      help=f"Subject of the schema of {noun}.  [default: TOPIC-{part}]")  # fmt: skip
+        @functools.wraps(function)
+        def with_choice(*args: Any, **kwargs: Any) -> Any:
+            choice = SchemaChoice(*(kwargs.pop(f"{part}_{name}") for name in ("file", "id", "subject")))
+            if choice.schema_id is not None and (choice.file is not None or choice.subject is not None):
+                raise click.UsageError(f"{prefix}schema-id cannot be combined with {prefix}schema or {prefix}subject")
+            kwargs[f"{part}_schema"] = choice
+            return function(*args, **kwargs)
+
+        return with_choice  # type: ignore[return-value]
+
+    return add
 
 
 class Piece(NamedTuple):
@@ -71,6 +104,19 @@ class Piece(NamedTuple):
 )
 @click.option("--timestamp", metavar="TIME", help="Timestamp of every record: milliseconds, ISO 8601 or -90m.")
 @click.option("--allow-auto-topic-creation", is_flag=True, help="Let the broker create a topic that does not exist.")
+@click.option(
+    "-s",
+    "--serialization",
+    "schema_types",
+    metavar="FORMAT",
+    multiple=True,
+    callback=parse_serializations,
+    help="Values are JSON and are sent with a schema of the registry: avro, json or protobuf; key=FORMAT does so for "
+    "keys. Repeatable.",
+)
+@_schema_choice(VALUE)
+@_schema_choice(KEY)
+@registry_address_options
 @connection_options
 @output_option(TEXT, JSON, default=TEXT)
 def command(
@@ -87,6 +133,10 @@ def command(
     acks: str,
     timestamp: str | None,
     allow_auto_topic_creation: bool,
+    schema_types: dict[str, str],
+    value_schema: SchemaChoice,
+    key_schema: SchemaChoice,
+    registry_address: RegistryAddress,
     connection: Connection,
     output: str,
 ) -> None:
@@ -97,15 +147,23 @@ def command(
 
     With --acks all the producer is idempotent: a retry never stores a record twice. Its initialisation takes half a
     second; -X enable.idempotence=false avoids it.
+
+    With -s each value is one line of JSON: Avro's JSON encoding, or Protobuf's. It is sent with the latest schema of
+    the subject TOPIC-value, or with the one of --schema, --schema-id or --subject.
     """
     if key is not None and key_delimiter is not None:
         raise click.UsageError("-k and -K cannot be combined")
     timestamp_ms = _parse_timestamp(timestamp)
+    choices = {VALUE: value_schema, KEY: key_schema}
+    for part, choice in choices.items():
+        if choice != SchemaChoice() and part not in schema_types:
+            raise click.UsageError(f"a schema for the {part} needs -s {'key=' if part == KEY else ''}FORMAT")
     from ottla.cli.cluster import connect
 
     cluster = connect(connection)
     if not allow_auto_topic_creation:
         cluster.topic(topic)
+    encode = _make_encode(registry_address, topic, schema_types, choices)
     writer = cluster.writer(
         {
             "acks": acks,
@@ -121,12 +179,47 @@ def command(
     split = _make_split(key, key_delimiter, null)
     fixed_headers = [_parse_header(header) for header in headers]
     try:
-        send_all(writer, map(split, pieces), deliveries, topic, partition, timestamp_ms, fixed_headers)
+        records = map(split, pieces)
+        encoded = records if encode is None else _encode_all(records, encode, deliveries)
+        send_all(writer, encoded, deliveries, topic, partition, timestamp_ms, fixed_headers)
     except KeyboardInterrupt:
         report_records_in_flight(writer)
     while writer.flush(_IDLE_S):
         pass
     deliveries.finish()
+
+
+def _make_encode(
+    address: RegistryAddress, topic: str, schema_types: dict[str, str], choices: dict[str, SchemaChoice]
+) -> Callable[[Piece], Piece] | None:
+    """Return the function that encodes keys and values with their schemas; None if they have none."""
+    if not schema_types:
+        return None
+    with address.open() as registry:
+        encoders = {
+            part: make_encoder(registry, topic, part, schema_type, choices[part])
+            for part, schema_type in schema_types.items()
+        }
+
+    def encode(piece: Piece) -> Piece:
+        parts = {KEY: piece.key, VALUE: piece.value}
+        for part, encode_part in encoders.items():
+            data = parts[part]
+            parts[part] = None if data is None else encode_part(data)
+        return Piece(parts[KEY], parts[VALUE])
+
+    return encode
+
+
+def _encode_all(pieces: Iterable[Piece], encode: Callable[[Piece], Piece], deliveries: Deliveries) -> Iterator[Piece]:
+    """Yield the encoded records; count those that do not fit their schema as errors."""
+    for number, piece in enumerate(pieces, 1):
+        try:
+            encoded = encode(piece)
+        except Failure as failure:
+            deliveries.on_refusal(Failure(f"record {number}: {failure.message}"))
+            continue
+        yield encoded
 
 
 def report_records_in_flight(writer: Writer) -> None:

@@ -12,14 +12,14 @@ import base64
 import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ottla.cli.output import escape_controls
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import Message
 
-Render = Callable[["Message"], bytes]
+Render = Callable[["Message | DecodedMessage"], bytes]
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
@@ -31,6 +31,31 @@ _LITERALS = re.compile(_LITERAL, re.DOTALL)
 _PIECES = re.compile(r"%(?P<token>.)(?:\{(?P<encoding>[^}]*)\})?|" + _LITERAL, re.DOTALL)
 #: kcat's names for where a timestamp comes from, by the client's number
 _TIMESTAMP_TYPES = ("unknown", "create", "logappend")
+
+
+class DecodedPart(NamedTuple):
+    """A key or value that was decoded with a schema of the registry."""
+
+    schema_id: int
+    #: as JSON has it
+    value: Any
+
+
+class DecodedMessage:
+    """A record whose decoded key and value are JSON text. Has the methods of a client's message."""
+
+    def __init__(self, message: Message, key: DecodedPart | None, value: DecodedPart | None) -> None:
+        self.topic, self.partition, self.offset = message.topic, message.partition, message.offset
+        self.timestamp, self.headers = message.timestamp, message.headers
+        self._message = message
+        #: None if it has no schema
+        self.decoded_key, self.decoded_value = key, value
+
+    def key(self) -> bytes | None:
+        return self._message.key() if self.decoded_key is None else _json_line(self.decoded_key.value)
+
+    def value(self) -> bytes | None:
+        return self._message.value() if self.decoded_value is None else _json_line(self.decoded_value.value)
 
 
 def compile_format(text: str, *, null: bytes = b"", terminal: bool = False) -> Render:
@@ -59,8 +84,11 @@ def decode_escapes(text: str) -> bytes:
     return b"".join(_decode_literal(piece) for piece in _LITERALS.finditer(text))
 
 
-def render_envelope(message: Message) -> bytes:
-    """One line of JSON as kcat -J writes it; bytes that are no text are base64, and a field says so."""
+def render_envelope(message: Message | DecodedMessage) -> bytes:
+    """One line of JSON as kcat -J writes it; bytes that are no text are base64, and a field says so.
+
+    A key or value with a schema is the JSON value itself, and a field has the id of the schema.
+    """
     kind, timestamp = message.timestamp()
     envelope: dict[str, Any] = {
         "topic": message.topic(),
@@ -77,7 +105,11 @@ def render_envelope(message: Message) -> bytes:
         envelope[field], encoding = _as_json_text(data)
         if encoding is not None:
             envelope[f"{field}_encoding"] = encoding
-    return json.dumps(envelope, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    if isinstance(message, DecodedMessage):
+        for field, name, part in (("key", "key", message.decoded_key), ("payload", "value", message.decoded_value)):
+            if part is not None:
+                envelope[field], envelope[f"{name}_schema_id"] = part.value, part.schema_id
+    return _json_line(envelope) + b"\n"
 
 
 def _compile_token(token: str, encoding: str | None, null: bytes, show: Callable[[bytes], bytes]) -> Render:
@@ -121,17 +153,22 @@ def _decode_literal(piece: re.Match[str]) -> bytes:
     return piece[0].encode()
 
 
-def _join_headers(message: Message) -> bytes:
+def _join_headers(message: Message | DecodedMessage) -> bytes:
     return b",".join(name.encode() + b"=" + (value or b"") for name, value in _headers(message))
 
 
-def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+def _headers(message: Message | DecodedMessage) -> list[tuple[str, bytes | None]]:
     # The client takes headers in several shapes but hands them out in this one.
     return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 
 def _show_on_terminal(data: bytes) -> bytes:
     return escape_controls(data.decode("utf-8", "backslashreplace")).encode()
+
+
+def _json_line(value: Any) -> bytes:
+    # Half of a surrogate pair is not UTF-8 and becomes an escape, which is JSON.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def _as_json_text(data: bytes | None) -> tuple[str | None, str | None]:

@@ -1,16 +1,21 @@
-"""The options by which a command finds its schema registry."""
+"""The options by which a command finds its schema registry, and its errors as exit codes."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ottla.cli.connection import parse_pairs
 from ottla.cli.failure import Failure, NotFound, NotHealthy
+
+if TYPE_CHECKING:
+    from ottla.client.registry import SchemaRegistry
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -18,8 +23,35 @@ REGISTRY_DEFAULT = "http://127.0.0.1:8081"
 REGISTRY_ENVIRONMENT = "OTTLA_REGISTRY"
 
 
-def registry_options(function: _Function) -> _Function:
-    """Add --registry and -R; the function gets `registry`."""
+@dataclass(frozen=True, slots=True)
+class RegistryAddress:
+    """Where the registry is and how to log in."""
+
+    urls: str
+    properties: Mapping[str, str]
+
+    @contextmanager
+    def open(self) -> Iterator[SchemaRegistry]:
+        """Return a client. Its errors end the command: 2 bad property, 3 not found, 4 no answer, 1 any other."""
+        from ottla.client.errors import PropertyRefused
+        from ottla.client.registry import RegistryError, RegistryUnreachable, SchemaRegistry
+
+        try:
+            registry = SchemaRegistry(self.urls, self.properties)
+            try:
+                yield registry
+            finally:
+                registry.close()
+        except PropertyRefused as error:
+            raise click.UsageError(str(error)) from None
+        except RegistryUnreachable as error:
+            raise NotHealthy(f"{error}. Start one with 'ottla registry', or name another with --registry") from None
+        except RegistryError as error:
+            raise (NotFound if error.status == 404 else Failure)(str(error)) from None
+
+
+def registry_address_options(function: _Function) -> _Function:
+    """Add --registry and -R; the function gets a `registry_address`."""
 
     @click.option(
         "-r",
@@ -30,28 +62,27 @@ def registry_options(function: _Function) -> _Function:
     )
     @click.option(
         "-R",
-        "properties",
+        "registry_properties",
         metavar="KEY=VALUE",
         multiple=True,
         callback=parse_pairs,
         help="Set a property of the registry's client, such as basic.auth.user.info. Repeatable.",
     )
     @functools.wraps(function)
-    def with_registry(*args: Any, url: str | None, properties: dict[str, str], **kwargs: Any) -> Any:
-        from ottla.client.errors import PropertyRefused
-        from ottla.client.registry import RegistryError, RegistryUnreachable, SchemaRegistry
+    def with_address(*args: Any, url: str | None, registry_properties: dict[str, str], **kwargs: Any) -> Any:
+        urls = url or os.environ.get(REGISTRY_ENVIRONMENT, REGISTRY_DEFAULT)
+        return function(*args, registry_address=RegistryAddress(urls, registry_properties), **kwargs)
 
-        try:
-            registry = SchemaRegistry(url or os.environ.get(REGISTRY_ENVIRONMENT, REGISTRY_DEFAULT), properties)
-            try:
-                return function(*args, registry=registry, **kwargs)
-            finally:
-                registry.close()
-        except PropertyRefused as error:
-            raise click.UsageError(str(error)) from None
-        except RegistryUnreachable as error:
-            raise NotHealthy(f"{error}. Start one with 'ottla registry', or name another with --registry") from None
-        except RegistryError as error:
-            raise (NotFound if error.status == 404 else Failure)(str(error)) from None
+    return with_address  # type: ignore[return-value]
+
+
+def registry_options(function: _Function) -> _Function:
+    """Add --registry and -R; the function gets a client, `registry`."""
+
+    @registry_address_options
+    @functools.wraps(function)
+    def with_registry(*args: Any, registry_address: RegistryAddress, **kwargs: Any) -> Any:
+        with registry_address.open() as registry:
+            return function(*args, registry=registry, **kwargs)
 
     return with_registry  # type: ignore[return-value]

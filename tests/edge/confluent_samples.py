@@ -1,0 +1,63 @@
+"""Schemas, stored records and the serializers of confluent-kafka, for tests of the REST proxy and of commands."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from ottla.testing.process import BrokerProcess
+
+WAIT_S = 60
+USER = json.dumps({
+    "type": "record", "name": "User", "namespace": "n",
+    "fields": [{"name": "name", "type": "string"}, {"name": "age", "type": ["null", "int"], "default": None}],
+})  # fmt: skip
+OLDER = json.dumps({"type": "record", "name": "User", "namespace": "n", "fields": [{"name": "name", "type": "string"}]})
+OBJECT = json.dumps({"title": "Thing", "type": "object", "properties": {"a": {"type": "array"}}})
+ORDER = (
+    'syntax = "proto3"; package shop; message Order { int32 id = 1; string note = 2; } message Other { bool a = 1; }'
+)
+
+
+def stored(broker: BrokerProcess, topic: str) -> list[Any]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return consumer.consume(1, WAIT_S)
+    finally:
+        consumer.close()
+
+
+def confluent_serde(form: str, text: str, client: Any, topic: str) -> tuple[Any, Any]:
+    """Return functions that serialize and deserialize values with confluent-kafka."""
+    from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+    from google.protobuf import json_format, message_factory
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    from ottla.schemas.protobuf import parse
+
+    context = SerializationContext(topic, MessageField.VALUE)
+    if form == "avro":
+        to_bytes, from_bytes = AvroSerializer(client, text), AvroDeserializer(client)
+    elif form == "jsonschema":
+        to_bytes, from_bytes = JSONSerializer(text, client), JSONDeserializer(text, schema_registry_client=client)
+    else:
+        pool = DescriptorPool()
+        for each in parse(text).descriptors():
+            pool.AddSerializedFile(each)
+        message = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+        conf = {"use.deprecated.format": False}
+        protobuf_to, protobuf_from = (
+            ProtobufSerializer(message, client, conf),
+            ProtobufDeserializer(message, conf, client),
+        )
+        return (
+            lambda value: protobuf_to(json_format.ParseDict(value, message()), context),
+            lambda data: json_format.MessageToDict(protobuf_from(data, context)),
+        )
+    return lambda value: to_bytes(value, context), lambda data: from_bytes(data, context)
