@@ -158,6 +158,7 @@ flows:
 
 def test_declared_framing_is_written_by_sinks_and_resolved_by_sources(tmp_path: Path) -> None:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from ottla.pipeline import load
     from ottla.pipeline.declaration import TopicSink
@@ -172,7 +173,7 @@ def test_declared_framing_is_written_by_sinks_and_resolved_by_sources(tmp_path: 
     for flow, row in (("old", {"id": 1}), ("new", {"id": 2, "note": "x"})):
         [sink] = shop.flows[flow].sinks
         assert isinstance(sink, TopicSink)
-        format = sink_format(sink, shop)
+        format = sink_format(sink, shop, StructType())
         assert isinstance(format, Avro)
         written += AvroEncoder(format.schemas.latest(), schema_id=format.schema_id).encode(pa.array([row])).to_pylist()
     assert [value[:5] for value in written] == [b"\0\0\0\0\1", b"\0\0\0\0\2"]
@@ -182,4 +183,4 @@ def test_declared_framing_is_written_by_sinks_and_resolved_by_sources(tmp_path: 
     assert rows.to_pylist() == [{"id": 1, "note": "none"}, {"id": 2, "note": "x"}, None]
     assert causes == [None, None, "unknown schema id: 3"]
     [sink] = shop.flows["text"].sinks
-    assert isinstance(sink, TopicSink) and sink_format(sink, shop) == Json("", schema_id=3)
+    assert isinstance(sink, TopicSink) and sink_format(sink, shop, StructType()) == Json("", schema_id=3)
