@@ -91,6 +91,23 @@ def test_reference_format_qualified_names_the_context(registry: RegistryProcess,
             assert found["references"][0]["subject"] == f"{context}{name}-inner"
 
 
+@pytest.mark.parametrize("path", ["/schema", "/referencedby"])
+def test_parts_of_versions_that_do_not_exist(registry: RegistryProcess, name: str, path: str) -> None:
+    registry.register(name, '"int"')
+    for version, expected in [("2", (404, 40402)), ("0", (422, 42202)), ("x", (422, 42202))]:
+        status, answer = registry.ask("GET", f"/subjects/{name}/versions/{version}{path}")
+        assert (status, answer["error_code"]) == expected
+    status, answer = registry.ask("GET", f"/subjects/{name}-missing/versions/1{path}")
+    assert (status, answer["error_code"]) == (404, 40401)
+
+
+@pytest.mark.parametrize("path", ["/subjects", "/schemas", "/contexts"])
+def test_page_that_is_not_a_number(registry: RegistryProcess, path: str) -> None:
+    for query in ("limit=x", "offset=1.5"):
+        status, answer = registry.ask("GET", f"{path}?{query}")
+        assert (status, answer["error_code"]) == (404, 404)
+
+
 # -- normalize, deleted, force ----------------------------------------------------------------------------------------
 
 

@@ -46,7 +46,10 @@ def test_cluster_has_links_to_its_collections(rest: RestClient) -> None:
 
 
 def test_another_cluster_id_is_not_found(rest: RestClient) -> None:
-    for path in ("", "/topics", "/brokers", "/acls", "/consumer-groups", "/broker-configs"):
+    for path in (
+        "", "/topics", "/brokers", "/acls", "/consumer-groups", "/broker-configs", "/brokers/-/configs",
+        "/topics/-/configs", "/topics/-/partitions/-/reassignment", "/topics/t/partitions/0/reassignment",
+    ):  # fmt: skip
         assert error_of(rest.get(f"/v3/clusters/other{path}")) == (404, 404)
 
 
@@ -182,7 +185,8 @@ def test_partitions_replicas_and_offsets(rest: RestClient, rest_broker: BrokerPr
     assert error_of(rest.get(f"{path[1:]}/replicas/5")) == (404, 404)
     assert error_of(rest.get("topics/v3-parts/partitions/2")) == (404, 40402)
     assert error_of(rest.get("topics/v3-parts/partitions/-1")) == (404, 404)
-    assert error_of(rest.get("topics/none/partitions/0")) == (404, 40403)
+    for unknown in ("", "/0", "/0/replicas", "/0/replicas/0", "/0/offset", "/0/reassignment"):
+        assert error_of(rest.get(f"topics/none/partitions{unknown}")) == (404, 40403)
     assert error_of(rest.get(f"{path[1:]}/offset?offset_type=latest")) == (400, 400)
 
 
