@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -23,6 +22,7 @@ from ottla.model.errors import (
 from ottla.model.settings import TopicSettings
 from ottla.model.settings_registry import NO_VALIDATION
 from ottla.model.types import TopicPartition
+from ottla.replica.manager import AwaitedWrite
 from ottla.replica.partition import Partition
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
@@ -37,20 +37,6 @@ class Peers(Protocol):
 
     async def produce(self, broker_id: int, request: ProduceRequest) -> ProduceResponse:
         """Return the reply. Raise OttlaError if the broker cannot be reached."""
-
-
-class _Written:
-    """Waits for the write of a batch."""
-
-    __slots__ = ("code", "deadline")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
-        self.deadline = deadline
-        self.code: asyncio.Future[int] = loop.create_future()
-
-    def on_write_complete(self, error_code: int) -> None:
-        if not self.code.done():
-            self.code.set_result(error_code)
 
 
 class DeadLetters:
@@ -107,7 +93,7 @@ class DeadLetters:
         end_offset = 0
         for batch in batches:
             end_offset = await self._append_one(partition, batch, begin_turn)
-        written = _Written(services.loop, services.clock.monotonic() + _WRITE_S)
+        written = AwaitedWrite(services.loop, services.clock.monotonic() + _WRITE_S)
         services.replicas.wait(partition, partition.until(acks), end_offset, written)
         code = await written.code
         if code:

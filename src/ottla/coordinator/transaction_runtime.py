@@ -30,7 +30,7 @@ from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
 from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
 from ottla.model.types import TopicPartition
-from ottla.replica.manager import ReplicaManager
+from ottla.replica.manager import AwaitedWrite, ReplicaManager
 from ottla.replica.partition import Partition
 from ottla.wire import Message
 
@@ -233,7 +233,7 @@ class MarkerWriter:
             end = self._append(partition, delivery)
         except KafkaError as error:
             return error.code
-        waiter = _SingleMarkerWaiter(asyncio.get_running_loop(), self._clock.monotonic() + REQUEST_TIMEOUT_S)
+        waiter = AwaitedWrite(asyncio.get_running_loop(), self._clock.monotonic() + REQUEST_TIMEOUT_S)
         self._replicas.wait(partition, partition.until(acks=-1), end, waiter)
         code = await waiter.code
         self.note_failure(partition, code)
@@ -319,18 +319,6 @@ class _MarkerWaiter:
             self._writer.retry_later(self._progress, self._partition.name)
         else:
             self._progress.remove(self._partition.name)
-
-
-class _SingleMarkerWaiter:
-    """Waits until a marker of a WriteTxnMarkers request is durable; does not retry."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
-        self.deadline = deadline
-        self.code: asyncio.Future[int] = loop.create_future()
-
-    def on_write_complete(self, error_code: int) -> None:
-        if not self.code.done():
-            self.code.set_result(error_code)
 
 
 class _MarkerRetry:

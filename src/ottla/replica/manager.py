@@ -16,6 +16,7 @@ other replicas are in sync, that partition goes offline here, and the broker tel
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -50,6 +51,20 @@ _LEADER, _FOLLOWER, _WRITTEN, _COMMITTED = Role.LEADER, Role.FOLLOWER, Until.WRI
 _NOWHERE: dict[int, Partition] = {}
 #: free space is checked again after at least this many bytes
 _CHECK_SPACE_BYTES_MIN = 1 << 20
+
+
+class AwaitedWrite:
+    """A writer for ``ReplicaManager.wait`` whose error code is a future."""
+
+    __slots__ = ("code", "deadline")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        self.deadline = deadline
+        self.code: asyncio.Future[int] = loop.create_future()
+
+    def on_write_complete(self, error_code: int) -> None:
+        if not self.code.done():
+            self.code.set_result(error_code)
 
 
 class ReplicaManager:

@@ -37,7 +37,7 @@ from ottla.spark.wire_format import (
     Rejected,
     SchemaRefused,
     SchemaSource,
-    build_array,
+    decode_values,
     frame,
     ids_to_check,
     unframe,
@@ -99,17 +99,7 @@ class AvroDecoder:
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, list[str | None]]:
         """Return a column of the rows' type and the causes of rejected values, whose rows are null."""
-        rows: list[Any] = []
-        causes: list[str | None] = []
-        for value in values.to_pylist():
-            row, cause = None, None
-            try:
-                row = self._decode_one(value)
-            except Rejected as rejected:
-                cause = str(rejected)
-            rows.append(row)
-            causes.append(cause)
-        return build_array(rows, causes, lambda each: pa.array(each, self._stored).cast(self.type)), causes
+        return decode_values(values, self._decode_one, lambda each: pa.array(each, self._stored).cast(self.type))
 
     def _decode_one(self, value: bytes | None) -> Any:
         if value is None:

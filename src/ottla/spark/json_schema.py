@@ -32,7 +32,7 @@ import pyarrow as pa
 from ottla.schemas.data.framing import frame
 from ottla.schemas.json_schema.documents import Documents
 from ottla.schemas.schema import Budget, InvalidSchema, Resolved
-from ottla.spark.wire_format import Cause, Rejected, SchemaRefused, SchemaSource, build_array, unframe
+from ottla.spark.wire_format import Cause, Rejected, SchemaRefused, SchemaSource, decode_values, unframe
 
 _INT64: Final = range(-(2**63), 2**63)
 _NULL: Final = "null"
@@ -64,17 +64,7 @@ class JsonDecoder:
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, list[str | None]]:
         """Return a column of the rows' type and the causes of rejected values, whose rows are null."""
-        rows: list[Any] = []
-        causes: list[str | None] = []
-        for value in values.to_pylist():
-            row, cause = None, None
-            try:
-                row = self._decode_one(value)
-            except Rejected as rejected:
-                cause = str(rejected)
-            rows.append(row)
-            causes.append(cause)
-        return build_array(rows, causes, lambda each: pa.array(each, self.type)), causes
+        return decode_values(values, self._decode_one, lambda each: pa.array(each, self.type))
 
     def _decode_one(self, value: bytes | None) -> Any:
         if value is None:

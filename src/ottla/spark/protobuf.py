@@ -49,8 +49,8 @@ from ottla.spark.wire_format import (
     SchemaRefused,
     SchemasById,
     SchemaSource,
-    build_array,
     decode_indexes,
+    decode_values,
     frame,
     ids_to_check,
     unframe,
@@ -124,17 +124,7 @@ class ProtobufDecoder:
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, list[str | None]]:
         """Return a column of the rows' type and the causes of rejected values, whose rows are null."""
-        messages: list[Message | None] = []
-        causes: list[str | None] = []
-        for value in values.to_pylist():
-            message, cause = None, None
-            try:
-                message = self._decode_one(value)
-            except Rejected as rejected:
-                cause = str(rejected)
-            messages.append(message)
-            causes.append(cause)
-        return build_array(messages, causes, lambda each: _struct_column(self._descriptor, each)), causes
+        return decode_values(values, self._decode_one, lambda each: _struct_column(self._descriptor, each))
 
     def _decode_one(self, value: bytes | None) -> Message:
         if value is None:

@@ -126,7 +126,27 @@ def ids_to_check(source: SchemaSource) -> Collection[int]:
     return ids
 
 
-def build_array(rows: list[Any], causes: list[str | None], build: Callable[[list[Any]], pa.Array]) -> pa.Array:
+def decode_values(
+    values: pa.Array, decode_one: Callable[[bytes | None], Any], build: Callable[[list[Any]], pa.Array]
+) -> tuple[pa.Array, list[str | None]]:
+    """Return a column of decoded values and the causes of rejected ones, whose rows are null.
+
+    ``decode_one`` raises Rejected; ``build`` makes a column of what it returned.
+    """
+    rows: list[Any] = []
+    causes: list[str | None] = []
+    for value in values.to_pylist():
+        row, cause = None, None
+        try:
+            row = decode_one(value)
+        except Rejected as rejected:
+            cause = str(rejected)
+        rows.append(row)
+        causes.append(cause)
+    return _build_array(rows, causes, build), causes
+
+
+def _build_array(rows: list[Any], causes: list[str | None], build: Callable[[list[Any]], pa.Array]) -> pa.Array:
     """Return decoded rows as a column. Reject rows that the column cannot hold, such as times out of range."""
     try:
         return build(rows)

@@ -13,6 +13,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from ottla.schemas.data.framing import encode_indexes
 from ottla.spark.avro import AvroDecoder, AvroEncoder
 from ottla.spark.wire_format import (
     Cause,
@@ -21,7 +22,6 @@ from ottla.spark.wire_format import (
     SchemaRefused,
     SchemasById,
     decode_indexes,
-    encode_indexes,
     frame,
     read_schema,
     unframe,
