@@ -236,7 +236,8 @@ def test_vanished_clients_leave_nothing_behind(rest: RestClient) -> None:
         wait_until(lambda: metric(rest, "ottla_http_requests_in_flight") <= 1, "requests of vanished clients")
 
     vanish_in_all_ways(1)  # opens the connections to the broker that stay
-    usual = open_files(rest)
+    # Kafka clients may open a connection again meanwhile; a leak of one kind would be four files.
+    usual = open_files(rest) + 3
     vanish_in_all_ways(4)
     wait_until(lambda: open_files(rest) <= usual, f"{open_files(rest)} open files, {usual} before")
     assert rest.get("topics/vanish").status_code == 200
