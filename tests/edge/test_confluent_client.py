@@ -59,6 +59,12 @@ class Caller:
         except SchemaRegistryError as error:
             return error.error_code
 
+    async def close(self) -> None:
+        if isinstance(self._client, AsyncSchemaRegistryClient):
+            await self._client.__aexit__()
+        else:
+            self._client.close()
+
     async def fresh(self) -> None:
         """Let the next answers come from the registry: the client keeps what it has seen."""
         await self("clear_caches")
@@ -69,10 +75,13 @@ def test_every_method_of_the_client(registry: RegistryProcess, kind: Any) -> Non
     async def run() -> None:
         call = Caller(kind({"url": registry.url}))
         name = f"of-{kind.__name__}"
-        await use_schemas(call, name)
-        await use_lists(call, name)
-        await use_settings(call, name)
-        await use_deletions(call, name)
+        try:
+            await use_schemas(call, name)
+            await use_lists(call, name)
+            await use_settings(call, name)
+            await use_deletions(call, name)
+        finally:
+            await call.close()
 
     asyncio.run(run())
 

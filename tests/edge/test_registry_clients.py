@@ -85,11 +85,12 @@ def secure(directory: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def confluent(target: dict[str, Any]) -> SchemaRegistryClient:
+def confluent(target: dict[str, Any]) -> Iterator[SchemaRegistryClient]:
     conf = {"url": target["urls"][0]}
     if "ca" in target:
         conf |= {"ssl.ca.location": target["ca"], "basic.auth.user.info": f"{target['user']}:{target['password']}"}
-    return SchemaRegistryClient(conf)
+    with SchemaRegistryClient(conf) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +182,10 @@ def test_confluents_client_for_javascript(
         "wrong level": 42203,
         "register in a context": 1,
         "by id in a context": '"bytes"',
+        "associate": "of-node-shared",
+        "associations": ["of-node-shared"],
+        "serialize with the associated subject": 6,
+        "associations after deletion": [],
         "delete permanently first": 40407,
         "delete a version": 1,
         "deleted version": 1,

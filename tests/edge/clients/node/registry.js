@@ -36,6 +36,7 @@ async function main() {
   await subjects(task, note);
   await settings(task, note);
   await contexts(task, note);
+  await associations(task, note);
   await deletions(task, note);
   const data = await encode(task);
   process.stdout.write(JSON.stringify({ calls, read: await decode(task), data, evolved: await evolve(task) }));
@@ -96,6 +97,29 @@ async function contexts(task, note) {
   const subject = `:.${task.prefix}:s`;
   await note('register in a context', () => client.register(subject, { schema: '"bytes"' }));
   await note('by id in a context', async () => (await connect(task).getBySubjectAndId(subject, 1)).schema);
+}
+
+// The serializer finds the subject of a topic through its association, which has another name.
+async function associations(task, note) {
+  const client = connect(task);
+  const [subject, topic, id] = [`${task.prefix}-shared`, `${task.prefix}-topic`, `${task.prefix}-id`];
+  await client.register(subject, { schema: FIRST });
+  const found = async () => {
+    const rows = await client.getAssociationsByResourceName(topic, 'cluster', 'topic', ['value'], null, 0, -1);
+    return rows.map(row => row.subject);
+  };
+  const request = {
+    resourceName: topic, resourceNamespace: 'cluster', resourceId: id, resourceType: 'topic',
+    associations: [{ subject, associationType: 'value', lifecycle: 'WEAK' }],
+  };
+  await note('associate', async () => (await client.createAssociation(request)).associations[0].subject);
+  await note('associations', found);
+  const serializer = new registry.AvroSerializer(client, VALUE, {
+    ...LATEST, subjectNameStrategyConfig: { 'subject.name.strategy.kafka.cluster.id': 'cluster' },
+  });
+  await note('serialize with the associated subject', async () => (await serializer.serialize(topic, { id: 1 })).length);
+  await client.deleteAssociations(id, 'topic', ['value'], false);
+  await note('associations after deletion', found);
 }
 
 async function deletions(task, note) {
