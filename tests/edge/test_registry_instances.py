@@ -27,11 +27,22 @@ def test_follower_forwards_changes_and_finds_what_the_leader_acknowledged() -> N
         assert follower.get("/_health")["status"]["is_leader"] is True
 
 
-def test_instance_that_may_not_lead_forwards_everything() -> None:
+def test_instance_that_may_not_lead_forwards_everything_and_reads_its_changes() -> None:
+    """The leader says how far it has read the topic, and the other answers when it has read as far."""
     with edge_broker() as broker, RegistryProcess(broker.bootstrap, {"leader.eligibility": "false"}) as other:
         assert other.ask("GET", "/master_available")[0] == 503
         with RegistryProcess(broker.bootstrap) as leader:
             assert other.register("a", '"int"') == leader.register("b", '"int"') == 1
+            for number in range(20):
+                subject = f"s{number}"
+                other.register(subject, '"int"')
+                assert other.get(f"/subjects/{subject}/versions") == [1]
+                assert other.ask("DELETE", f"/subjects/{subject}") == (200, [1])
+                assert other.ask("GET", f"/subjects/{subject}/versions")[1]["error_code"] == 40401
+            url, body = f"{leader.url}/subjects/last/versions", {"schema": '"int"'}
+            assert "ottla-position" not in leader.client.post(url, json=body).headers
+            position = int(leader.client.post(url, json=body, headers={"x-forward": "true"}).headers["ottla-position"])
+            assert 0 < position <= leader.get("/_health")["status"]["position"]
 
 
 def test_acknowledged_schemas_survive_kills_of_the_leader() -> None:

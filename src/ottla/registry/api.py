@@ -6,6 +6,7 @@ Every path exists a second time below `/contexts/{context}`: names of subjects a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -26,7 +27,7 @@ from ottla.registry.answers import (
     version_json,
 )
 from ottla.registry.associations import LIFECYCLES, Filter
-from ottla.registry.forwarding import Forwarding, LeaderUnreachable
+from ottla.registry.forwarding import Forwarding, LeaderUnreachable, with_position
 from ottla.registry.records import Json, Record, SchemaVersion, references_json
 from ottla.registry.requests import NewSchema, TagChange, parse_body, parse_id, parse_version
 from ottla.registry.service import NotLeader, Registration, Registry
@@ -37,6 +38,8 @@ from ottla.web.app import HttpError
 
 #: a leader that ended, its successor, and one more
 _LEADERS_TRIED: Final = 3
+#: how long an answer waits for the records of a change that the leader has made
+_APPLIED_S_MAX: Final = 5.0
 
 _T = TypeVar("_T")
 
@@ -75,14 +78,21 @@ class Handlers:
         data = await request.body()
         for _ in range(_LEADERS_TRIED):
             try:
-                return await make()
+                return with_position(request, await make(), self.registry.position)
             except NotLeader as error:
                 leader = error.leader
             try:
-                return await self.forwarding.send(leader, request, data)
+                response, position = await self.forwarding.send(leader, request, data)
             except LeaderUnreachable:
                 await self.registry.replace_leader(leader)
+                continue
+            # The client may ask this instance for its change next.
+            await self.registry.wait_until(partial(self._has_applied, position), _APPLIED_S_MAX)
+            return response
         raise errors.forwarding_failed(f"the leader {leader.url} cannot be reached; try again")
+
+    def _has_applied(self, position: int) -> bool:
+        return self.registry.position >= position
 
     async def formatted(self, request: Request, row: SchemaVersion) -> str:
         """Return the text of a version in the format of the request. Raise HttpError 42201 if it is unknown."""
@@ -338,7 +348,8 @@ class SubjectHandlers(Handlers):
 
         known = await self._registered_already(request, subject, sent)
         if known is not None:
-            return respond(known, await self.formatted(request, known) if format_name else None)
+            response = respond(known, await self.formatted(request, known) if format_name else None)
+            return with_position(request, response, self.registry.position)
         return await self.at_leader(request, make)
 
     async def _registered_already(self, request: Request, subject: str, new: NewSchema) -> SchemaVersion | None:

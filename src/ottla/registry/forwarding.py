@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: tells the leader not to forward the request again: two instances may disagree about the leader for a moment
 _FORWARDED: Final = "x-forward"
+#: where the leader had read the topic when it answered a forwarded request
+_POSITION: Final = "ottla-position"
 _PASSED_ON: Final = ("authorization", "accept", "content-type", "x-request-id")
 _TIMEOUT_S: Final = 30.0
 _CONNECT_S: Final = 5.0
@@ -32,6 +34,13 @@ _OLD_CLIENT_S: Final = 120.0
 
 class LeaderUnreachable(Exception):
     """No connection to the leader can be opened: its process has probably ended. The request was not sent."""
+
+
+def with_position(request: Request, response: Response, position: int) -> Response:
+    """Return the answer to a forwarded request with the position up to which the leader has read the topic."""
+    if _FORWARDED in request.headers:
+        response.headers[_POSITION] = str(position)
+    return response
 
 
 class Forwarding:
@@ -52,9 +61,10 @@ class Forwarding:
         if self._client is not None:
             await self._client.aclose()
 
-    async def send(self, leader: Instance, request: Request, body: bytes) -> Response:
-        """Return the leader's answer. Raise LeaderUnreachable if the request could not be sent.
+    async def send(self, leader: Instance, request: Request, body: bytes) -> tuple[Response, int]:
+        """Return the leader's answer, and how far it had read the topic; -1 if it does not say so.
 
+        Raise LeaderUnreachable if the request could not be sent.
         Raise HttpError 50003 if the leader gives no answer or its certificate is not trusted, and 50004 if another
         instance has forwarded the request.
         """
@@ -74,7 +84,8 @@ class Forwarding:
         except httpx.HTTPError as error:
             text = f"the leader {leader.url} does not answer: {type(error).__name__}; try again"
             raise errors.forwarding_failed(text) from None
-        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+        position = int(answer.headers.get(_POSITION, "-1"))
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type")), position
 
     async def _connect(self, leader: Instance) -> None:
         """Raise LeaderUnreachable if no connection can be opened."""
