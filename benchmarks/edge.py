@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -27,8 +28,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.http_load import Load, in_own_process, read_records, request_bytes, send_requests, stream_records
 from benchmarks.maven import ROOT, SCRATCH
-from benchmarks.ottla_server import Ottla, ottla_command
-from benchmarks.processes import cpu_seconds, proportional_mb
+from benchmarks.ottla_server import START_SECONDS_MAX, Ottla, ottla_command
+from benchmarks.processes import cpu_seconds, proportional_mb, wait_until
 from benchmarks.report import splice
 
 _BEGIN, _END = "<!-- bench:edge:begin -->", "<!-- bench:edge:end -->"
@@ -55,15 +56,25 @@ class Service(Ottla):
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Return when the service has printed that it accepts requests, and has answered one."""
+        """Return when the service has printed that it accepts requests, and says that it is healthy."""
         began = time.monotonic()
         super().start()
-        ask(f"{self.url}/health")
+        while not _is_healthy(self.url):
+            self.check_alive()
+            wait_until(began + START_SECONDS_MAX, f"starting {self.name}")
         self.start_s = time.monotonic() - began
 
     def launch(self) -> None:
         self._log_path.unlink(missing_ok=True)
         self._spawn([ottla_command() or "ottla", self.name, "--bootstrap", self._cluster, "--listen", self.url])
+
+
+def _is_healthy(url: str) -> bool:
+    """Return whether a service can do its work: a registry needs a leader."""
+    try:
+        return bool(ask(f"{url}/health"))
+    except urllib.error.HTTPError:
+        return False
 
 
 class Row(NamedTuple):

@@ -20,7 +20,7 @@ from ottla.rest.errors import (
     unprocessable,
 )
 from ottla.rest.group_consumer import GroupConsumer, Poller
-from ottla.rest.kafka import Identity, Kafka, Owner
+from ottla.rest.kafka import READ_AHEAD, Identity, Kafka, Owner
 from ottla.rest.settings import RestSettings
 from ottla.web.app import HttpError
 
@@ -104,7 +104,7 @@ class Instances:
             "max.poll.interval.ms": str(min(interval_ms, _POLL_INTERVAL_MAX_MS)),
             # Offsets are stored for records that the client got, not for those that were read ahead.
             "enable.auto.offset.store": "false",
-            "queued.max.messages.kbytes": "4096",
+            **READ_AHEAD,
             # A member learns of a rebalance from its heartbeat.
             "heartbeat.interval.ms": "1000",
         }

@@ -53,6 +53,8 @@ _PRODUCER: Final = {
     "topic.metadata.propagation.max.ms": "2000",
     "message.max.bytes": "1000000000",
 }
+#: what a consumer reads ahead. With this small queue librdkafka's default would pause for a second when it is full
+READ_AHEAD: Final = {"queued.max.messages.kbytes": "4096", "fetch.queue.backoff.ms": "10"}
 _COMMON: Final = {"log_level": "0", "socket.keepalive.enable": "true"}
 
 _P = ParamSpec("_P")

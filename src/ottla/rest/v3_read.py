@@ -29,7 +29,7 @@ from ottla.rest import admin
 from ottla.rest.bodies import INT32_MAX, INT64_MAX, query_boolean, query_integer
 from ottla.rest.errors import NO_CONSUMER_FREE, KafkaRefusal, RecordErrors, bad_request, partition_not_found, to_http
 from ottla.rest.group_consumer import kafka_partition
-from ottla.rest.kafka import Identity, Owner, check_expiry
+from ottla.rest.kafka import READ_AHEAD, Identity, Owner, check_expiry
 from ottla.rest.proxy import BOOLEAN, INT32, INT64, INTEGER, KAFKA_ERRORS, TEXT, Proxy, body_schema
 from ottla.rest.records import BINARY, JSON, PLAIN_FORMATS, STRING, decode_plain, iso_time, read_time
 from ottla.rest.v3_topics import CLUSTER
@@ -132,7 +132,7 @@ class ReadRoutes:
         starts, ends = await self._proxy.call(request, _find_range, wanted, positions)
         properties = {
             "group.id": f"ottla-rest-reader-{uuid.uuid4()}", "enable.auto.commit": "false",
-            "enable.partition.eof": "true", "auto.offset.reset": "earliest", "queued.max.messages.kbytes": "4096",
+            "enable.partition.eof": "true", "auto.offset.reset": "earliest", **READ_AHEAD,
         }  # fmt: skip
         kafka, identity = self._proxy.kafka, self._proxy.identity(request)
         consumer = await kafka.run(functools.partial(kafka.consumer, Owner(identity), properties))
