@@ -237,15 +237,14 @@ def test_broker_that_was_started_again_is_probed_with_its_new_registration(membe
         await asyncio.Event().wait()
 
     async def run() -> None:
-        membership._probes = {}
+        membership._probes, membership._tasks = {}, Tasks()
         membership._probe = probe  # type: ignore[method-assign]
         membership.controller = cast(Any, SimpleNamespace(is_active=True))
         membership._services.loop, membership._services.broker_id = asyncio.get_running_loop(), 1
         for seen in (view(b1=1, b2=2, b3=3), view(b1=1, b2=2, b3=9), view(b1=1, b3=9), view(b1=1, b2=12, b3=9)):
             membership._probe_others(seen)
             await asyncio.sleep(0)
-        for _, task in membership._probes.values():
-            task.cancel()
+        await membership._tasks.stop()
 
     asyncio.run(run())
     assert probed == [(2, 2), (3, 3), (3, 9), (2, 12)]
