@@ -158,6 +158,7 @@ groups: $(VENV)/.dev
 transactions: $(VENV)/.dev
 	$(BIN)/pytest tests/transactions --txn-kills $(or $(KILLS),100) --txn-records $(or $(RECORDS),1000000) \
 	  --txn-runs $(or $(RUNS),200) $(if $(SEED),--txn-seed $(SEED)) -s
+	OTTLA_LONG=1 $(BIN)/pytest tests/clauses/test_transaction_clauses.py -k "used_up or thousands"
 
 # Producers and consumers of librdkafka and Java with quotas, for SECONDS=60 at RATE=2000000 bytes per second each: the measured rates
 # must be within 10 % of the quotas. CLIENT=java selects.

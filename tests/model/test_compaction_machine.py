@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -221,7 +222,8 @@ class CompactionMachine(RuleBasedStateMachine):
                         assert self.horizons.setdefault(offset, header.base_timestamp - RETENTION_MS) <= self.now_ms
 
 
+RANDOM = "OTTLA_RANDOM_EXAMPLES" in os.environ
 CompactionMachine.TestCase.settings = settings(
-    deadline=None, derandomize=True, max_examples=150, stateful_step_count=40
+    deadline=None, derandomize=not RANDOM, max_examples=300 if RANDOM else 75, stateful_step_count=40
 )
 TestCompaction = CompactionMachine.TestCase

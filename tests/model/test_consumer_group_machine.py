@@ -6,6 +6,8 @@ anything. Topics come, grow and go. The coordinator restarts from its log, and n
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -316,5 +318,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 client.owned = set()
 
 
+RANDOM = "OTTLA_RANDOM_EXAMPLES" in os.environ
 TestConsumerGroup = ConsumerGroupMachine.TestCase
-TestConsumerGroup.settings = settings(max_examples=120, stateful_step_count=50, deadline=None, derandomize=True)
+TestConsumerGroup.settings = settings(
+    max_examples=240 if RANDOM else 60, stateful_step_count=50, deadline=None, derandomize=not RANDOM
+)

@@ -466,6 +466,6 @@ class LogMachine(RuleBasedStateMachine):
 
 RANDOM = "OTTLA_RANDOM_EXAMPLES" in os.environ
 LogMachine.TestCase.settings = settings(
-    deadline=None, derandomize=not RANDOM, max_examples=1000 if RANDOM else 250, stateful_step_count=50
+    deadline=None, derandomize=not RANDOM, max_examples=1000 if RANDOM else 125, stateful_step_count=50
 )
 TestLogMachine = LogMachine.TestCase

@@ -8,6 +8,7 @@ decided; and on a compacted topic at least the last of every key.
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -260,7 +261,8 @@ class TransactionMachine(RuleBasedStateMachine):
         assert found == [record for record in everything if record.offset >= middle]
 
 
+RANDOM = "OTTLA_RANDOM_EXAMPLES" in os.environ
 TransactionMachine.TestCase.settings = settings(
-    deadline=None, derandomize=True, max_examples=200, stateful_step_count=40
+    deadline=None, derandomize=not RANDOM, max_examples=400 if RANDOM else 100, stateful_step_count=40
 )
 TestTransactions = TransactionMachine.TestCase

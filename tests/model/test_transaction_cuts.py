@@ -25,7 +25,7 @@ from ottla.testing.disk import DiskCut, Keep, MemoryDisk
 RETENTION_MS = 60_000
 SEEDS = 1
 #: `make test` cuts after every third change and begins anywhere, `make crash` after every single one
-EVERY = int(os.environ.get("OTTLA_CUT_EVERY", "3"))
+EVERY = int(os.environ.get("OTTLA_CUT_EVERY", "6"))
 
 
 def settings_of(policy: str) -> TopicSettings:

@@ -19,9 +19,9 @@ from ottla.replica.partition import Partition
 
 HERE = Path(__file__).parent
 #: seeds in `make test`; `make sim SEEDS=1000` runs more
-SEEDS = range(1, 31)
+SEEDS = range(1, 16)
 #: seeds with three brokers; `make sim BROKERS=3 SEEDS=1000` runs more
-CLUSTER_SEEDS = range(1, 9)
+CLUSTER_SEEDS = range(1, 6)
 
 
 @pytest.fixture(autouse=True)
