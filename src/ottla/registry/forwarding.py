@@ -79,7 +79,7 @@ class Forwarding:
         client = self._current_client()
         try:
             answer = await client.request(request.method, url, content=body, headers=headers | {_FORWARDED: "true"})
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout, AttributeError) as error:
             raise _unreachable(leader, error) from error
         except httpx.HTTPError as error:
             text = f"the leader {leader.url} does not answer: {type(error).__name__}; try again"
@@ -94,7 +94,7 @@ class Forwarding:
         client = self._current_client()
         try:
             await client.get(leader.url)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout, AttributeError) as error:
             raise _unreachable(leader, error) from error
         except httpx.HTTPError:
             pass
@@ -117,8 +117,11 @@ class Forwarding:
         return self._client
 
 
-def _unreachable(leader: Instance, error: httpx.HTTPError) -> Exception:
+def _unreachable(leader: Instance, error: Exception) -> Exception:
     """Return the error of a connection that could not be opened.
+
+    It is an AttributeError if the connection is reset while it is opened, as by a process that is killed: uvloop has no
+    socket any more, and anyio, which httpx uses, asks it for its address before anything is sent.
 
     A leader whose certificate is refused is alive. If it counted as ended, this instance would replace it.
     """

@@ -169,6 +169,8 @@ class Registry:
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
+            if waiting.result.done():
+                waiting.result.exception()  # nobody looks at it if this request was cancelled
 
     async def _register_group(self, group: Sequence[_Waiting]) -> None:
         """Make these registrations, and set the result of each."""
@@ -187,7 +189,12 @@ class Registry:
             for each in group:
                 each.fail(error)
             return
-        except BaseException as error:
+        except asyncio.CancelledError:
+            # Only the request that makes the group has ended, not those of the others.
+            for each in group:
+                each.fail(errors.timed_out("it is not known whether the change was made; look it up, or try again"))
+            raise
+        except Exception as error:
             for each in group:
                 each.fail(error)
             raise
@@ -281,13 +288,22 @@ class Registry:
 
     async def _append(self, records: list[Record]) -> None:
         end = await self._write({self._settings.topic: records})
-        if not await self.wait_until(lambda: self.position >= end, _CHANGE_S_MAX):
+        try:
+            is_read = await self.wait_until(lambda: self.position >= end, _CHANGE_S_MAX)
+        except asyncio.CancelledError:
+            self._end_term()
+            raise
+        if not is_read:
             self._end_term()
             raise errors.timed_out("the change was made, and could not be read back in time")
 
     async def _write(self, batches: Mapping[str, Sequence[Record]]) -> int:
         try:
             return await self._writer.append(batches)
+        except asyncio.CancelledError:
+            # The thread goes on with the append, and the next change must not be decided without its records.
+            self._end_term()
+            raise
         except LeadershipLost:
             self._end_term()
             self._elected_now(None)

@@ -1,4 +1,4 @@
-"""An instance without a leader: what changes wait for."""
+"""What changes wait for without a leader, and what a change leaves behind that is cancelled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ottla.registry.election import Instance
+from ottla.registry.records import SchemaVersion
 from ottla.registry.service import Registration, Registry
 from ottla.registry.state import State
 from ottla.registry.store import StoreSettings
@@ -52,3 +53,42 @@ def test_term_without_a_leader_is_refused() -> None:
     with pytest.raises(HttpError) as error:
         asyncio.run(run())
     assert error.value.error_code == 50004
+
+
+class AppendingRegistry(Registry):
+    """The leader. Its appends do not end."""
+
+    def __init__(self) -> None:
+        super().__init__(StoreSettings("127.0.0.1:1", {}), "group", Instance("http", "127.0.0.1", 1), State())
+        self.leader, self._is_prepared = self.own, True
+        self.has_appended = asyncio.Event()
+        self._writer.append = self._never_append  # type: ignore[method-assign]
+
+    async def _never_append(self, batches: object) -> int:
+        self.has_appended.set()
+        return await asyncio.get_running_loop().create_future()
+
+
+def test_change_that_is_cancelled_ends_the_term_and_no_other_request() -> None:
+    """Its records may be appended nevertheless: the next change is decided when everything was read again."""
+
+    def decide(others: object) -> Registration:
+        row = SchemaVersion(subject="a", version=1, id=1, text='"string"')
+        return Registration(row, [row.record()])
+
+    async def run() -> tuple[bool, list[BaseException | Registration]]:
+        registry = AppendingRegistry()
+        async with asyncio.timeout(30):
+            async with registry._changing:  # so that both wait, and make one group
+                requests = [asyncio.create_task(registry.register(subject, decide, 1)) for subject in ("a", "b")]
+                while len(registry._waiting) < 2:
+                    await asyncio.sleep(0)
+            await registry.has_appended.wait()
+            requests[0].cancel()
+            outcomes = await asyncio.gather(*requests, return_exceptions=True)
+        return registry._is_prepared, outcomes
+
+    is_prepared, (first, second) = asyncio.run(run())
+    assert not is_prepared
+    assert isinstance(first, asyncio.CancelledError)
+    assert isinstance(second, HttpError) and second.error_code == 50002
