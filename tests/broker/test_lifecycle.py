@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from ottla.model.errors import ErrorCode
 from ottla.testing import BrokerProcess
+from ottla.testing.process import TEST_SETTINGS
 from ottla.testing.pytest_plugin import StartBroker
 from ottla.testing.raw import RawClient, batch_of, produce_request
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -145,6 +147,22 @@ def test_segment_that_becomes_unreadable_costs_only_the_requests_that_need_it(
         assert error_of_list_offsets(client, "timed", -3) == 0
     assert produce(broker, "timed", [b"more"]) == [6]
     assert "Traceback" not in broker.errors()
+
+
+def test_records_of_years_ago_are_deleted_at_the_next_check_which_test_brokers_do_not_reach(
+    start_ottla_broker: StartBroker,
+) -> None:
+    broker = start_ottla_broker(settings={"log.retention.check.interval.ms": "100"})
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("old", b"v", timestamp=1_700_000_000_000)
+    assert producer.flush(10) == 0
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "old"})
+    deadline = time.monotonic() + 60
+    while consumer.get_watermark_offsets(TopicPartition("old", 0), 10) != (1, 1):
+        assert time.monotonic() < deadline, "the record is still there"
+    consumer.close()
+    # A broker of a test session may run for longer than the five minutes between two checks.
+    assert int(TEST_SETTINGS["log.retention.check.interval.ms"]) == 24 * 3600 * 1000
 
 
 def test_log_that_cannot_be_read_is_offline_and_all_others_start(start_ottla_broker: StartBroker) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from ottla.testing.process import BrokerProcess
+from ottla.testing.process import TEST_SETTINGS, BrokerProcess
 
 IS_KAFKA = bool(os.environ.get("OTTLA_EDGE_KAFKA"))
 
@@ -34,7 +34,7 @@ def edge_broker(settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
     if problem is not None:
         pytest.skip(problem)
     # The id of a single broker of Ottla, which answers contain.
-    kafka = kafka_server.ApacheKafka(node_id=0, settings={"group.initial.rebalance.delay.ms": "0", **(settings or {})})
+    kafka = kafka_server.ApacheKafka(node_id=0, settings={**TEST_SETTINGS, **(settings or {})})
     try:
         kafka.start()
         yield kafka

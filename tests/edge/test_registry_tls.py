@@ -52,7 +52,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
-    with edge_broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
+    with edge_broker() as broker:
         yield broker.bootstrap
 
 

@@ -18,8 +18,9 @@ from typing import Self
 _START_S_MAX = 60.0
 _STOP_S_MAX = 60.0
 
-#: a test's broker makes topics at once, and does not wait for members that will not come
-_TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+#: a test's broker does not wait for members that will not come, and keeps records with a timestamp of years ago: with
+#: Kafka's default they would be deleted five minutes after its start, in the middle of a long session
+TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "log.retention.check.interval.ms": "86400000"}
 
 
 class BrokerFailed(Exception):
@@ -71,7 +72,7 @@ class BrokerProcess:
     def launch(self) -> None:
         """Start the process, or start it again on the same data and port."""
         assert self._process is None, "the broker is running"
-        overrides = [f"-X{name}={value}" for name, value in {**_TEST_SETTINGS, **self.settings}.items()]
+        overrides = [f"-X{name}={value}" for name, value in {**TEST_SETTINGS, **self.settings}.items()]
         command = [
             *self._prefix, sys.executable, "-m", "ottla", "broker", "--data", self.data,
             "--listener", f"PLAINTEXT://{self._host}:{self._port}", *self._insecure(), *overrides,
