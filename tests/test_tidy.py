@@ -67,7 +67,7 @@ OS_ACCESS: dict[str, set[str]] = {
     # Implementations that the simulation replaces.
     "env/clock.py": {"time"},
     "env/disk.py": {"fcntl", "open", "os"},
-    "env/tasks.py": {"concurrent.futures", "threading"},
+    "env/tasks.py": {"concurrent.futures", "threading", "time"},
     "net/network.py": {"create_connection", "create_server", "os", "resource", "socket"},
     "net/peers.py": {"add_reader", "select"},
     "cluster/embedded.py": {"concurrent.futures", "os", "run_in_executor", "sqlite3"},
@@ -97,7 +97,7 @@ OS_ACCESS: dict[str, set[str]] = {
     "env/connections.py": {"asyncio.start_server"},
     "env/metrics.py": {"time"},
     "env/metrics_server.py": {"create_server", "socket"},
-    "env/process.py": {"resource", "socket"},
+    "env/process.py": {"resource", "socket", "threading"},
 }
 
 
@@ -140,9 +140,10 @@ def test_broad_except_stands_only_at_the_seams() -> None:
     """Elsewhere it may tidy up, and then goes on with what went wrong."""
     # metrics_server.py and web/app.py answer with status 500.
     # interrupts.py, run.py and exporters_run.py hand the exception to the thread that waits; an exporter reports it.
+    # tasks.py reports it.
     allowed = {
-        "broker/dispatch.py", "broker/broker.py", "env/metrics_server.py", "cli/interrupts.py", "pipeline/run.py",
-        "registry/exporters_run.py", "web/app.py",
+        "broker/dispatch.py", "broker/broker.py", "env/metrics_server.py", "env/tasks.py", "cli/interrupts.py",
+        "pipeline/run.py", "registry/exporters_run.py", "web/app.py",
     }  # fmt: skip
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -152,6 +153,30 @@ def test_broad_except_stands_only_at_the_seams() -> None:
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:
     return handler.type is None or ast.unparse(handler.type) in ("Exception", "BaseException")
+
+
+#: the packages of the broker, the registry and the REST proxy
+SERVICES = (*SIMULATED, "client", "registry", "rest", "security", "web")
+#: modules of these packages that start tasks or threads without `env/tasks.py`, and why none ends without a message
+OWN_TASKS = {
+    "env/tasks.py": "reports the exceptions of all others",
+    "env/connections.py": "reports the exception of a connection",
+    "broker/peer_logins.py": "the thread of one request, which completes the future of those that wait",
+    "registry/exporters_run.py": "the thread of one request, which hands its exception to those that wait",
+    "registry/service.py": "the records that the reader delivers; a failure ends the process",
+    "security/web_documents.py": "a timer that closes a socket",
+    "web/authentication.py": "the result of a thread, which requests wait for",
+    "web/server.py": "the server itself, which the process waits for",
+}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if _names(path).startswith(SERVICES)], ids=_names)
+def test_tasks_are_started_where_their_exceptions_are_reported(path: Path) -> None:
+    """A task that ends with an exception that no code looks at ends without a message, as long as it is referred to."""
+    starts = {"create_task", "ensure_future", "Thread", "Timer", "run_coroutine_threadsafe"}
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    names = {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}
+    assert bool(names & starts) == (_names(path) in OWN_TASKS)
 
 
 def test_private_parts_of_spark_are_used_in_one_file() -> None:

@@ -60,7 +60,7 @@ from ottla.env.deferred import Deferred
 from ottla.env.disk import Disk, RealDisk
 from ottla.env.metrics import Histogram
 from ottla.env.metrics_server import MetricsServer
-from ottla.env.tasks import Tasks, ThreadPool, Threads
+from ottla.env.tasks import Tasks, ThreadPool, Threads, attempt
 from ottla.env.timers import TimerWheel
 from ottla.log.store import LogStore, PartitionSpec, check_owner, read_meta
 from ottla.model.errors import KafkaError, StartError
@@ -202,7 +202,7 @@ class Broker:
             log.warning("listener is open to all machines of the network listener=%s", endpoint)
         assert self._membership is not None
         await self._membership.join()
-        self._tasks.start(self._keep_house(), "housekeeping")
+        self._tasks.keep(self._keep_house, "housekeeping")
         # Objects loaded so far live until the stop: the garbage collector need not look at them again.
         self._freeze()
 
@@ -382,7 +382,7 @@ class Broker:
             ),
             incarnation=self._random_bytes(16),
             session_s=None if self._is_alone else settings.zookeeper_session_timeout_ms / 1000,
-            role_of=self._role_of, roles_changed=self._coordination.roles_changed,
+            role_of=self._role_of, roles_changed=self._coordination.roles_changed, fail=self._fail,
         )  # fmt: skip
         self._metrics.cluster = ClusterMetrics(services, self._membership)
         try:
@@ -600,26 +600,32 @@ class Broker:
             await asyncio.sleep(_TICK_S)
             now = self._loop.time()
             self._metrics.loop_lag_s = max(now - wanted, 0.0)
-            self.replicas.expire_writers()
-            self.replicas.check_free_space()
-            self.replicas.apply_flush_interval()
-            self.replicas.evict_producers(self._current_settings().producer_id_max_count)
+            attempt(self.replicas.expire_writers, "expire writers")
+            attempt(self.replicas.check_free_space, "check free space")
+            attempt(self.replicas.apply_flush_interval, "apply the flush interval")
+            attempt(self._evict_producers, "evict producers")
             if self._coordination is not None:
-                self._coordination.tick(now)
-            if now >= due_compaction and not self._compact():
+                attempt(partial(self._coordination.tick, now), "coordinators")
+            if now >= due_compaction and not attempt(self._compact, "compact logs"):
                 due_compaction = now + settings.log_cleaner_backoff_ms / 1000
-            self._reload_certificates()
+            attempt(self._reload_certificates, "reload certificates")
             if now >= due_retention:
                 due_retention = now + retention_s
                 await self._apply_retention()
             if now >= due_checkpoint:
                 due_checkpoint = now + checkpoint_s
-                self.replicas.write_checkpoints()
+                attempt(self.replicas.write_checkpoints, "write checkpoints")
             if now >= due_expiry:
                 due_expiry = now + _PRODUCER_EXPIRY_S
-                oldest_ms = self._clock.wall_ms() - self._current_settings().producer_id_expiration_ms
-                for partition in self.replicas.all():
-                    partition.log.expire_producers(oldest_ms)
+                attempt(self._expire_producers, "expire producers")
+
+    def _evict_producers(self) -> None:
+        self.replicas.evict_producers(self._current_settings().producer_id_max_count)
+
+    def _expire_producers(self) -> None:
+        oldest_ms = self._clock.wall_ms() - self._current_settings().producer_id_expiration_ms
+        for partition in self.replicas.all():
+            partition.log.expire_producers(oldest_ms)
 
     def _compact(self) -> bool:
         """Start or continue a compaction. Return whether one is in progress."""
@@ -628,7 +634,7 @@ class Broker:
 
     async def _apply_retention(self) -> None:
         for number, partition in enumerate(self.replicas.all()):
-            self.replicas.apply_retention(partition, self._clock.wall_ms())
+            attempt(partial(self.replicas.apply_retention, partition, self._clock.wall_ms()), "apply retention")
             if number % 50 == 0:
                 await asyncio.sleep(0)  # serve clients in between
 

@@ -226,11 +226,12 @@ class Coordination:
                 self._services, JOURNAL_TOPIC, partitions=partitions, replication_factor=None,
                 config=lambda _: _JOURNAL_CONFIG,
             )  # fmt: skip
+            self._write_journal()
         except (StoreError, KafkaError) as error:
-            self._journal_waiting.clear()
             log.error("the journal of rebalances cannot be made error=%s", error)
-            return
-        self._write_journal()
+        finally:
+            # The next rebalance makes the journal if it finds none that waits.
+            self._journal_waiting.clear()
 
     def _write_journal(self) -> None:
         replicas = self._services.replicas

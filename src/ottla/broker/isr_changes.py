@@ -62,7 +62,6 @@ class IsrChanges:
             if not is_settled or set(isr) != set(partition.isr):
                 wanted[partition] = isr
         if wanted:
-            self._is_writing = True
             # What is known of the followers belongs to the processes that are registered now (KIP-903).
             registered = dict(self._services.view.registered)
             unsettled = {partition for partition in wanted if partition.proposed_isr is not None}
@@ -71,6 +70,7 @@ class IsrChanges:
                 # this high watermark. Until the outcome of all proposals is known, each of them may be the stored one.
                 partition.proposed_isr = tuple(sorted({*(partition.proposed_isr or ()), *isr}))
                 replicas.note_isr(partition)
+            self._is_writing = True
             self._services.tasks.start(self._propose(wanted, registered, unsettled), "change in-sync replicas")
 
     async def _propose(

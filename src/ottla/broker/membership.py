@@ -14,6 +14,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from ottla.broker.incarnation import is_of_last_run, read_incarnations, write_incarnations
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
@@ -46,7 +47,7 @@ from ottla.env.disk import Disk
 from ottla.env.tasks import Tasks
 from ottla.log.log import Log
 from ottla.log.store import LogStore
-from ottla.model.errors import KafkaError
+from ottla.model.errors import KafkaError, StartError
 from ottla.model.features import FEATURES
 from ottla.model.types import Endpoint
 from ottla.net.client import BrokerClients, Unreachable
@@ -73,14 +74,17 @@ class Membership:
         self, services: Services, *, disk: Disk, log_store: LogStore, clients: BrokerClients, incarnation: bytes,
         endpoints: tuple[Endpoint, ...], session_s: float | None,
         role_of: Callable[[PartitionView], PartitionView], roles_changed: Callable[[], None],
+        fail: Callable[[str], None],
     ) -> None:  # fmt: skip
         """``role_of`` returns the state of a partition as this broker applies it.
 
         ``roles_changed`` is called when partitions stop to be led, or are led again, without a change of the view.
+        ``fail`` ends the process with a reason.
         """
         self._services = services
         self._role_of = role_of
         self._roles_changed = roles_changed
+        self._fail = fail
         self._disk = disk
         self._log_store = log_store
         self._incarnation = incarnation
@@ -178,9 +182,15 @@ class Membership:
     async def join(self) -> None:
         """Register, and start the tasks. The view is watched by now."""
         await self.registration.register()
-        self._tasks.start(self.registration.keep(), "stay registered")
-        self._tasks.start(self.controller.run(), "controller")
-        self._tasks.start(self._check_isr(), "in-sync replicas")
+        self._tasks.keep(self._stay_registered, "stay registered")
+        self._tasks.keep(self.controller.run, "controller")
+        self._tasks.keep(self._check_isr, "in-sync replicas")
+
+    async def _stay_registered(self) -> None:
+        try:
+            await self.registration.keep()
+        except StartError as error:  # another process has the id of this broker: it can never register again
+            self._fail(str(error))
 
     def _min_isr(self, topic: TopicView) -> int:
         return self._services.topic_settings(topic).min_insync_replicas
@@ -354,7 +364,7 @@ class Membership:
                 probe.cancel()
         for number, broker in wanted.items():
             if number != self._services.broker_id and number not in self._probes:
-                probe = self._tasks.start(self._probe(broker), f"probe broker {number}")
+                probe = self._tasks.keep(partial(self._probe, broker), f"probe broker {number}")
                 self._probes[number] = broker.epoch, probe
 
     async def _probe(self, broker: BrokerView) -> None:

@@ -124,6 +124,7 @@ class Controller:
 
     async def run(self) -> None:
         """Become the controller when there is none, and decide while this broker is it."""
+        self._is_changed = True  # also after a bug has ended this task in the middle of a decision
         while True:
             self._wake.clear()
             try:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 
 from ottla.cluster.store import StoreError
+from ottla.env.tasks import start_task
 from ottla.model.types import Endpoint
 from ottla.net.network import Network
 
@@ -152,7 +153,7 @@ class EnsembleReader:
         """Return the ensemble, None if its leader cannot be found out."""
         if self._reading is None or (self._reading.done() and self._loop.time() - self._read_at > _FRESH_S):
             self._read_at = self._loop.time()
-            self._reading = self._loop.create_task(self._read(), name="read the ensemble")
+            self._reading = start_task(self._read(), "read the ensemble")
         return await asyncio.shield(self._reading)
 
     async def _read(self) -> Ensemble | None:

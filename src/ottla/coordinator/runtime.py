@@ -26,6 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ottla.coordinator.outcome import NEVER, Client, CoordinatorContext, Moment, Producer, Ticket
 from ottla.env.clock import Clock
+from ottla.env.tasks import RESTART_S, Tasks
 from ottla.env.timers import Expiring, TimerWheel
 from ottla.log.transactions import read_marker
 from ottla.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
@@ -299,6 +300,7 @@ class ShardRuntime(ABC, Generic[S]):
         #: shards that ``_load_task`` still has to load, in this order
         self._loading: list[HostedShard[S]] = []
         self._load_task: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
         #: how many times ``verify`` found a shard whose state differs from a replay of its log; must stay 0
         self.mismatches = 0
 
@@ -621,14 +623,14 @@ class ShardRuntime(ABC, Generic[S]):
         self.serve(self._replicas.topics.get(self.topic.encode(), {}))
 
     def reload(self, hosted: HostedShard[S]) -> None:
-        """Replace the shard by a new one and load it, because the log lost records that the old one has replayed.
+        """Replace the shard by a new one and load it: the log lost records of the old one, or could not be read.
 
         If another broker leads the partition now, ``serve`` unloads the shard.
         """
         number = hosted.partition.name.partition
         if self._shards.get(number) is not hosted or hosted.partition.role is Role.FOLLOWER:
             return
-        log.error("a shard is loaded again after a failed write partition=%s", hosted.partition.name)
+        log.error("a shard is loaded again after a failure partition=%s", hosted.partition.name)
         self._unload(hosted)
         shard = self.make_shard(hosted.partition)
         replacement = self._shards[number] = HostedShard(hosted.partition, shard, hosted.accepted)
@@ -645,30 +647,39 @@ class ShardRuntime(ABC, Generic[S]):
     def _load_later(self, hosted: HostedShard[S]) -> None:
         self._loading.append(hosted)
         if self._load_task is None or self._load_task.done():
-            self._load_task = self._loop.create_task(self._load_all(), name=f"load {self.topic}")
+            self._load_task = self._tasks.start(self._load_all(), f"load {self.topic}")
 
     async def _load_all(self) -> None:
-        """Load the shards in ``_loading``, one after the other. A shard that cannot be read stays unloaded."""
+        """Load the shards in ``_loading``, one after the other. A shard that cannot be loaded is retried later."""
         while self._loading:
             hosted = self._loading.pop(0)
-            started = self._clock.monotonic()
             try:
-                await self._load(hosted)
+                await self._load_one(hosted)
             except (OSError, KafkaError) as error:
-                log.error("a shard cannot be loaded partition=%s error=%s", hosted.partition.name, error)
-                continue
-            if self._shards.get(hosted.partition.name.partition) is not hosted:
-                continue
-            now = self.now()
-            hosted.shard.resume(now)
-            hosted.loaded = True
-            names = list(hosted.shard.expirables)
-            if names:
-                log.info(
-                    "loaded partition=%s names=%d seconds=%.3f", hosted.partition.name, len(names),
-                    self._clock.monotonic() - started,
-                )  # fmt: skip
-            self._perform(hosted, names, hosted.shard.after_load(now), now)
+                log.error("a shard cannot be loaded now partition=%s error=%s", hosted.partition.name, error)
+                self._tasks.start(self._load_again(hosted), "load a shard again")
+            except Exception:  # a bug, which ends this task: the next one loads the other shards, too
+                self._tasks.start(self._load_again(hosted), "load a shard again")
+                raise
+
+    async def _load_again(self, hosted: HostedShard[S]) -> None:
+        await asyncio.sleep(RESTART_S)
+        if not hosted.loaded:
+            self.reload(hosted)
+
+    async def _load_one(self, hosted: HostedShard[S]) -> None:
+        started = self._clock.monotonic()
+        await self._load(hosted)
+        if self._shards.get(hosted.partition.name.partition) is not hosted:
+            return
+        now = self.now()
+        hosted.shard.resume(now)
+        hosted.loaded = True
+        names = list(hosted.shard.expirables)
+        if names:
+            seconds = self._clock.monotonic() - started
+            log.info("loaded partition=%s names=%d seconds=%.3f", hosted.partition.name, len(names), seconds)
+        self._perform(hosted, names, hosted.shard.after_load(now), now)
 
     async def _load(self, hosted: HostedShard[S]) -> None:
         """Replay the log to its end, including batches that are written to the file at the end of this turn.
@@ -766,9 +777,7 @@ class ShardRuntime(ABC, Generic[S]):
 
     async def stop(self) -> None:
         """Stop the load and unload all shards."""
-        if self._load_task is not None:
-            self._load_task.cancel()
-            await asyncio.wait([self._load_task])
+        await self._tasks.stop()
         for hosted in self._shards.values():
             self._unload(hosted)
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from ottla.env.advice import listen_advice
 from ottla.env.connections import ConnectionServer
+from ottla.env.tasks import start_task
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
 
@@ -129,7 +130,7 @@ class _Pages:
             if self._next is None:
                 self._next = asyncio.get_running_loop().create_future()
                 if self._task is None:
-                    self._task = asyncio.get_running_loop().create_task(self._run(), name="metrics")
+                    self._task = start_task(self._run(), "metrics")
             pieces = await asyncio.shield(self._next)
         self._readers[id(pieces)] = self._readers.get(id(pieces), 0) + 1
         return pieces

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import sys
+import threading
 from pathlib import Path
 
 #: in the environment: stop when the standard input is closed, which happens when the process that started this one ends
@@ -27,10 +28,17 @@ def read_settings_file(path: str) -> str:
 
 
 def log_to_stderr(level: str) -> None:
-    """Log one line for each event."""
+    """Log one line for each event, and the exceptions that end threads with their tracebacks."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    threading.excepthook = _log_failed_thread
+
+
+def _log_failed_thread(failure: threading.ExceptHookArgs) -> None:
+    name = failure.thread.name if failure.thread is not None else "unknown"
+    if failure.exc_value is not None:
+        logging.getLogger(__name__).error("thread failed name=%s", name, exc_info=failure.exc_value)
 
 
 class _OneLine(logging.Formatter):

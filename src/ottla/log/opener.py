@@ -27,6 +27,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+from ottla.env.tasks import keep_thread
 from ottla.log.opener_process import SEARCHES, Found, Message, read_message, write_message
 from ottla.model.batch import read_header
 from ottla.model.errors import (
@@ -156,7 +157,7 @@ class Opener:
             if self._closed:
                 raise _stopped()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="opener", daemon=True)
+                self._thread = keep_thread(self._run, "opener")
                 self._thread.start()
             self._waiting_bytes += len(job.batch)
             (self._short if is_short else self._long).append(job)
@@ -179,10 +180,14 @@ class Opener:
             if job.future.cancelled():
                 self._finish(job, None)
                 continue
+            result: Message | KafkaError = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the batch could not be opened")
             try:
-                self._finish(job, self._execute(job))
+                result = self._execute(job)
             except KafkaError as error:
-                self._finish(job, error)
+                result = error
+            finally:
+                # After any exception, because the request waits for the result.
+                self._finish(job, result)
         self._end_process()
 
     def _execute(self, job: _Job) -> Message:

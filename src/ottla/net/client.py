@@ -19,6 +19,7 @@ from itertools import count
 from struct import Struct
 from typing import Any, NamedTuple, Protocol, cast
 
+from ottla.env.tasks import start_task
 from ottla.model.errors import AuthenticationFailed, OttlaError
 from ottla.model.types import Endpoint, FrameBuffer
 from ottla.net.network import Network
@@ -260,7 +261,7 @@ class BrokerClients:
             raise Unreachable(
                 f"{endpoint}: {error.strerror or error}", refused=isinstance(error, ConnectionRefusedError)
             ) from None
-        except asyncio.CancelledError:
+        except BaseException:  # includes the cancellation
             connection.close()
             raise
         if self._is_closed:
@@ -311,7 +312,9 @@ class BrokerClients:
 
     def _log_in_again(self, connection: ClientConnection, session_s: float) -> None:
         if not connection.is_lost and not self._is_closed:
-            self._logins[connection] = self._loop.create_task(self._renew_session(connection, session_s))
+            self._logins[connection] = start_task(
+                self._renew_session(connection, session_s), f"authenticate again to {connection.endpoint}"
+            )
 
     async def _renew_session(self, connection: ClientConnection, session_s: float) -> None:
         """Authenticate again. If that fails, close the connection: the reason is reported when it is opened again."""
@@ -322,6 +325,9 @@ class BrokerClients:
         except (AuthenticationFailed, Unreachable, WireError, IndexError, TimeoutError) as error:
             connection._lose(f"this broker could not authenticate again ({error})")
             return
+        except BaseException:
+            connection.close()
+            raise
         finally:
             self._logins.pop(connection, None)
         self._log_in_later(connection, session_s)
@@ -374,7 +380,8 @@ class BrokerClients:
         if task is None or _has_ended(task):
             if self._is_closed:
                 raise Unreachable(f"{endpoint}: this broker is stopping")
-            task = self._shared[endpoint] = self._loop.create_task(self.open(endpoint))
+            task = start_task(self.open(endpoint), f"connect to {endpoint}", expected=(Unreachable,))
+            self._shared[endpoint] = task
             task.add_done_callback(partial(self._shared_opened, endpoint))
         try:
             # Another caller may wait for the same connection, so the cancellation of this one must not end the task.

@@ -23,6 +23,7 @@ from typing import Any, Final
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, RemovedFromGroup
 from ottla.client.membership import Membership, members_of
+from ottla.env.tasks import keep_thread
 from ottla.registry.store import StoreSettings
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class Election:
         self._ended: dict[str, float] = {}
         self._is_stopped = threading.Event()
         self._rejoin = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="registry-election", daemon=True)
+        self._thread = keep_thread(self._run, "registry-election")
 
     def start(self) -> None:
         self._thread.start()

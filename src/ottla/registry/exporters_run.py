@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.client.errors import ClientError, PropertyRefused
 from ottla.env.metrics import Page, label_text
+from ottla.env.tasks import Tasks, run_again, start_task
 from ottla.model.errors import StartError
 from ottla.registry import errors, exporters
 from ottla.registry.exporters import Entry, ExporterState, Task, changes_in, tasks_of, tombstone
@@ -86,17 +87,16 @@ class Exporters:
         self._threads: dict[str, threading.Thread] = {}
         #: one change of the table at a time
         self._lock = asyncio.Lock()
-        self._supervision: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
         #: (exporter, outcome) -> versions
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def start(self) -> None:
-        self._supervision = asyncio.create_task(self._supervise())
+        self._tasks.keep(self._supervise, "supervise exporters")
 
     async def stop(self) -> None:
         """Stop all workers and save their progress."""
-        if self._supervision is not None:
-            self._supervision.cancel()
+        await self._tasks.stop()
         try:
             async with asyncio.timeout(_STOP_S):
                 await self._save_all()
@@ -212,7 +212,8 @@ class Exporters:
 
     async def _append(self, batches: Mapping[str, Sequence[Record]]) -> None:
         # Not interrupted if a worker is cancelled meanwhile: the outcome of a transaction must be looked at.
-        error = await asyncio.shield(asyncio.create_task(_outcome(self.registry.append_in_term(self._term, batches))))
+        work = _outcome(self.registry.append_in_term(self._term, batches))
+        error = await asyncio.shield(start_task(work, "append the progress of exporters"))
         if error is not None:
             raise error
 
@@ -365,7 +366,7 @@ class _Worker:
         self._exporter = entry.exporter
         self._destination: Destination | None = None
         self._saved_at = 0.0
-        self._task = asyncio.create_task(self._run())
+        self._task = start_task(run_again(self._run, f"exporter {self.name}"), f"exporter {self.name}")
 
     def stop(self) -> None:
         """Stop after the request in progress; nothing is noted any more."""

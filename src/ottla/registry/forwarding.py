@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ottla.env.tasks import start_task
 from ottla.registry import errors
 from ottla.registry.election import Instance
 
@@ -99,6 +100,11 @@ class Forwarding:
         except httpx.HTTPError:
             pass
 
+    def _close_later(self, client: httpx.AsyncClient) -> None:
+        closing = start_task(client.aclose(), "close connections to another instance")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
     def _current_client(self) -> httpx.AsyncClient:
         """Return a client with the certificates that the files have now. It is made when the first request needs it."""
         import httpx
@@ -113,7 +119,7 @@ class Forwarding:
             if old is not None:
                 # Not at once: requests that the old client has sent are in progress.
                 loop = asyncio.get_running_loop()
-                loop.call_later(_OLD_CLIENT_S, lambda: self._closing.add(loop.create_task(old.aclose())))
+                loop.call_later(_OLD_CLIENT_S, self._close_later, old)
         return self._client
 
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -390,7 +390,14 @@ class Registry:
     # What threads report
 
     def _deliver(self, records: list[Applied], position: int) -> None:
-        asyncio.run_coroutine_threadsafe(self._apply(records, position), self._loop)
+        applying = asyncio.run_coroutine_threadsafe(self._apply(records, position), self._loop)
+        applying.add_done_callback(self._applied)
+
+    def _applied(self, applying: Future[None]) -> None:
+        """End the process if records could not be applied: without them this instance would decide wrongly."""
+        if not applying.cancelled() and (error := applying.exception()) is not None:
+            log.error("records of %s cannot be applied", self._settings.topic, exc_info=error)
+            self._fail(f"records of {self._settings.topic} cannot be applied; see the log")
 
     async def _apply(self, records: list[Applied], position: int) -> None:
         async with self._deciding:

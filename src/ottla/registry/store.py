@@ -19,6 +19,7 @@ from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation
 from ottla.client.errors import BrokerError, ClientError, Fenced, OffsetOutOfRange, OutcomeUnknown, TimedOut
 from ottla.client.fetching import Fetched, PartitionReader
 from ottla.client.transactions import TransactionalProducer
+from ottla.env.tasks import keep_thread
 from ottla.model.batch import CONTROL, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, StartError
 from ottla.model.records import Record as LogRecord
@@ -97,7 +98,11 @@ class Reader:
         self._settings = settings
         self._deliver, self._failed = deliver, failed
         self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="registry-reader", daemon=True)
+        #: offset of the next record; -1 before the first
+        self._position = -1
+        #: producers whose transaction is known to be aborted
+        self._aborted: dict[int, int] = {}
+        self._thread = keep_thread(self._run, "registry-reader")
 
     def start(self) -> None:
         self._thread.start()
@@ -107,25 +112,22 @@ class Reader:
         self._is_stopped.set()
 
     def _run(self) -> None:
-        position = -1
-        #: producers whose transaction is known to be aborted
-        aborted: dict[int, int] = {}
         while not self._is_stopped.is_set():
             try:
                 with self._settings.connect() as cluster:
-                    if position < 0:
+                    if self._position < 0:
                         wanted = {self._settings.partition: EARLIEST}
                         found = cluster.list_offsets(wanted, isolation=Isolation.READ_COMMITTED)
-                        position = found[self._settings.partition].offset
-                        self._deliver([], position)
+                        self._position = found[self._settings.partition].offset
+                        self._deliver([], self._position)
                     reader = PartitionReader(
-                        cluster, self._settings.partition, position, _NO_END, isolation=Isolation.READ_COMMITTED
+                        cluster, self._settings.partition, self._position, _NO_END, isolation=Isolation.READ_COMMITTED
                     )
                     with reader:
                         while not self._is_stopped.is_set():
-                            records = records_of(next(reader), position, aborted)
-                            position = reader.position
-                            self._deliver(records, position)
+                            records = records_of(next(reader), self._position, self._aborted)
+                            self._position = reader.position
+                            self._deliver(records, self._position)
             except TimedOut:
                 continue
             except OffsetOutOfRange as error:

@@ -33,6 +33,7 @@ from functools import partial
 from itertools import count
 
 from ottla.env.clock import Clock
+from ottla.env.tasks import Tasks
 from ottla.model.errors import CorruptMessage, ErrorCode, StorageError, UnexpectedAppendOffset
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
@@ -95,6 +96,8 @@ class ReplicaFetchers:
         #: partitions with records that the leader has not asked to sync, and when the last ones were appended
         self._unsynced: dict[Partition, float] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
+        #: open connections to leaders
+        self.tasks = Tasks()
         # Counters
         self.requests = 0
         self.truncations = 0
@@ -158,13 +161,15 @@ class ReplicaFetchers:
     def _sync_idle(self) -> None:
         due = self.loop.time() - _SYNC_WHEN_IDLE_S
         self._idle_timer = None
-        for partition, appended_at in list(self._unsynced.items()):
-            if appended_at <= due:
-                del self._unsynced[partition]
-                if partition in self._by_partition:
-                    self.replicas.sync_fetched(partition)
-        if self._unsynced:
-            self._idle_timer = self.loop.call_later(_SYNC_WHEN_IDLE_S, self._sync_idle)
+        try:
+            for partition, appended_at in list(self._unsynced.items()):
+                if appended_at <= due:
+                    del self._unsynced[partition]
+                    if partition in self._by_partition:
+                        self.replicas.sync_fetched(partition)
+        finally:
+            if self._unsynced:
+                self._idle_timer = self.loop.call_later(_SYNC_WHEN_IDLE_S, self._sync_idle)
 
     def _report(self, partition: Partition) -> None:
         fetcher = self._by_partition.get(partition)
@@ -337,16 +342,20 @@ class LeaderFetcher:
     # -- connection -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        connection: ClientConnection | None = None
         try:
             connection = await self._owner.clients.open(self.endpoint)
         except Unreachable as error:
             if self._is_reachable:
                 log.warning("leader cannot be reached, followers retry endpoint=%s error=%s", self.endpoint, error)
             self._is_reachable = False
+        finally:
+            # After any exception, because nothing else opens a connection to this leader.
             self._opening = None
-            self._reopen_later()
+            if connection is None:
+                self._reopen_later()
+        if connection is None:
             return
-        self._opening = None
         if not self._is_reachable:
             log.info("leader can be reached again endpoint=%s", self.endpoint)
         self._is_reachable = True
@@ -404,12 +413,20 @@ class LeaderFetcher:
 
     def _send(self) -> None:
         """Send a fetch if none is in flight, or if there is something to tell the leader meanwhile."""
+        try:
+            self._send_next()
+        except BaseException:  # a bug: begin again, because nothing else sends the next fetch
+            if self._connection is not None:
+                self._connection.close()
+            raise
+
+    def _send_next(self) -> None:
         connection = self._connection
         if self._is_closed or self._reopen is not None or self._opening is not None:
             return
         if connection is None:
             if self._followed:
-                self._opening = self._loop.create_task(self._open())
+                self._opening = self._owner.tasks.start(self._open(), f"connect to leader {self.endpoint}")
             return
         is_full = self._session_epoch == 0
         if self._in_flight:

@@ -137,6 +137,9 @@ class LogMove:
                 self._replicas.fail_partition(partition)
             else:
                 self._replicas.fail_dir(self.directory, error)
+        except BaseException:  # a bug: the move must not look as if it went on
+            self.end()
+            raise
         else:
             if wait_s is not None:
                 owner.loop.call_later(wait_s, self._step)

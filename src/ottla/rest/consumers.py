@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, cast
 
+from ottla.env.tasks import start_task
 from ottla.rest import admin
 from ottla.rest.errors import (
     CONSUMER_EXISTS,
@@ -180,7 +181,7 @@ class Instances:
 
     def _close_later(self, instance: Instance) -> None:
         self._remove(instance)
-        closing = asyncio.ensure_future(self._kafka.run(instance.consumer.close))
+        closing = start_task(self._kafka.run(instance.consumer.close), "close a consumer")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.env.tasks import attempt, keep_thread
 from ottla.model.types import TopicPartition
 from ottla.rest.errors import ILLEGAL_STATE, KafkaRefusal
 from ottla.rest.schema_data import NotLoaded
@@ -332,7 +333,7 @@ class Poller:
             self._consumers.add(consumer)
             self._changed.notify()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="rest-consumers", daemon=True)
+            self._thread = keep_thread(self._run, "rest-consumers")
             self._thread.start()
 
     def remove(self, consumer: GroupConsumer) -> None:
@@ -362,7 +363,7 @@ class Poller:
             else:
                 polled_all_at = now
             for consumer in consumers:
-                consumer.poll()
+                attempt(consumer.poll, "poll a consumer")
             time.sleep(_POLL_WAITING_S if any(each.is_waited_for for each in consumers) else _POLL_IDLE_S / 5)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from ottla.client.cluster import Cluster
 from ottla.client.security import PROPERTIES
+from ottla.env.tasks import keep_thread
 from ottla.rest.errors import AUTHENTICATION_FAILED, KafkaRefusal
 from ottla.rest.settings import RestSettings
 from ottla.web.app import HttpError
@@ -139,7 +139,7 @@ class RecordProducer:
         #: an idempotent producer with a fatal error sends no more
         self.is_broken = False
         self._room = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="rest-producer", daemon=True)
+        self._thread = keep_thread(self._run, "rest-producer")
         self._thread.start()
 
     async def send(

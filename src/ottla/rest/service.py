@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ottla.client.logins import check_login
+from ottla.env.tasks import Tasks, attempt
 from ottla.rest.consumers import Instances
 from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
@@ -67,7 +69,8 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
         reading.is_stopping = True
 
     service.before_stop(end_streams)
-    cleaning = asyncio.create_task(_clean_up(kafka, instances))
+    tasks = Tasks()
+    tasks.keep(partial(_clean_up, kafka, instances), "close idle clients")
     try:
         yield service.make_app(
             byte_rates.apply(operations(proxy, instances, reading, schemas)), title="Ottla REST proxy",
@@ -75,7 +78,7 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
             parameters=PARAMETERS, rewrite_path=_check_path, error_media_types=(JSON, V2),
         )  # fmt: skip
     finally:
-        cleaning.cancel()
+        await tasks.stop()
         await instances.close()
         await kafka.close()
 
@@ -111,6 +114,6 @@ def error_response(error: HttpError) -> Response:
 async def _clean_up(kafka: Kafka, instances: Instances) -> None:
     while True:
         await asyncio.sleep(_CLEAN_UP_S)
-        kafka.close_idle()
-        instances.close_expired()
+        attempt(kafka.close_idle, "close idle clients")
+        attempt(instances.close_expired, "close expired consumers")
         await instances.refresh_patterns()

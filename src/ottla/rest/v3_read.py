@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ottla.client.cluster import EARLIEST, LATEST, Cluster
+from ottla.env.tasks import start_task
 from ottla.model.types import TopicPartition
 from ottla.rest import admin
 from ottla.rest.bodies import INT32_MAX, INT64_MAX, query_boolean, query_integer
@@ -173,7 +174,7 @@ class _Stream(Response):
         self._is_disconnected = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        watching = asyncio.create_task(self._watch(receive))
+        watching = start_task(self._watch(receive), "watch the client of a stream")
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._copy(send)

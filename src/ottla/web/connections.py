@@ -29,6 +29,8 @@ from typing import Any, Final, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ottla.env.tasks import start_task
+
 log = logging.getLogger(__name__)
 
 #: a client that reads none of its answer for this long is disconnected
@@ -363,7 +365,7 @@ class Acceptor:
             del self._handshakes[oldest]
             oldest.cancel()
         connection = self._make()
-        task = self._loop.create_task(self._connect(sock, connection))
+        task = start_task(self._connect(sock, connection), "accept a connection")
         self._handshakes[task] = None
         self._table.pending += 1
 

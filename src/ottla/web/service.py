@@ -24,6 +24,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from starlette.types import ASGIApp
@@ -31,6 +32,7 @@ from starlette.types import ASGIApp
 import ottla
 from ottla.env.collector import collect_less_often
 from ottla.env.process import END_WITH_STDIN, log_to_stderr, notify_service_manager, raise_open_files_limit
+from ottla.env.tasks import Tasks
 from ottla.model.errors import StartError
 from ottla.model.types import is_loopback
 from ottla.security.errors import SecurityConfigError
@@ -175,7 +177,9 @@ async def _run(name: str, settings: Settings, start: Start[Settings], check_logi
     _stop_on_signals(service.stop)
     tls = None if certificates is None else reloading_context(certificates)
     sockets = [BoundSocket(each, tls if listener.scheme == "https" else None) for listener, each in bound]
-    watching = asyncio.create_task(_reload(certificates)) if certificates is not None else None
+    tasks = Tasks()
+    if certificates is not None:
+        tasks.keep(partial(_reload, certificates), "reload certificates")
 
     def tell_ready() -> None:
         sys.stdout.write(f"ready {','.join(map(str, service.listeners))}\n")
@@ -193,8 +197,7 @@ async def _run(name: str, settings: Settings, start: Start[Settings], check_logi
     except StartError as error:
         return _complain(name, str(error), FAILED)
     finally:
-        if watching is not None:
-            watching.cancel()
+        await tasks.stop()
         await service.authenticator.close()
         for _, each in bound:
             each.close()

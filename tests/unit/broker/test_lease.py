@@ -14,7 +14,10 @@ from ottla.broker.membership import Membership
 from ottla.cluster.schema import state_path, topic_path
 from ottla.cluster.store import Changed, Node
 from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.env import tasks as env_tasks
 from ottla.env.tasks import Tasks
+from ottla.model.errors import StartError
+from ottla.model.types import Endpoint
 from ottla.replica.partition import Role
 
 STATE = PartitionView(leader=1, leader_epoch=3, replicas=(1, 2), isr=(1, 2))
@@ -248,3 +251,46 @@ def test_broker_that_was_started_again_is_probed_with_its_new_registration(membe
 
     asyncio.run(run())
     assert probed == [(2, 2), (3, 3), (3, 9), (2, 12)]
+
+
+def test_probe_of_a_broker_goes_on_after_an_unexpected_exception(
+    membership: MembershipFixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(env_tasks, "RESTART_S", 0)
+    endpoint = Endpoint("PLAINTEXT", "localhost", 9092)
+    brokers = {2: SimpleNamespace(broker_id=2, epoch=2, endpoint=lambda listener: endpoint)}
+    view: Any = SimpleNamespace(brokers=brokers, controller=None)
+
+    async def run() -> None:
+        opened_again, calls = asyncio.Event(), 0
+
+        async def open_connection(endpoint: Endpoint) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise AttributeError("'NoneType' object has no attribute 'setsockopt'")
+            opened_again.set()
+            await asyncio.Future()
+
+        membership._probes, membership._tasks = {}, Tasks()
+        membership._clients = cast(Any, SimpleNamespace(open=open_connection))
+        membership.controller = cast(Any, SimpleNamespace(is_active=True))
+        membership._services.loop, membership._services.broker_id = asyncio.get_running_loop(), 1
+        membership._probe_others(view)
+        async with asyncio.timeout(10):
+            await opened_again.wait()
+        await membership._tasks.stop()
+
+    asyncio.run(run())
+    assert "probe broker 2" in caplog.text and "Traceback" in caplog.text
+
+
+def test_broker_whose_id_another_process_has_taken_ends(membership: MembershipFixture) -> None:
+    async def keep() -> None:
+        raise StartError("another broker with id 1 was started")
+
+    reasons: list[str] = []
+    membership.registration.keep = keep
+    membership._fail = reasons.append
+    asyncio.run(membership._stay_registered())
+    assert reasons == ["another broker with id 1 was started"]

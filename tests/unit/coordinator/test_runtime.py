@@ -297,6 +297,31 @@ async def test_groups_are_refused_while_their_log_is_loaded(fixture: RuntimeFixt
     assert committed(again) == 7
 
 
+@pytest.mark.parametrize("error", [OSError("disk"), ValueError("a bug")])
+def test_shard_that_could_not_be_loaded_is_loaded_again(
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.coordinator.runtime.RESTART_S", 0)
+
+    async def scenario() -> None:
+        fixture = RuntimeFixture(tmp_path)
+        fixture.commit(7)
+        fixture.turn()
+        fixture.threads.run()
+        again, _ = fixture.restarted()
+        read, errors = again._read, [error]
+        monkeypatch.setattr(again, "_read", lambda *args: read(*args) if not errors else _raise(errors.pop()))
+        async with asyncio.timeout(30):
+            await loaded(again)
+        assert committed(again) == 7
+
+    asyncio.run(scenario())
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
 @in_loop
 async def test_offsets_of_a_topic_that_went_meanwhile_are_removed_after_the_load(fixture: RuntimeFixture) -> None:
     record = CoordinatorRecord(OffsetCommitKey("g", "gone", 0), OffsetCommitValue(offset=1, commit_timestamp=0))

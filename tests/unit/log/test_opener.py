@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from ottla.env import tasks as env_tasks
 from ottla.log.opener import Opener, _Job
-from ottla.log.opener_process import execute
+from ottla.log.opener_process import Message, execute
 from ottla.model.errors import ErrorCode, InvalidRecord, InvalidTimestamp, KafkaError, RecordsTooLarge
 from ottla.model.opening import OpeningRules, open_batch
 from ottla.model.records import Record, build_batch, find_timestamp, max_timestamp_record
@@ -169,3 +170,26 @@ def test_short_jobs_go_first_but_long_ones_get_their_turn() -> None:
 def test_execute_reports_an_error_as_a_value() -> None:
     head, body = execute({"task": "open", "rules": list(KEYS)}, KEYLESS)
     assert (head["code"], [index for index, _ in head["records"]], body) == (87, [1, 2], b"")
+
+
+def test_batch_is_refused_and_the_next_one_opened_after_an_unexpected_exception(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(env_tasks, "RESTART_S", 0)
+    opener = Opener()
+    execute_job, calls = opener._execute, 0
+
+    def fail_first(job: _Job) -> Message:
+        nonlocal calls
+        calls += 1
+        return execute_job(job) if calls > 1 else 1 / 0  # type: ignore[return-value]
+
+    monkeypatch.setattr(opener, "_execute", fail_first)
+    try:
+        with pytest.raises(KafkaError) as refused:
+            run(opener, GOOD, KEYS)
+        assert refused.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert run(opener, GOOD, KEYS) is None
+    finally:
+        opener.close()
+    assert "ZeroDivisionError" in caplog.text

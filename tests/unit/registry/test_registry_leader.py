@@ -11,7 +11,7 @@ from ottla.registry.election import Instance
 from ottla.registry.records import SchemaVersion
 from ottla.registry.service import Registration, Registry
 from ottla.registry.state import State
-from ottla.registry.store import StoreSettings
+from ottla.registry.store import Applied, StoreSettings
 from ottla.web.app import HttpError
 
 CHANGES = 5
@@ -92,3 +92,21 @@ def test_change_that_is_cancelled_ends_the_term_and_no_other_request() -> None:
     assert not is_prepared
     assert isinstance(first, asyncio.CancelledError)
     assert isinstance(second, HttpError) and second.error_code == 50002
+
+
+def test_registry_ends_if_records_cannot_be_applied(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without them it would give out ids that the topic has already."""
+
+    async def run() -> str:
+        registry = AppendingRegistry()
+        failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        registry.on_failure = failed.set_result
+        monkeypatch.setattr(registry.state, "apply", lambda *row: 1 / 0)
+        await asyncio.to_thread(registry._deliver, [Applied(b"{}", None, 0, 0)], 1)
+        async with asyncio.timeout(30):
+            return await failed
+
+    assert "cannot be applied" in asyncio.run(run())
+    assert "ZeroDivisionError" in caplog.text
