@@ -1,4 +1,4 @@
-"""Schemas, stored records and the serializers of confluent-kafka, for tests of the REST proxy and of commands."""
+"""Schemas, stored records and the serializers of confluent-kafka, for tests of several services."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from confluent_kafka import Consumer, TopicPartition
 from ottla.testing.process import BrokerProcess
 
 WAIT_S = 60
+FIRST = {
+    "type": "record", "name": "Order", "namespace": "shop",
+    "fields": [{"name": "id", "type": "int"}, {"name": "customer", "type": "string"}, {"name": "old", "type": "int"}],
+}  # fmt: skip
+#: as the course evolves a schema: a field renamed with an alias, one widened, one added with a default, one removed
+SECOND = {
+    "type": "record", "name": "Order", "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"}, {"name": "buyer", "type": "string", "aliases": ["customer"]},
+        {"name": "currency", "type": "string", "default": "EUR"},
+    ],
+}  # fmt: skip
 USER = json.dumps({
     "type": "record", "name": "User", "namespace": "n",
     "fields": [{"name": "name", "type": "string"}, {"name": "age", "type": ["null", "int"], "default": None}],
@@ -30,18 +42,24 @@ def stored(broker: BrokerProcess, topic: str) -> list[Any]:
         consumer.close()
 
 
+def context_of(topic: str, part: str = "value", headers: list[Any] | None = None) -> Any:
+    """Return what serializers of confluent-kafka are told about a record: its topic, and `key` or `value`."""
+    from confluent_kafka.serialization import SerializationContext
+
+    return SerializationContext(topic, part, headers)
+
+
 def confluent_serde(form: str, text: str, client: Any, topic: str) -> tuple[Any, Any]:
     """Return functions that serialize and deserialize values with confluent-kafka."""
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
-    from confluent_kafka.serialization import MessageField, SerializationContext
     from google.protobuf import json_format, message_factory
     from google.protobuf.descriptor_pool import DescriptorPool
 
     from ottla.schemas.protobuf import parse
 
-    context = SerializationContext(topic, MessageField.VALUE)
+    context = context_of(topic)
     if form == "avro":
         to_bytes, from_bytes = AvroSerializer(client, text), AvroDeserializer(client)
     elif form == "jsonschema":

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_samples import FIRST, SECOND, context_of
 from edge_broker import edge_broker
 from registry_process import RegistryProcess
 
@@ -24,23 +25,9 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
-from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _NUMBERS = itertools.count()
-
-FIRST = {
-    "type": "record", "name": "Order", "namespace": "shop",
-    "fields": [{"name": "id", "type": "int"}, {"name": "customer", "type": "string"}, {"name": "old", "type": "int"}],
-}  # fmt: skip
-#: as the course evolves a schema: a field renamed with an alias, one widened, one added with a default, one removed
-SECOND = {
-    "type": "record", "name": "Order", "namespace": "shop",
-    "fields": [
-        {"name": "id", "type": "long"}, {"name": "buyer", "type": "string", "aliases": ["customer"]},
-        {"name": "currency", "type": "string", "default": "EUR"},
-    ],
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +44,6 @@ def client(registry: RegistryProcess) -> SchemaRegistryClient:
 @pytest.fixture
 def topic() -> str:
     return f"topic-{next(_NUMBERS)}"
-
-
-def value_of(topic: str) -> SerializationContext:
-    return SerializationContext(topic, MessageField.VALUE)
 
 
 def test_registry_client_manages_subjects(client: SchemaRegistryClient, topic: str) -> None:
@@ -84,7 +67,7 @@ def test_registry_client_manages_subjects(client: SchemaRegistryClient, topic: s
 
 
 def test_old_and_new_avro_data_are_read_with_both_schemas(client: SchemaRegistryClient, topic: str) -> None:
-    context = value_of(topic)
+    context = context_of(topic)
     client.set_compatibility(f"{topic}-value", "NONE")
     old = AvroSerializer(client, json.dumps(FIRST))({"id": 1, "customer": "a", "old": 5}, context)
     new = AvroSerializer(client, json.dumps(SECOND))({"id": 2, "buyer": "b", "currency": "CZK"}, context)
@@ -96,10 +79,10 @@ def test_old_and_new_avro_data_are_read_with_both_schemas(client: SchemaRegistry
 
 
 def test_incompatible_schema_stops_the_avro_serializer(client: SchemaRegistryClient, topic: str) -> None:
-    AvroSerializer(client, json.dumps(FIRST))({"id": 1, "customer": "a", "old": 5}, value_of(topic))
+    AvroSerializer(client, json.dumps(FIRST))({"id": 1, "customer": "a", "old": 5}, context_of(topic))
     broken = {**FIRST, "fields": [{"name": "other", "type": "string"}]}
     with pytest.raises(SchemaRegistryError) as error:
-        AvroSerializer(client, json.dumps(broken))({"other": "x"}, value_of(topic))
+        AvroSerializer(client, json.dumps(broken))({"other": "x"}, context_of(topic))
     assert (error.value.http_status_code, error.value.error_code) == (409, 40901)
 
 
@@ -109,14 +92,14 @@ def test_incompatible_schema_stops_the_avro_serializer(client: SchemaRegistryCli
 )
 def test_subject_name_strategies(client: SchemaRegistryClient, topic: str, strategy: Any, subject: str) -> None:
     serialize = AvroSerializer(client, json.dumps(FIRST), conf={"subject.name.strategy": strategy})
-    serialize({"id": 1, "customer": "a", "old": 5}, value_of(topic))
+    serialize({"id": 1, "customer": "a", "old": 5}, context_of(topic))
     assert subject.format(topic=topic) in client.get_subjects()
 
 
 def test_latest_version_is_used_if_a_client_asks_for_it(client: SchemaRegistryClient, topic: str) -> None:
     client.register_schema(f"{topic}-value", Schema(json.dumps(FIRST), "AVRO"))
     conf = {"auto.register.schemas": False, "use.latest.version": True}
-    data = AvroSerializer(client, None, conf=conf)({"id": 1, "customer": "a", "old": 5}, value_of(topic))
+    data = AvroSerializer(client, None, conf=conf)({"id": 1, "customer": "a", "old": 5}, context_of(topic))
     assert data is not None
     assert int.from_bytes(data[1:5]) == client.get_latest_version(f"{topic}-value").schema_id
 
@@ -126,8 +109,8 @@ def test_avro_references(client: SchemaRegistryClient, topic: str) -> None:
     client.register_schema(f"{topic}-item", Schema(json.dumps(inner), "AVRO"))
     outer = {"type": "record", "name": "Cart", "fields": [{"name": "item", "type": "shop.Item"}]}
     schema = Schema(json.dumps(outer), "AVRO", [SchemaReference("shop.Item", f"{topic}-item", 1)])
-    data = AvroSerializer(client, schema)({"item": {"sku": "x"}}, value_of(topic))
-    assert AvroDeserializer(client)(data, value_of(topic)) == {"item": {"sku": "x"}}
+    data = AvroSerializer(client, schema)({"item": {"sku": "x"}}, context_of(topic))
+    assert AvroDeserializer(client)(data, context_of(topic)) == {"item": {"sku": "x"}}
 
 
 def test_json_schema(client: SchemaRegistryClient, topic: str) -> None:
@@ -135,8 +118,8 @@ def test_json_schema(client: SchemaRegistryClient, topic: str) -> None:
         "$schema": "http://json-schema.org/draft-07/schema#", "title": "Order", "type": "object",
         "properties": {"id": {"type": "integer"}}, "required": ["id"],
     })  # fmt: skip
-    data = JSONSerializer(schema, client)({"id": 1}, value_of(topic))
-    assert JSONDeserializer(None, schema_registry_client=client)(data, value_of(topic)) == {"id": 1}
+    data = JSONSerializer(schema, client)({"id": 1}, context_of(topic))
+    assert JSONDeserializer(None, schema_registry_client=client)(data, context_of(topic)) == {"id": 1}
     assert client.get_latest_version(f"{topic}-value").schema.schema_type == "JSON"
 
 
@@ -154,11 +137,14 @@ def message_class(package: str, *fields: str) -> Any:
 def test_protobuf(client: SchemaRegistryClient, topic: str) -> None:
     first, second = message_class("shop", "id"), message_class("shop", "id", "sum")
     conf = {"use.deprecated.format": False}
-    old = ProtobufSerializer(first, client, conf)(first(id=7), value_of(topic))
-    new = ProtobufSerializer(second, client, conf)(second(id=8, sum=9), value_of(topic))
+    old = ProtobufSerializer(first, client, conf)(first(id=7), context_of(topic))
+    new = ProtobufSerializer(second, client, conf)(second(id=8, sum=9), context_of(topic))
     assert client.get_versions(f"{topic}-value") == [1, 2]
     read = ProtobufDeserializer(second, conf, client)
-    assert [(row.id, row.sum) for row in (read(old, value_of(topic)), read(new, value_of(topic)))] == [(7, 0), (8, 9)]
+    assert [(row.id, row.sum) for row in (read(old, context_of(topic)), read(new, context_of(topic)))] == [
+        (7, 0),
+        (8, 9),
+    ]
     stored = client.get_latest_version(f"{topic}-value").schema
     assert stored.schema_type == "PROTOBUF"
     assert "int32 sum = 2;" in stored.schema_str

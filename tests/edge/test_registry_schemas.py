@@ -283,7 +283,7 @@ def test_json_that_does_not_fit_the_columns_is_rejected_with_place_and_id(
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ('{"type": "string"}', "not that of an object with properties"),
+        ('{"type": "null"}', "permits nothing but null"),
         ('{"type": "object", "properties": {"a": {"$ref": "#"}}}', "contains itself"),
         ("{", "cannot be used"),
     ],

@@ -89,9 +89,14 @@ def order(order_id: str | None, minutes: float, amount: Any = 10, currency: str 
 
 def produce(brokers: str, topic: str, *values: bytes | None) -> None:
     """Records of one partition, one second after the other."""
+    produce_records(brokers, topic, *((b"k", value) for value in values))
+
+
+def produce_records(brokers: str, topic: str, *records: tuple[bytes | None, bytes | None]) -> None:
+    """Write keys and values to one partition."""
     producer = Producer({"bootstrap.servers": brokers})
-    for value in values:
-        producer.produce(topic, value=value, key=b"k", partition=0)
+    for key, value in records:
+        producer.produce(topic, value=value, key=key, partition=0)
     assert producer.flush(30) == 0
 
 

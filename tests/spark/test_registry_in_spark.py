@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_samples import FIRST, SECOND, context_of
 from random_topic import consume
 from registry_process import RegistryProcess
-from shop_pipeline import produce, rows
+from shop_pipeline import produce, produce_records, rows
 
 from ottla.pipeline import load
 from ottla.pipeline.run import Restarts, Supervisor
@@ -35,22 +36,9 @@ pytest.importorskip("authlib", reason="confluent-kafka[schemaregistry] is not in
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
-from confluent_kafka.serialization import MessageField, SerializationContext
 
 pytestmark = pytest.mark.spark
 
-FIRST = {
-    "type": "record", "name": "Order", "namespace": "shop",
-    "fields": [{"name": "id", "type": "int"}, {"name": "customer", "type": "string"}, {"name": "old", "type": "int"}],
-}  # fmt: skip
-#: as the course evolves a schema: a field renamed with an alias, one widened, one added with a default, one removed
-SECOND = {
-    "type": "record", "name": "Order", "namespace": "shop",
-    "fields": [
-        {"name": "id", "type": "long"}, {"name": "buyer", "type": "string", "aliases": ["customer"]},
-        {"name": "currency", "type": "string", "default": "EUR"},
-    ],
-}  # fmt: skip
 PASSWORD = "correct-horse"
 
 
@@ -71,12 +59,35 @@ def client(registry: RegistryProcess) -> Iterator[SchemaRegistryClient]:
 def orders(broker: BrokerProcess, client: SchemaRegistryClient, topics: Callable[..., str]) -> tuple[str, int]:
     """A topic with values of two versions, and three that cannot be decoded; and the id of the first version."""
     topic = topics(1)
-    context = SerializationContext(topic, MessageField.VALUE)
+    context = context_of(topic)
     old = AvroSerializer(client, json.dumps(FIRST))({"id": 1, "customer": "Ada", "old": 7}, context)
     new = AvroSerializer(client, json.dumps(SECOND))({"id": 2**40, "buyer": "Bob", "currency": "USD"}, context)
     assert old is not None and new is not None
     produce(broker.bootstrap, topic, old, new, frame(12345, b"x"), b"no frame", old[:6])
     return topic, int.from_bytes(old[1:5], "big")
+
+
+KEY = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "int"}]}
+#: a later version of the same
+WIDER_KEY = {
+    "type": "record", "name": "Key",
+    "fields": [
+        {"name": "order_id", "type": "long", "aliases": ["id"]}, {"name": "shop", "type": "string", "default": ""},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def changes(broker: BrokerProcess, client: SchemaRegistryClient, topics: Callable[..., str]) -> str:
+    """A topic with keys of two versions, none, and two that cannot be decoded; the last but one has no value."""
+    topic = topics(1)
+    context = context_of(topic, "key")
+    old = AvroSerializer(client, json.dumps(KEY))({"id": 1}, context)
+    new = AvroSerializer(client, json.dumps(WIDER_KEY))({"order_id": 2**40, "shop": "a"}, context)
+    value = AvroSerializer(client, json.dumps(SECOND))({"id": 5, "buyer": "Bob", "currency": "USD"}, context_of(topic))
+    records = [(old, value), (new, value), (None, value), (new, None), (frame(12345, b"x"), None), (b"no frame", value)]
+    produce_records(broker.bootstrap, topic, *records)
+    return topic
 
 
 def values_of(broker: BrokerProcess, topic: str) -> list[bytes]:
@@ -123,7 +134,7 @@ def test_pipeline_resolves_every_id_to_the_reader_and_writes_with_the_registry(
     assert causes[2].startswith(f"truncated: schema id {first_id}") and len(causes) == 3
 
     read_avro = AvroDeserializer(client)
-    context = SerializationContext(f"{topic}.out", MessageField.VALUE)
+    context = context_of(f"{topic}.out")
     assert [read_avro(value, context) for value in values_of(broker, f"{topic}.out")] == expected
     latest = client.get_latest_version(f"{topic}.json-value").schema
     read_json = JSONDeserializer(latest, schema_registry_client=client)
@@ -190,7 +201,7 @@ def test_source_and_sink_decode_and_encode_with_the_registry(
     writer = buyers.writeStream.format("ottla").options(**options, topic=copy, checkpointLocation=checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     read_avro = AvroDeserializer(client)
-    context = SerializationContext(copy, MessageField.VALUE)
+    context = context_of(copy)
     assert [read_avro(value, context) for value in values_of(broker, copy)] == [
         {"id": 1, "name": "Ada", "marks": [1, 2]}, {"id": 2**40, "name": "Bob", "marks": [1, 2]},
     ]  # fmt: skip
@@ -204,3 +215,48 @@ def test_source_and_sink_decode_and_encode_with_the_registry(
     [value] = values_of(broker, summary)
     assert int.from_bytes(value[1:5], "big") == schema_id
     assert read_avro(value, context) == {"id": 3, "buyer": "Eve", "currency": "EUR"}
+
+
+def test_source_and_sink_decode_and_encode_keys(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    registry: RegistryProcess,
+    client: SchemaRegistryClient,
+    changes: str,
+    topics: Callable[..., str],
+    checkpoint: str,
+) -> None:
+    options = {
+        "kafka.bootstrap.servers": broker.bootstrap, "schema.registry.url": registry.url, "key.format": "avro",
+        "value.format": "avro",
+    }  # fmt: skip
+    found = spark.read.format("ottla").options(**options, subscribe=changes).load()
+    assert found.columns[-4:] == ["decoded", "_cause", "decoded_key", "_key_cause"]
+    read = found.orderBy("offset").collect()
+    first, second = {"order_id": 1, "shop": ""}, {"order_id": 2**40, "shop": "a"}
+    keys = [row.decoded_key and row.decoded_key.asDict() for row in read]
+    assert keys == [first, second, None, second, None, None]
+    assert [row._key_cause for row in read] == [
+        None, None, None, None, "unknown schema id: 12345", "bad magic: the first byte is 110, not 0",
+    ]  # fmt: skip
+    assert [row._cause for row in read] == [None, None, None, "null value", "null value", None]
+
+    copy, numbers = topics(1), topics(1)
+    stream = spark.readStream.format("ottla").options(**options, subscribe=changes, startingOffsets="earliest").load()
+    good = stream.where("_key_cause IS NULL").selectExpr("decoded_key AS key", "decoded AS value")
+    writer = good.writeStream.format("ottla").options(**options, topic=copy, checkpointLocation=checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    written = consume(broker.bootstrap, copy, 1, committed=True)
+    read_key = AvroDeserializer(client)
+    assert [read_key(record.key, context_of(copy, "key")) for record in written] == [first, second, None, second]
+    assert written[3].value is None
+
+    # Keys alone, of a primitive type; values stay text.
+    only = {**{name: each for name, each in options.items() if name != "value.format"}, "topic": numbers}
+    spark.sql("SELECT 7L AS key, 'x' AS value").write.format("ottla").options(**only).mode("append").save()
+    [record] = consume(broker.bootstrap, numbers, 1, committed=True)
+    assert (read_key(record.key, context_of(numbers, "key")), record.value) == (7, b"x")
+    assert client.get_latest_version(f"{numbers}-key").schema.schema_str == '"long"'
+    subscribed = {**{name: each for name, each in only.items() if name != "topic"}, "subscribe": numbers}
+    reader = spark.read.format("ottla").options(**subscribed).schema("decoded_key bigint")
+    assert [row.decoded_key for row in reader.load().collect()] == [7]

@@ -172,9 +172,11 @@ class AvroEncoder:
 
     def encode(self, rows: pa.Array) -> pa.Array:
         """Rows may leave fields out that have a default."""
-        there = [field for field in self._stored if rows.type.get_field_index(field.name) >= 0]
+        kind = self._stored
+        if pa.types.is_struct(kind):
+            kind = pa.struct([field for field in kind if rows.type.get_field_index(field.name) >= 0])
         # Milliseconds take what is left of microseconds; whole numbers are far cheaper than Python's times.
-        numbers = rows.cast(pa.struct(there), safe=False).cast(_as_numbers(pa.struct(there)))
+        numbers = rows.cast(kind, safe=False).cast(_as_numbers(kind))
         return pa.array([self._encode_one(row) for row in numbers.to_pylist(maps_as_pydicts="strict")], pa.binary())
 
     def _encode_one(self, row: Any) -> bytes | None:

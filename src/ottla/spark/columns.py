@@ -5,7 +5,7 @@ Not in the decoder or encoder, because processes that plan or commit need no num
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -39,8 +39,8 @@ class RowsRefused(ValueError):
     """A DataFrame that cannot be written; the text names the column, and what it should be."""
 
 
-def check_written_columns(types: Mapping[str, str], topic: str | None, *, encoded: bool = False) -> None:
-    """Refuse a schema (Spark's simple names of the types) before anything runs. ``encoded``: value is a struct."""
+def check_written_columns(types: Mapping[str, str], topic: str | None, *, encoded: Collection[str] = ()) -> None:
+    """Refuse a schema (Spark's simple names of the types) before anything runs. ``encoded`` columns have any type."""
     if "value" not in types:
         raise RowsRefused(
             f"Required attribute 'value' not found among {', '.join(types) or 'no columns'}: name a column value, of "
@@ -51,5 +51,5 @@ def check_written_columns(types: Mapping[str, str], topic: str | None, *, encode
             "topic option required when no 'topic' attribute is present. Set the option topic, or name a column so"
         )
     for name, allowed in WRITTEN_TYPES.items():
-        if name in types and types[name] not in allowed and not (encoded and name == "value"):
+        if name in types and types[name] not in allowed and name not in encoded:
             raise RowsRefused(f"column {name} must be {' or '.join(allowed)}, it is {types[name]}: cast it")

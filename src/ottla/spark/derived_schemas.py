@@ -1,4 +1,4 @@
-"""The schema of rows, in the language of a registry, from the types of their columns. Pure.
+"""The schema of values or keys, in the language of a registry, from the types of their columns. Pure.
 
 For topics that are written without a schema of their own. Every field may be null and has null as its default, so that
 rows with more or fewer columns are compatible.
@@ -45,17 +45,17 @@ _JSON: Final[dict[pa.DataType, dict[str, Any]]] = {
 
 
 def derived_schema(schema_type: str, rows: pa.DataType, name: str) -> str:
-    """Return the text of a schema for rows of a struct type. Raise SchemaRefused if the types have no counterpart.
+    """Return the text of a schema for rows of a type. Raise SchemaRefused if the type has no counterpart.
 
     `name` becomes the name of the record, with other characters than letters, digits and _ replaced.
     """
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     record = plain if _NAME.fullmatch(plain) else f"_{plain}"
     if schema_type == "AVRO":
-        return json.dumps(_avro_record(rows, record))
+        return json.dumps(_avro(rows, record))
     if schema_type == "JSON":
         head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": record}
-        return json.dumps({**head, **_json_object(rows)})
+        return json.dumps({**head, **_json(rows)})
     raise SchemaRefused(
         "the numbers of Protobuf's fields cannot be derived from columns: write with a schema of your own, or with a "
         "version that is registered"

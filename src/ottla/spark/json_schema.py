@@ -55,10 +55,10 @@ class JsonDecoder:
     """Decodes the values of one topic to rows of one type, that of the reader schema."""
 
     def __init__(self, source: SchemaSource, references: Mapping[str, str], *, framed: bool) -> None:
-        """Raise SchemaRefused if the reader schema is not that of an object with properties."""
+        """Raise SchemaRefused if values of the reader schema have no column."""
         self._source = source
         self._framed = framed
-        column = _columns(source.latest(), references)
+        column = _column_of(source.latest(), references)
         self.type, self._read = column.type, column.read
         self._known: set[int] = set()
 
@@ -105,7 +105,7 @@ class JsonEncoder:
     """Encodes rows as JSON; with a schema id, each value has Confluent's framing."""
 
     def __init__(self, schema: str | bytes, references: Mapping[str, str], *, schema_id: int | None) -> None:
-        column = _columns(schema, references)
+        column = _column_of(schema, references)
         self.type, self._write = column.type, column.write
         self._schema_id = schema_id
 
@@ -124,16 +124,16 @@ class JsonEncoder:
         return payload if self._schema_id is None else frame(self._schema_id, payload)
 
 
-def _columns(schema: str | bytes, references: Mapping[str, str]) -> _Column:
-    """Return the columns of a schema. Raise SchemaRefused if it is not that of an object with properties."""
+def _column_of(schema: str | bytes, references: Mapping[str, str]) -> _Column:
+    """Return the column of the values of a schema. Raise SchemaRefused if they have none."""
     text = schema if isinstance(schema, str) else schema.decode()
     try:
         documents = Documents(text, Resolved(texts=references), Budget())
         column = _Mapping(documents).map(documents.root)
     except InvalidSchema as error:
         raise SchemaRefused(f"the JSON schema cannot be used: {error}") from None
-    if not pa.types.is_struct(column.type):
-        raise SchemaRefused("the JSON schema is not that of an object with properties, so its values have no columns")
+    if column.type == pa.null():
+        raise SchemaRefused("the JSON schema permits nothing but null, so its values have no column")
     return column
 
 

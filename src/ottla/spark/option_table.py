@@ -56,13 +56,18 @@ _BATCH_OPTIONS = (
 )  # fmt: skip
 
 _REGISTRY = "schema.registry."
-#: values with schemas of a schema registry; the names are those of Confluent's clients where they have one
-_VALUE_OPTIONS = (
+#: keys and values with schemas of a schema registry; the names are those of Confluent's clients where they have one
+_SCHEMA_OPTIONS = (
     Option(
         "value.format", "`bytes`, `avro`, `json`, `protobuf`", "bytes", Use.READ | Use.WRITE,
         "Other than `bytes`: values have Confluent's framing and a schema of the registry. Reading adds two columns: "
         "`decoded`, a struct in the schema of the reader, and `_cause`, why a value cannot be decoded. Writing encodes "
         "the column `value`, which must be a struct.",
+    ),
+    Option(
+        "key.format", "`bytes`, `avro`, `json`, `protobuf`", "bytes", Use.READ | Use.WRITE,
+        "The same for keys. Reading adds the columns `decoded_key`, which is null for a record without a key, and "
+        "`_key_cause`. Writing encodes the column `key`, of any type that the schema allows.",
     ),
     Option(
         f"{_REGISTRY}url", "URL, ...", "", Use.READ | Use.WRITE,
@@ -71,7 +76,7 @@ _VALUE_OPTIONS = (
     ),
     Option(
         f"{_REGISTRY}subject", "subject", "", Use.READ | Use.WRITE,
-        "The subject of the schema that rows have.",
+        "The subject of the schema that values have in the rows.",
         shown_default="TOPIC`-value`",
     ),
     Option(
@@ -79,8 +84,19 @@ _VALUE_OPTIONS = (
         "The version of the subject that rows have. `latest` is looked up once, when the DataFrame is made.",
     ),
     Option(
+        "key.subject", "subject", "", Use.READ | Use.WRITE,
+        "The subject of the schema that keys have in the rows.",
+        shown_default="TOPIC`-key`",
+    ),
+    Option("key.version", "`latest`, number", "latest", Use.READ, "The version of the subject of keys."),
+    Option(
         "value.message", "name", "", Use.READ | Use.WRITE,
         "Protobuf: the full name of the message.",
+        shown_default="the first message of the schema",
+    ),
+    Option(
+        "key.message", "name", "", Use.READ | Use.WRITE,
+        "The same for keys.",
         shown_default="the first message of the schema",
     ),
     Option(
@@ -89,12 +105,17 @@ _VALUE_OPTIONS = (
         shown_default="derived from the column `value` (Avro, JSON)",
     ),
     Option(
+        "key.schema", "text", "", Use.WRITE,
+        "The same for keys.",
+        shown_default="derived from the column `key` (Avro, JSON)",
+    ),
+    Option(
         "auto.register.schemas", _FLAG, "true", Use.WRITE,
-        "With `false`, the schema must be registered already.",
+        "With `false`, the schemas of values and keys must be registered already.",
     ),
     Option(
         "use.latest.version", _FLAG, "false", Use.WRITE,
-        "Write with the latest version of the subject, and register nothing.",
+        "Write with the latest versions of the subjects, and register nothing.",
     ),
     Option(
         f"{_REGISTRY}basic.auth.user.info", "user:password", "", Use.READ | Use.WRITE,
@@ -227,7 +248,7 @@ TOPIC_OPTIONS = (
         "name under which batches are remembered: unique in the cluster, and the same after a restart.",
     ),
     *_BATCH_OPTIONS,
-    *_VALUE_OPTIONS,
+    *_SCHEMA_OPTIONS,
     Option(
         "stagingDir", "directory", "", Use.WRITE,
         "Where tasks store rows until the driver sends them. Tasks and driver must see the same files: a mounted "

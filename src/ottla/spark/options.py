@@ -21,7 +21,7 @@ from ottla.spark.offsets import EARLIEST, LATEST, Bound, PartitionOffsets
 from ottla.spark.option_table import KAFKA_PROPERTIES, TOPIC_OPTIONS, Use, names, names_only
 
 if TYPE_CHECKING:
-    from ottla.spark.value_options import ValueOptions
+    from ottla.spark.schema_options import SchemaOptions
 
 T = TypeVar("T")
 
@@ -36,8 +36,8 @@ _SECURITY = re.compile(r"security\.|ssl\.|sasl\.|enable\.ssl\.")
 #: properties that contradict what the source does, and what to do instead
 REFUSED_PROPERTIES = {
     "auto.offset.reset": "set startingOffsets to earliest or latest: Spark's checkpoint decides where reading goes on",
-    "key.deserializer": "keys arrive as bytes; turn them into what you need with DataFrame functions",
-    "value.deserializer": "values arrive as bytes; turn them into what you need with DataFrame functions",
+    "key.deserializer": "keys arrive as bytes; set key.format to decode them with schemas of a registry",
+    "value.deserializer": "values arrive as bytes; set value.format to decode them with schemas of a registry",
     "enable.auto.commit": "offsets are kept in Spark's checkpoint; set kafka.group.id to publish them as a group",
     "interceptor.classes": "there is no Java client that could run interceptors",
 }
@@ -137,8 +137,8 @@ class ReadOptions:
     poll_timeout_s: float
     fetch_bytes: int
     fetch_wait_ms: int
-    #: None: values stay bytes
-    values: ValueOptions | None
+    #: of keys and of values; a part without them stays bytes
+    schemas: tuple[SchemaOptions, ...]
     #: given, but without effect in this kind of read
     ignored: tuple[str, ...] = field(default=())
 
@@ -173,7 +173,7 @@ class ReadOptions:
             poll_timeout_s=given.duration_s("kafkaConsumer.pollTimeoutMs", 120.0),
             fetch_bytes=given.property_number("max.partition.fetch.bytes", 2 << 20),
             fetch_wait_ms=given.property_number("fetch.max.wait.ms", 500),
-            values=_values(given, subscription),
+            schemas=_schemas(given, subscription),
             ignored=tuple(ignored),
         )
 
@@ -311,10 +311,10 @@ def _subscription(given: Options) -> Subscription:
     return Subscription(assigned=_assigned(text))
 
 
-def _values(given: Options, subscription: Subscription) -> ValueOptions | None:
-    from ottla.spark.value_options import ValueOptions
+def _schemas(given: Options, subscription: Subscription) -> tuple[SchemaOptions, ...]:
+    from ottla.spark.schema_options import parse_schema_options
 
-    return ValueOptions.parse(given, subscription.names[0] if len(subscription.names) == 1 else None)
+    return parse_schema_options(given, subscription.names[0] if len(subscription.names) == 1 else None)
 
 
 def _assigned(text: str) -> tuple[TopicPartition, ...]:

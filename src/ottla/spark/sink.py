@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ottla.spark.outgoing import Emit, Outgoing
-    from ottla.spark.value_columns import EncodedValues
+    from ottla.spark.schema_columns import EncodedColumns
 
 _STAGING = "ottla-staging"
 #: a task's worker asks for a topic's partitions again after this time
@@ -74,10 +74,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """One micro-batch of a stream."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_written_columns(_type_names(schema), options.topic, encoded=options.values is not None)
+        check_written_columns(_type_names(schema), options.topic, encoded=[each.part for each in options.schemas])
         self.options = options
         self.driver_host = this_host()
-        self.encoded = _encoded_values(options, schema)
+        self.encoded = _encoded_columns(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of a task. With delivery at least once, produce them."""
@@ -121,12 +121,12 @@ class BatchWriter(DataSourceArrowWriter):
     """One job: all of its rows or none. Inside foreachBatch, with a name and a batch id, each batch once."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-        check_written_columns(_type_names(schema), options.topic, encoded=options.values is not None)
+        check_written_columns(_type_names(schema), options.topic, encoded=[each.part for each in options.schemas])
         if overwrite:
             raise RowsRefused('a topic cannot be overwritten: write with mode("append")')
         self.options = options
         self.driver_host = this_host()
-        self.encoded = _encoded_values(options, schema)
+        self.encoded = _encoded_columns(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         iterator = iterator if self.encoded is None else self.encoded.encode(iterator)
@@ -158,12 +158,12 @@ class BatchWriter(DataSourceArrowWriter):
         """Called between the steps of a commit."""
 
 
-def _encoded_values(options: WriteOptions, schema: StructType) -> EncodedValues | None:
-    if options.values is None:
+def _encoded_columns(options: WriteOptions, schema: StructType) -> EncodedColumns | None:
+    if not options.schemas:
         return None
-    from ottla.spark.value_columns import EncodedValues
+    from ottla.spark.schema_columns import EncodedColumns
 
-    return EncodedValues.of(options.values, schema)
+    return EncodedColumns.of(options.schemas, schema)
 
 
 # -- tasks ----------------------------------------------------------------------------------------------------------

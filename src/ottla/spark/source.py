@@ -59,13 +59,13 @@ from ottla.spark.offsets import (
 from ottla.spark.option_table import TOPIC_OPTIONS, Use
 from ottla.spark.options import OptionError, ReadOptions
 from ottla.spark.reading import ColumnsRefused, Task, check_columns, read_ahead, read_tasks
+from ottla.spark.schema_options import schema_options_of_reader
 from ottla.spark.spark_internals import RowsAhead, arrow_schema_of, write_offsets_with
-from ottla.spark.value_options import ValueOptions
 from ottla.spark.watching import TopicWatcher
 
 if TYPE_CHECKING:
+    from ottla.spark.schema_columns import DecodedColumns
     from ottla.spark.sink import BatchWriter, StreamWriter
-    from ottla.spark.value_columns import DecodedColumns
 
 log = logging.getLogger("ottla.spark")
 
@@ -105,11 +105,11 @@ class OttlaDataSource(DataSource):
         options = {name.lower(): str(value) for name, value in (created or self.options).items()}
         include_headers = options.get("includeheaders", "false").lower() == "true"
         fields = [*_COLUMNS.fields, StructField("headers", _HEADERS)] if include_headers else _COLUMNS.fields
-        values = ValueOptions.of_reader(options)
-        if values is not None:
-            from ottla.spark.value_columns import added_fields
+        schemas = schema_options_of_reader(options)
+        if schemas:
+            from ottla.spark.schema_columns import added_fields
 
-            fields = [*fields, *added_fields(values)]
+            fields = [*fields, *added_fields(schemas)]
         schema = StructType(fields)
         return schema if created is None else TABLES.with_options(schema, created)
 
@@ -351,13 +351,14 @@ def columns_of(schema: StructType) -> list[str]:
 
 
 def decoded_columns(options: ReadOptions, schema: StructType) -> DecodedColumns | None:
-    """Return what adds the decoded values to rows; None if they are not wanted. Raise ColumnsRefused."""
-    if options.values is None:
+    """Return what adds the decoded keys and values to rows; None if they are not wanted. Raise ColumnsRefused."""
+    if not options.schemas:
         return None
-    from ottla.spark.value_columns import ADDED, DecodedColumns
+    from ottla.spark.schema_columns import ADDED, DecodedColumns
 
-    columns_of(StructType([each for each in schema.fields if each.name not in ADDED] or [_COLUMNS["value"]]))
-    return DecodedColumns.of(options.values, schema)
+    added = {name for each in options.schemas for name in ADDED[each.part]}
+    columns_of(StructType([each for each in schema.fields if each.name not in added] or [_COLUMNS["value"]]))
+    return DecodedColumns.of(options.schemas, schema)
 
 
 def declared_columns(schema: StructType) -> pa.Schema | None:

@@ -146,6 +146,13 @@ def decode_values(
     return _build_array(rows, causes, build), causes
 
 
+def without_absent(values: pa.Array, causes: list[str | None]) -> list[str | None]:
+    """Return the causes of a column in which null is no error, such as keys: a record need not have one."""
+    if not values.null_count:
+        return causes
+    return [cause if is_valid else None for cause, is_valid in zip(causes, values.is_valid().to_pylist(), strict=True)]
+
+
 def _build_array(rows: list[Any], causes: list[str | None], build: Callable[[list[Any]], pa.Array]) -> pa.Array:
     """Return decoded rows as a column. Reject rows that the column cannot hold, such as times out of range."""
     try:

@@ -10,7 +10,7 @@ from typing import Self
 from ottla.model.batch import CODEC_BY_NAME
 from ottla.spark.option_table import TOPIC_OPTIONS, Use, names
 from ottla.spark.options import Connection, OptionError, Options
-from ottla.spark.value_options import ValueOptions
+from ottla.spark.schema_options import SchemaOptions, parse_schema_options
 
 _NAMES = names(TOPIC_OPTIONS, Use.WRITE)
 _TRANSACTION_TIMEOUT = "transaction.timeout.ms"
@@ -45,8 +45,8 @@ class WriteOptions:
     sink_name: str | None
     batch_id: int | None
     batch_digest: str | None
-    #: None: values are bytes or text
-    values: ValueOptions | None
+    #: of keys and of values; a part without them is bytes or text
+    schemas: tuple[SchemaOptions, ...]
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool) -> Self:
@@ -72,7 +72,7 @@ class WriteOptions:
             sink_name=sink_name,
             batch_id=batch_id,
             batch_digest=given.text("ottla.batch.digest") or None,
-            values=ValueOptions.parse(given, given.text("topic") or None),
+            schemas=parse_schema_options(given, given.text("topic") or None),
         )
 
 
