@@ -372,3 +372,24 @@ def test_resources_are_listed_by_kind(client: RawClient, topic: Any, here: str) 
 @pytest.mark.parametrize("kinds", [[99], [TOPIC, 99], [0], [-1], [1]])
 def test_unknown_kind_of_resource_is_unsupported(client: RawClient, kinds: list[int]) -> None:
     assert list_resources(client, 1, kinds) == (35, set())
+
+
+@every_increment
+def test_limits_of_a_listener_change_at_run_time(client: RawClient, here: str, version: int) -> None:
+    for base in ("max.connections", "max.connection.creation.rate"):
+        name = f"listener.name.plaintext.{base}"
+        for resource, source in ((here, 2), ("", 3)):
+            assert increment(client, version, ((BROKER, resource), [(name, SET, "100000")])) == [0]
+            (found,) = describe(client, 4, (BROKER, here), keys=[name], include_synonyms=True)
+            (config,) = found.configs
+            assert (config.value, config.config_source, config.read_only) == ("100000", source, False)
+            assert [(each.name, each.source) for each in config.synonyms] == [(name, source), (base, 5)]
+            if not resource:
+                (found,) = describe(client, 4, (BROKER, ""))
+                assert [(each.name, each.value) for each in found.configs] == [(name, "100000")]
+            assert increment(client, version, ((BROKER, resource), [(name, DELETE, None)])) == [0]
+    for name, text in (
+        ("listener.name.plaintext.max.connections", "0"), ("listener.name.plaintext.max.connections", "many"),
+        ("listener.name.other.max.connections", "1"), ("listener.name.plaintext.ssl.client.auth", "none"),
+    ):  # fmt: skip
+        assert increment(client, version, ((BROKER, here), [(name, SET, text)])) == [42]

@@ -38,7 +38,7 @@ from ottla.model.records import Record, build_batch
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.client import BrokerClients
-from ottla.net.server import Server
+from ottla.net.server import ConnectionLimits, Server
 from ottla.replica.fetcher import ReplicaFetchers
 from ottla.replica.isr import wanted_isr
 from ottla.replica.manager import ReplicaManager
@@ -105,7 +105,7 @@ class ReplicaHost:
         )  # fmt: skip
         network: Any = HostNetwork(world.network, self.name, self.disk)
         self.server = Server(
-            loop, clock=clock, request_bytes_max=1 << 20, connections_max=100, connections_max_per_ip=100,
+            loop, clock=clock, request_bytes_max=1 << 20, limits=ConnectionLimits(1000, 1000),
             idle_ms_max=600_000, in_flight_max=10, before_replies=self._write, latency={1: Histogram()},
             network=network,
         )  # fmt: skip

@@ -68,7 +68,7 @@ from ottla.model.settings import BrokerSettings, InvalidSettings
 from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.client import PLAIN, BrokerClients, PeerSecurity
 from ottla.net.network import Listener, Network, SocketNetwork
-from ottla.net.server import Server
+from ottla.net.server import ConnectionLimits, Server
 from ottla.replica.log_moves import LogMoves
 from ottla.replica.manager import ReplicaManager
 from ottla.security.acls import Authorizer, Pattern
@@ -127,8 +127,7 @@ class Broker:
         self._latency = {key: Histogram() for key in APIS}
         self.server = Server(
             loop, clock=self._clock, request_bytes_max=settings.socket_request_max_bytes,
-            connections_max=settings.max_connections,
-            connections_max_per_ip=settings.max_connections_per_ip, idle_ms_max=settings.connections_max_idle_ms,
+            limits=_connection_limits(settings), idle_ms_max=settings.connections_max_idle_ms,
             in_flight_max=settings.queued_max_requests, before_replies=self._write_turn,
             latency=self._latency, network=self._network,
         )  # fmt: skip
@@ -565,8 +564,7 @@ class Broker:
         assert services is not None
         defaults, own = self._view.dynamic_config(services.broker_id)
         services.settings = services.started_settings.with_dynamic(defaults, own)
-        self.server.connections_max = services.settings.max_connections
-        self.server.connections_max_per_ip = services.settings.max_connections_per_ip
+        self.server.limit_connections(_connection_limits(services.settings))
         services.throttling.limit_connections(*_connection_rates(services.settings))
         self._lookups.configure(services.settings)
         if self._coordination is not None:
@@ -734,6 +732,15 @@ async def _read_no_ensemble() -> Ensemble | None:
 def _data_dir_of(path: str | None, data_dirs: Sequence[str]) -> str:
     """Return the data directory that holds `path`; the first one if none does."""
     return next((one for one in data_dirs if path is not None and path.startswith(one)), data_dirs[0])
+
+
+def _connection_limits(settings: BrokerSettings) -> ConnectionLimits:
+    listeners = [endpoint.name for endpoint in settings.endpoints]
+    return ConnectionLimits(
+        total=settings.max_connections, per_host=settings.max_connections_per_ip,
+        per_listener={listener: settings.of_listener(listener).max_connections for listener in listeners},
+        protected=settings.inter_broker_listener if len(listeners) > 1 else None,
+    )  # fmt: skip
 
 
 def _connection_rates(settings: BrokerSettings) -> tuple[dict[str, int], str]:

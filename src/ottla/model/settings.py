@@ -18,6 +18,7 @@ from ottla.model.setting_types import LIST, PROBLEMS_MAX, STRING, InvalidSetting
 from ottla.model.settings_broker import BROKER_SETTINGS, BrokerSettings
 from ottla.model.settings_foreign import dynamic_refusal_of, is_secret
 from ottla.model.settings_group import GROUP_SETTINGS, GroupSettings, broker_name, check_group_overrides
+from ottla.model.settings_security import check_listener_text, is_listener_setting, listener_row
 from ottla.model.settings_topic import TOPIC_SETTINGS, TopicSettings, min_insync_replicas, validate_topic_overrides
 
 __all__ = [
@@ -164,6 +165,10 @@ def describe_broker(settings: BrokerSettings) -> list[ConfigEntry]:
         for alias in row.aliases:
             static = (ConfigSynonym(alias, value, ConfigSource.STATIC_BROKER),) if row.name in settings.explicit else ()
             entries.append(replace(_entry(row, value, static), name=alias))
+    for name, text in settings.listener_overrides.texts.items():
+        if (known := listener_row(name)) is not None:
+            synonyms = _broker_synonyms([name, known.name], settings)
+            entries.append(replace(_entry(known, text.strip(), synonyms), name=name))
     return entries + [_ignored_entry(name, text.strip()) for name, text in settings.ignored.items()]
 
 
@@ -187,7 +192,9 @@ def describe_broker_defaults(settings: BrokerSettings) -> list[ConfigEntry]:
     entries = []
     for name, text in settings.dynamic_defaults.items():
         synonym = ConfigSynonym(name, text.strip(), ConfigSource.DYNAMIC_DEFAULT_BROKER)
-        entries.append(_entry(BROKER_SETTINGS[name], synonym.value, (synonym,)))
+        row = BROKER_SETTINGS.get(name) or listener_row(name)
+        assert row is not None, f"{name} was checked when it was stored"
+        entries.append(replace(_entry(row, synonym.value, (synonym,)), name=name))
     return entries
 
 
@@ -196,13 +203,13 @@ def _broker_synonyms(names: Iterable[str], settings: BrokerSettings) -> tuple[Co
     layers = (
         (settings.dynamic_own, ConfigSource.DYNAMIC_BROKER),
         (settings.dynamic_defaults, ConfigSource.DYNAMIC_DEFAULT_BROKER),
-        (settings.explicit, ConfigSource.STATIC_BROKER),
+        ({**settings.explicit, **settings.listener_overrides.static}, ConfigSource.STATIC_BROKER),
     )
     synonyms = [
         ConfigSynonym(name, layer[name].strip(), source) for layer, source in layers for name in names if name in layer
     ]
     for name in names:
-        if (default := format_value(BROKER_SETTINGS[name].default)) is not None:
+        if name in BROKER_SETTINGS and (default := format_value(BROKER_SETTINGS[name].default)) is not None:
             synonyms.append(ConfigSynonym(name, default, ConfigSource.DEFAULT))
     return tuple(synonyms)
 
@@ -276,6 +283,12 @@ def _apply(
     if text is None:
         raise InvalidRequest(f"{name} has no value; use operation 1 (delete) to go back to the default")
     row = table.get(name)
+    if table is BROKER_SETTINGS and is_listener_setting(name):
+        row = listener_row(name)
+        if row is not None and row.dynamic:
+            check_listener_text(name, row, text)
+        else:
+            row = None
     if row is None and table is BROKER_SETTINGS and (refusal := dynamic_refusal_of(name)):
         raise InvalidRequest(refusal)
     if row is None:

@@ -36,6 +36,7 @@ from ottla.model.settings_security import (
     ListenerSettings,
     SecuritySettings,
     is_listener_setting,
+    listener_row,
 )
 from ottla.model.settings_unused import UnusedSettings
 from ottla.model.types import Endpoint, parse_endpoint
@@ -139,9 +140,6 @@ class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, Registr
         (),
         ANY,
         "Listeners of `listeners` that are not opened: Ottla has no controller port.",
-    )
-    max_connections = Setting(
-        "max.connections", INT, INT_MAX, at_least(0), "Maximum number of open connections.", dynamic=True
     )
     max_connections_per_ip = Setting(
         "max.connections.per.ip",
@@ -398,7 +396,8 @@ class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, Registr
                 except ValueError as error:
                     problems.append(str(error))
             vars(self)[row.attribute] = value
-        vars(self).update(listener_overrides=ListenerOverrides(listener_texts))
+        dynamic_of_listeners = {name: effective[name] for name in effective if is_listener_setting(name)}
+        vars(self).update(listener_overrides=ListenerOverrides(listener_texts, dynamic_of_listeners))
         if not problems:
             problems.extend(self._conflicts())
         if problems:
@@ -448,7 +447,7 @@ class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, Registr
             dynamic_defaults=defaults,
             dynamic_own=own,
             ignored=self.ignored,
-            listener_texts=self.listener_overrides.texts,
+            listener_texts=self.listener_overrides.static,
         )
 
     def is_set(self, name: str) -> bool:
@@ -552,7 +551,7 @@ _ORDERED = (
 
 
 def _not_dynamic(name: str) -> str | None:
-    row = BROKER_SETTINGS.get(name)
+    row = listener_row(name) if is_listener_setting(name) else BROKER_SETTINGS.get(name)
     if row is None:
         return unknown_name(name, BROKER_SETTINGS)
     if not row.dynamic:

@@ -9,7 +9,7 @@ name in lower case), and those of SASL for one mechanism of it:
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.model.setting_types import (
@@ -225,6 +225,12 @@ class ListenerSettings(SettingsSnapshot):
         "connections.max.reauth.ms", LONG, 0, at_least(0),
         "Clients must authenticate again after this time; 0: only when their credentials expire.",
     )  # fmt: skip
+    max_connections = Setting(
+        "max.connections", INT, INT_MAX, at_least(0),
+        "Maximum number of open connections, of all listeners or of one; further ones are closed. The listener of "
+        "other brokers is not limited by the others: the connection that was used least recently is closed for it.",
+        dynamic=True,
+    )  # fmt: skip
     max_connection_creation_rate = Setting(
         "max.connection.creation.rate", INT, INT_MAX, at_least(1),
         "Maximum number of new connections per second; further ones are served later.", dynamic=True,
@@ -356,11 +362,37 @@ def is_listener_setting(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
+def listener_of(name: str) -> str:
+    """Return the listener of a setting with the prefix ``listener.name.``."""
+    return name.removeprefix(_PREFIX).partition(".")[0].upper()
+
+
+def listener_row(name: str) -> Setting[Any] | None:
+    """Return the row of a setting with the prefix ``listener.name.``; None if there is none."""
+    return LISTENER_SETTINGS.get(_without_mechanism(name.removeprefix(_PREFIX).partition(".")[2]))
+
+
+def check_listener_text(name: str, row: Setting[Any], text: str) -> None:
+    """Raise ValueError if a value is not allowed for one listener."""
+    try:
+        if row.parse(text) == 0 and row.name == "max.connections":
+            raise ValueError("expected at least 1: nobody could connect to the listener")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class ListenerOverrides:
     """The settings with the prefix ``listener.name.``, by the names as they were given."""
 
-    texts: Mapping[str, str]
+    #: set at start
+    static: Mapping[str, str]
+    #: changed while the broker runs
+    dynamic: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        return {**self.static, **self.dynamic}
 
     def __repr__(self) -> str:
         return f"ListenerOverrides({', '.join(self.texts)})"  # values may be secrets
@@ -368,13 +400,16 @@ class ListenerOverrides:
     def problems(self, listeners: Iterable[str], unopened: Iterable[str] = ()) -> Iterator[str]:
         """Yield what is wrong: unknown listeners, settings and values. Secrets are not shown.
 
-        Settings of the listeners ``unopened``, which are those of controllers, have no effect.
+        Settings of the listeners ``unopened``, which are those of controllers, have no effect, nor have dynamic ones of
+        listeners that only other brokers have.
         """
         known = {name.lower() for name in listeners}
         controllers = {name.lower() for name in unopened}
         for given, text in self.texts.items():
             listener, _, rest = given.removeprefix(_PREFIX).partition(".")
-            row = LISTENER_SETTINGS.get(_without_mechanism(rest))
+            row = listener_row(given)
+            if listener not in known and given in self.dynamic:
+                continue
             if listener in controllers or (row is None and refusal_of(rest, text) is None and is_ignored(rest)):
                 continue
             if listener not in known:
@@ -383,17 +418,17 @@ class ListenerOverrides:
                 yield f"{given}: {unknown_name(rest, LISTENER_SETTINGS)}"
             else:
                 try:
-                    row.parse(text)
+                    check_listener_text(given, row, text)
                 except ValueError as error:
-                    yield f"{given}: {error}"
+                    yield str(error)
 
     def of(self, listener: str, shared: SettingsSnapshot, mechanism: str = "") -> ListenerSettings:
         """Return the settings of a listener, or of one mechanism of it: its own ones, and ``shared`` for the rest."""
-        made = ListenerSettings()
+        made, texts = ListenerSettings(), self.texts
         for row in LISTENER_SETTINGS.values():
             text = self.of_mechanism(listener, mechanism, row.name) if mechanism else None
             if text is None:
-                text = self.texts.get(f"{_PREFIX}{listener.lower()}.{row.name}")
+                text = texts.get(f"{_PREFIX}{listener.lower()}.{row.name}")
             value: Any = shared.value_of(row.name) if text is None else row.parse(text)
             vars(made)[row.attribute] = value
         return made

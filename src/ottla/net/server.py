@@ -11,7 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from ottla.env.clock import Clock
 from ottla.env.log_limit import LogLimit
@@ -27,12 +30,24 @@ log.addFilter(LogLimit())
 _SWEEP_S = 5.0
 
 
+class ConnectionLimits(NamedTuple):
+    """How many connections may be open."""
+
+    total: int
+    #: from one address
+    per_host: int
+    #: by the name of the listener; ``total`` for others
+    per_listener: Mapping[str, int] = MappingProxyType({})
+    #: the listener of other brokers, for whose connections others are closed (KIP-402); None if it is the only one
+    protected: str | None = None
+
+
 class Server:
     """The listeners and connections of this process."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, clock: Clock, request_bytes_max: int, connections_max: int,
-        connections_max_per_ip: int, idle_ms_max: int, in_flight_max: int, before_replies: Callable[[], bool],
+        self, loop: asyncio.AbstractEventLoop, *, clock: Clock, request_bytes_max: int, limits: ConnectionLimits,
+        idle_ms_max: int, in_flight_max: int, before_replies: Callable[[], bool],
         latency: dict[int, Histogram], network: Network | None = None,
     ) -> None:  # fmt: skip
         # Settings
@@ -42,8 +57,7 @@ class Server:
         #: the event loop's clock has a resolution of one millisecond
         self.monotonic = clock.monotonic
         self.request_bytes_max = request_bytes_max
-        self.connections_max = connections_max
-        self.connections_max_per_ip = connections_max_per_ip
+        self._limits = limits
         #: infinite if connections.max.idle.ms is negative
         self.idle_s_max = idle_ms_max / 1000 if idle_ms_max >= 0 else float("inf")
         self.in_flight_max = in_flight_max
@@ -55,7 +69,8 @@ class Server:
         #: a dict and not a set, so that the order of connections is the order in which they were accepted
         self.connections: dict[Connection, None] = {}
         self.peers = self.network.watch_peers(loop)
-        self._per_host: dict[str, int] = {}
+        self._per_host: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
         self._listeners: list[Listener] = []
         #: what is done with new connections, by the name of their listener
         self._begin: dict[str, Callable[[Connection], None]] = {}
@@ -120,37 +135,58 @@ class Server:
 
     def admit(self, connection: Connection) -> bool:
         """Register a new connection. Return False if a limit on connections is exceeded."""
-        host = connection.peer_host
-        of_host = self._per_host.get(host, 0)
+        host, listener, limits = connection.peer_host, connection.listener, self._limits
+        of_host, of_listener = self._per_host[host], self._per_listener[listener]
         if (
-            len(self.connections) >= self.connections_max
-            or of_host >= self.connections_max_per_ip
+            of_listener >= limits.per_listener.get(listener, limits.total)
+            or (len(self.connections) >= limits.total and listener != limits.protected)
+            or of_host >= limits.per_host
             or connection.transport.get_extra_info("socket").fileno() >= self.network.descriptors_for_clients()
         ):
             self.refused_connections += 1
-            log.warning("connection refused peer=%s open=%d from_peer=%d", host, len(self.connections), of_host)
+            log.warning(
+                "connection refused peer=%s listener=%s open=%d of_listener=%d from_peer=%d", host, listener,
+                len(self.connections), of_listener, of_host,
+            )  # fmt: skip
             return False
         self.connections[connection] = None
         self.accepted += 1
         connection.number = self.accepted
-        self._per_host[host] = of_host + 1
+        self._per_host[host] += 1
+        self._per_listener[listener] += 1
         connection.last_active = self.monotonic()
         if (begin := self._begin.get(connection.listener)) is not None:
             begin(connection)
         if self.on_admitted is not None:
             self.on_admitted(connection)
+        self._close_excess()
         return True
+
+    def limit_connections(self, limits: ConnectionLimits) -> None:
+        """Use other limits. As in Kafka a smaller total closes connections, a smaller limit of a listener does not."""
+        self._limits = limits
+        self._close_excess()
+
+    def _close_excess(self) -> None:
+        """Close those connections above the total that were used least recently, but not those of other brokers."""
+        excess = len(self.connections) - self._limits.total
+        if excess <= 0:
+            return
+        excess -= sum(connection.closing for connection in self.connections)
+        others = [each for each in self.connections if each.listener != self._limits.protected and not each.closing]
+        for connection in sorted(others, key=lambda each: each.last_active)[: max(excess, 0)]:
+            log.warning("connection closed, there are more than max.connections peer=%s", connection.peer_host)
+            connection.abort()
 
     def forget(self, connection: Connection) -> None:
         if connection not in self.connections:
             return
         del self.connections[connection]
         self.unready.pop(connection, None)
-        left = self._per_host.get(connection.peer_host, 1) - 1
-        if left:
-            self._per_host[connection.peer_host] = left
-        else:
-            self._per_host.pop(connection.peer_host, None)
+        self._per_listener[connection.listener] -= 1
+        self._per_host[connection.peer_host] -= 1
+        if not self._per_host[connection.peer_host]:
+            del self._per_host[connection.peer_host]
 
     def expect_setup(self, connection: Connection, within_s: float) -> None:
         """Close the connection unless ``set_up`` is called for it in time. The time is the same for all connections."""

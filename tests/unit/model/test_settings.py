@@ -345,6 +345,7 @@ def test_kafkas_default_without_protection_is_ignored(name: str, text: str) -> N
         ({"listener.name.other.ssl.client.auth": "none"}, "there is no listener OTHER"),
         ({"listener.name.plaintext.ssl.clientauth": "none"}, "did you mean 'ssl.client.auth'"),
         ({"listener.name.plaintext.ssl.client.auth": "yes"}, "expected one of none, requested, required"),
+        ({"listener.name.plaintext.max.connections": "0"}, "expected at least 1"),
         ({"listeners": "INTERNAL://:9092"}, "add INTERNAL:PLAINTEXT"),
         ({"listeners": "PLAINTEXT://:9092,PLAINTEXT://:9093"}, "more than once"),
         ({"listeners": ""}, "listeners is empty"),
@@ -360,6 +361,22 @@ def test_kafkas_default_without_protection_is_ignored(name: str, text: str) -> N
 def test_settings_that_cannot_work_are_refused(properties: dict[str, str], said: str) -> None:
     (problem,) = problems_of(properties)
     assert said in problem
+
+
+def test_limit_of_connections_of_a_listener_falls_back_to_that_of_the_broker() -> None:
+    settings = BrokerSettings.parse({
+        "listeners": "A://:9092,B://:9093", "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT",
+        "max.connections": "10", "listener.name.a.max.connections": "3",
+    })  # fmt: skip
+    changed = settings.with_dynamic(
+        {"listener.name.b.max.connections": "5", "listener.name.elsewhere.max.connections": "1"},
+        {"listener.name.a.max.connections": "4"},
+    )
+    assert [settings.of_listener(name).max_connections for name in "AB"] == [3, 10]
+    assert [changed.of_listener(name).max_connections for name in "AB"] == [4, 5]
+    assert changed.with_dynamic({}, {}) == settings
+    with pytest.raises(InvalidSettings, match=r"listener\.name\.a\.ssl\.client\.auth cannot change"):
+        settings.with_dynamic({}, {"listener.name.a.ssl.client.auth": "none"})
 
 
 def test_listener_has_its_own_settings_of_security() -> None:

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from ottla.env.metrics import Histogram
 from ottla.net.connection import RECEIVE_BYTES, Connection, Slot
-from ottla.net.server import Server
+from ottla.net.server import ConnectionLimits, Server
 
 MIB = 1 << 20
+LIMITS = ConnectionLimits(total=10, per_host=10)
 
 
 class Loop:
@@ -109,13 +110,15 @@ class Transport:
 class Client:
     """A connection, what its handler saw, and both ends of its wire."""
 
-    def __init__(self, server: Server, loop: Loop, sock: socket.socket | None = None, host: str = "10.0.0.1") -> None:
+    def __init__(
+        self, server: Server, loop: Loop, sock: socket.socket | None = None, host: str = "10.0.0.1", listener: str = ""
+    ) -> None:
         self.frames: list[bytes] = []
         self.slots: list[Slot] = []
         self.on_frame: Callable[[bytes], None] = self.reserve
         self._loop = loop
         self._kernel = bytearray()
-        self.connection = Connection(server, self._handle)
+        self.connection = Connection(server, self._handle, listener)
         self.transport = self.connection.transport = Transport(host, sock)  # type: ignore[assignment]
         self.transport.protocol = self.connection
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
@@ -153,18 +156,17 @@ class Client:
 
 
 class Fixture:
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, limits: ConnectionLimits = LIMITS, **settings: int) -> None:
         self.loop = Loop()
         self.clock = Clock()
-        values = {"request_bytes_max": 100 * MIB, "connections_max": 10, "connections_max_per_ip": 10}
-        values |= {"idle_ms_max": 1000, "in_flight_max": 5} | settings
+        values = {"request_bytes_max": 100 * MIB, "idle_ms_max": 1000, "in_flight_max": 5} | settings
         loop: Any = self.loop
         self.server = Server(
-            loop, clock=self.clock, before_replies=lambda: True, latency=defaultdict(Histogram), **values
+            loop, clock=self.clock, before_replies=lambda: True, latency=defaultdict(Histogram), limits=limits, **values
         )
 
-    def client(self, sock: socket.socket | None = None, host: str = "10.0.0.1") -> Client:
-        return Client(self.server, self.loop, sock, host)
+    def client(self, sock: socket.socket | None = None, host: str = "10.0.0.1", listener: str = "") -> Client:
+        return Client(self.server, self.loop, sock, host, listener)
 
 
 @pytest.fixture
@@ -462,7 +464,7 @@ def test_lost_client_is_forgotten_with_everything_that_is_parked_for_it(fixture:
 
 
 def test_connection_beyond_the_limit_is_refused() -> None:
-    fixture = Fixture(connections_max=2)
+    fixture = Fixture(LIMITS._replace(total=2))
     clients = [fixture.client() for _ in range(3)]
     assert [client.transport.ended for client in clients] == ["", "", "aborted"]
     clients[0].connection.connection_lost(None)
@@ -472,9 +474,54 @@ def test_connection_beyond_the_limit_is_refused() -> None:
 
 
 def test_limit_for_one_address_leaves_room_for_others() -> None:
-    fixture = Fixture(connections_max_per_ip=1)
+    fixture = Fixture(LIMITS._replace(per_host=1))
     hosts = ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
     assert [fixture.client(host=host).transport.ended for host in hosts] == ["", "aborted", ""]
+
+
+def test_limit_of_one_listener_leaves_room_for_others() -> None:
+    fixture = Fixture(LIMITS._replace(per_listener={"EXTERNAL": 1}))
+    first = fixture.client(listener="EXTERNAL")
+    listeners = ["EXTERNAL", "INTERNAL", "INTERNAL"]
+    assert [fixture.client(listener=name).transport.ended for name in listeners] == ["aborted", "", ""]
+    first.connection.connection_lost(None)
+    assert fixture.client(listener="EXTERNAL").transport.ended == ""
+
+
+BROKERS = LIMITS._replace(total=3, per_listener={"BROKERS": 3}, protected="BROKERS")
+
+
+def test_connection_of_another_broker_replaces_the_one_that_was_used_least_recently() -> None:
+    fixture = Fixture(BROKERS)
+    old = fixture.client(listener="BROKERS")
+    clients = [fixture.client(listener="EXTERNAL") for _ in range(2)]
+    for number, client in enumerate([*clients[::-1], old]):
+        client.connection.last_active = float(number)
+    assert fixture.client(listener="BROKERS").transport.ended == ""
+    assert [each.transport.ended for each in (old, *clients)] == ["", "", "aborted"]
+    clients[1].connection.connection_lost(None)
+    assert fixture.client(listener="EXTERNAL").transport.ended == "aborted"
+    assert fixture.server.refused_connections == 1
+
+
+def test_brokers_replace_no_connection_above_the_limit_of_their_listener() -> None:
+    fixture = Fixture(BROKERS)
+    client, *brokers = [fixture.client(listener=name) for name in ("EXTERNAL", "BROKERS", "BROKERS", "BROKERS")]
+    assert client.transport.ended == "aborted"
+    client.connection.connection_lost(None)
+    assert fixture.client(listener="BROKERS").transport.ended == "aborted"
+    assert [each.transport.ended for each in brokers] == ["", "", ""]
+
+
+def test_smaller_total_closes_connections_but_those_of_brokers_stay() -> None:
+    fixture = Fixture(BROKERS._replace(total=5))
+    clients = [fixture.client(listener=name) for name in ("BROKERS", "EXTERNAL", "EXTERNAL", "EXTERNAL")]
+    for number, client in enumerate(clients):
+        client.connection.last_active = float(number)
+    fixture.server.limit_connections(BROKERS._replace(per_listener={"EXTERNAL": 1}))
+    assert [each.transport.ended for each in clients] == ["", "aborted", "", ""]
+    fixture.server.limit_connections(BROKERS._replace(total=0))
+    assert [each.transport.ended for each in clients] == ["", "aborted", "aborted", "aborted"]
 
 
 def test_idle_connection_is_closed_and_a_waiting_one_is_not(fixture: Fixture) -> None:

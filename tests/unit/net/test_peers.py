@@ -15,7 +15,7 @@ from ottla.env.clock import SystemClock
 from ottla.env.metrics import Histogram
 from ottla.net.connection import Connection, Slot
 from ottla.net.network import SocketListener
-from ottla.net.server import Server
+from ottla.net.server import ConnectionLimits, Server
 
 REQUEST = struct.pack(">ihhi", 8, 11, 0, 1)
 #: a client closes in milliseconds; a test that waits longer fails
@@ -62,7 +62,7 @@ async def parking() -> AsyncIterator[Parking]:
     loop = asyncio.get_running_loop()
     latency: dict[int, Histogram] = defaultdict(Histogram)
     server = Server(
-        loop, clock=SystemClock(), request_bytes_max=1 << 20, connections_max=1000, connections_max_per_ip=1000,
+        loop, clock=SystemClock(), request_bytes_max=1 << 20, limits=ConnectionLimits(1000, 1000),
         idle_ms_max=-1, in_flight_max=100, before_replies=lambda: True, latency=latency,
     )  # fmt: skip
     listening = socket.create_server(("127.0.0.1", 0))

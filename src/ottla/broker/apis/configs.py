@@ -45,6 +45,7 @@ from ottla.model.settings import (
     describe_group,
     describe_topic,
 )
+from ottla.model.settings_security import is_listener_setting, listener_of
 from ottla.security.acls import ResourceType
 from ottla.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from ottla.wire.messages.alter_configs import AlterConfigsResourceResponse as LegacyResult
@@ -244,6 +245,11 @@ def _alter_broker(
         _check_broker(services, name)
     known: Mapping[str, str] = view.broker_configs.get(name or BROKER_DEFAULT, {})
     changed = apply_incremental({} if replace else known, list(changes), BROKER_SETTINGS)
+    listeners = {endpoint.name for endpoint in services.settings.endpoints}
+    for changed_name, operation, _ in changes:
+        is_set = operation != AlterOp.DELETE and is_listener_setting(changed_name)
+        if is_set and (listener := listener_of(changed_name)) not in listeners:
+            raise InvalidRequest(f"{changed_name}: there is no listener {listener} in listeners")
     defaults, own = view.dynamic_config(services.broker_id)
     services.started_settings.with_dynamic(*((defaults, changed) if name else (changed, own)))
     other = broker_config_path(BROKER_DEFAULT if name else str(services.broker_id))
