@@ -144,7 +144,7 @@ def fixture() -> LoginFixture:
 def client(fixture: LoginFixture, monkeypatch: pytest.MonkeyPatch) -> LoginClient:
     handle = fixture.authentication.handle
     monkeypatch.setattr(
-        "tests.unit.net.test_connection.Connection", lambda server, _: Connection(server, handle, "SASL")
+        "tests.unit.net.test_connection.Connection", lambda server, *_: Connection(server, handle, "SASL")
     )
     return LoginClient(fixture)
 
