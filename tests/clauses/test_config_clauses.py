@@ -230,6 +230,15 @@ def test_validation_changes_nothing(client: RawClient, topic: Any, version: int)
 
 
 @every_increment
+def test_setting_of_kerberos_is_accepted_without_kerberos(client: RawClient, here: str, version: int) -> None:
+    name = "sasl.kerberos.min.time.before.relogin"
+    assert increment(client, version, ((BROKER, here), [(name, SET, "58000")])) == [0]
+    (found,) = describe(client, 4, (BROKER, here), keys=[name])
+    assert (found.configs[0].value, found.configs[0].read_only) == ("58000", False)
+    assert increment(client, version, ((BROKER, here), [(name, DELETE, None)])) == [0]
+
+
+@every_increment
 def test_setting_of_the_broker_changes_at_run_time(client: RawClient, here: str, version: int) -> None:
     for name, source in ((here, 2), ("", 3)):
         assert increment(client, version, ((BROKER, name), [("max.connections", SET, "100000")])) == [0]

@@ -217,6 +217,11 @@ class Setting(Generic[T]):
         raise AttributeError(f"{self.name} was not given a value")
 
 
+def unused(name: str, type_: SettingType[T], default: T, check: Check, help_: str) -> Setting[T]:
+    """Return the row of a dynamic setting of Kafka that is accepted and has no effect."""
+    return Setting(name, type_, default, check, help_, dynamic=True, used=False)
+
+
 class SettingsSnapshot:
     """An immutable set of values, one for each row of the class. A change creates a new snapshot."""
 

@@ -5,7 +5,7 @@ Settings that promise protection (encryption, authentication, authorization, pol
 ignoring them would leave open what the operator wants closed.
 
 At run time (IncrementalAlterConfigs) none of these settings is accepted. Dynamic settings of Kafka that have no effect
-and protect nothing are rows of `settings_unused`, which are accepted.
+and protect nothing are rows of `settings_unused` and `settings_security`, which are accepted.
 """
 
 #: ignored in the file, with a warning; none of them can change at run time in Kafka, but for those of _REFUSED_DYNAMIC
@@ -53,10 +53,6 @@ _IGNORED_NAMES = frozenset(
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
         "reserved.broker.max.id",
-        "sasl.kerberos.kinit.cmd",
-        "sasl.kerberos.min.time.before.relogin",
-        "sasl.kerberos.ticket.renew.jitter",
-        "sasl.kerberos.ticket.renew.window.factor",
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
         "sasl.mechanism.controller.protocol",
@@ -65,10 +61,6 @@ _IGNORED_NAMES = frozenset(
         "socket.connection.setup.timeout.ms",
         "ssl.allow.dn.changes",
         "ssl.allow.san.changes",
-        "ssl.keymanager.algorithm",
-        "ssl.protocol",
-        "ssl.secure.random.implementation",
-        "ssl.trustmanager.algorithm",
         "telemetry.max.bytes",
         "transaction.two.phase.commit.enable",
         "unclean.leader.election.interval.ms",

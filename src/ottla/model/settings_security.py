@@ -29,6 +29,7 @@ from ottla.model.setting_types import (
     list_of,
     one_of,
     unknown_name,
+    unused,
 )
 from ottla.model.settings_foreign import is_ignored, refusal_of
 
@@ -234,6 +235,38 @@ class ListenerSettings(SettingsSnapshot):
     max_connection_creation_rate = Setting(
         "max.connection.creation.rate", INT, INT_MAX, at_least(1),
         "Maximum number of new connections per second; further ones are served later.", dynamic=True,
+    )  # fmt: skip
+
+    # Accepted without effect: Kafka changes them at run time, so tools and test suites of clients do
+
+    sasl_kerberos_kinit_cmd = unused(
+        "sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", ANY,
+        "Command with which Kafka renews Kerberos tickets. Ottla's Kerberos library renews them.",
+    )  # fmt: skip
+    sasl_kerberos_min_time_before_relogin = unused(
+        "sasl.kerberos.min.time.before.relogin", LONG, 60_000, ANY,
+        "Time in milliseconds between two attempts of Kafka to renew a Kerberos ticket.",
+    )  # fmt: skip
+    sasl_kerberos_ticket_renew_jitter = unused(
+        "sasl.kerberos.ticket.renew.jitter", DOUBLE, 0.05, ANY, "Random part of the time until Kafka renews a ticket."
+    )
+    sasl_kerberos_ticket_renew_window_factor = unused(
+        "sasl.kerberos.ticket.renew.window.factor", DOUBLE, 0.8, ANY,
+        "Part of the lifetime of a Kerberos ticket after which Kafka renews it.",
+    )  # fmt: skip
+    ssl_keymanager_algorithm = unused(
+        "ssl.keymanager.algorithm", STRING, "SunX509", ANY, "Java's algorithm that chooses keys. Ottla uses OpenSSL."
+    )
+    ssl_trustmanager_algorithm = unused(
+        "ssl.trustmanager.algorithm", STRING, "PKIX", ANY,
+        "Java's algorithm that checks certificates. Ottla uses OpenSSL.",
+    )  # fmt: skip
+    ssl_secure_random_implementation = unused(
+        "ssl.secure.random.implementation", STRING, "", ANY, "Java's random numbers for TLS. Ottla uses OpenSSL's."
+    )
+    ssl_protocol = unused(
+        "ssl.protocol", STRING, "TLSv1.3", ANY,
+        "Java's TLS context, which does not limit the versions: `ssl.enabled.protocols` does.",
     )  # fmt: skip
 
 

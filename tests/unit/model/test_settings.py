@@ -447,6 +447,25 @@ def test_a_setting_that_needs_a_restart_cannot_become_dynamic() -> None:
         BrokerSettings().with_dynamic({}, {"num.partitions": "2"})
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sasl.kerberos.kinit.cmd", "/bin/kinit"),
+        ("sasl.kerberos.min.time.before.relogin", "58000"),
+        ("sasl.kerberos.ticket.renew.jitter", "0.1"),
+        ("sasl.kerberos.ticket.renew.window.factor", "0.7"),
+        ("ssl.keymanager.algorithm", "PKIX"),
+        ("ssl.protocol", "TLSv1.2"),
+        ("ssl.secure.random.implementation", "SHA1PRNG"),
+        ("ssl.trustmanager.algorithm", "SunX509"),
+    ],
+)
+def test_security_setting_of_java_without_effect_is_accepted_as_in_kafka(name: str, text: str) -> None:
+    assert BrokerSettings().with_dynamic({}, {name: text}).is_set(name)
+    listeners = {"listeners": "A://127.0.0.1:0", "listener.security.protocol.map": "A:PLAINTEXT"}
+    BrokerSettings.parse({**listeners, name: text, f"listener.name.a.{name}": text})
+
+
 # Topic settings
 
 
