@@ -24,6 +24,7 @@ import httpx
 
 sys.path.insert(0, __file__.rpartition("/")[0])
 from edge_broker import edge_broker
+from edge_campaign import run_command
 from registry_process import RegistryProcess
 
 CLIENTS = 4
@@ -188,23 +189,18 @@ def _check(instances: Sequence[RegistryProcess], outcome: Outcome) -> None:
         ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--exporter", action="store_true")
-    arguments = parser.parse_args()
-    outcome = run(arguments.kills, arguments.seed, report=True, exporter=arguments.exporter)
+def run_as_asked(given: argparse.Namespace) -> Outcome:
+    return run(given.kills, given.seed, report=True, exporter=given.exporter)
+
+
+def summary(outcome: Outcome) -> str:
     gaps = sorted(outcome.gaps_s)
     ids = len({schema_id for _, schema_id, _ in outcome.acknowledged})
-    print(
+    return (
         f"{outcome.kills} kills, {len(outcome.acknowledged)} registrations acknowledged, {ids} ids; time between two "
         f"of a client: p99 {gaps[int(len(gaps) * 0.99)]:.2f} s, longest {gaps[-1]:.2f} s"
     )
-    for line in outcome.violations[:20]:
-        print("VIOLATION", line)
-    return 1 if outcome.violations else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(__doc__, 50, run_as_asked, summary, "--exporter"))

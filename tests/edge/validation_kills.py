@@ -8,7 +8,6 @@ Every acknowledged invalid record must be in the dead-letter topic, where it may
 
 from __future__ import annotations
 
-import argparse
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 sys.path.insert(0, __file__.rpartition("/")[0])
+from edge_campaign import run_command
 from registry_stand_in import RegistryStandIn, registry_stand_in
 
 from ottla.testing import BrokerProcess
@@ -167,20 +167,12 @@ def _read(broker: BrokerProcess, topic: str) -> list[tuple[int, int, bytes]]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    outcome = run(arguments.kills, arguments.seed, report=True)
-    print(
+def summary(outcome: Outcome) -> str:
+    return (
         f"{outcome.kills} kills, {len(outcome.acknowledged)} records acknowledged, "
         f"{outcome.dead_letters} dead letters, of which {outcome.repeated} are there again"
     )
-    for line in outcome.violations[:20]:
-        print("VIOLATION", line)
-    return 1 if outcome.violations else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(__doc__, 20, lambda given: run(given.kills, given.seed, report=True), summary))

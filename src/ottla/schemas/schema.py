@@ -163,15 +163,19 @@ class ParsedSchema(ABC):
 
     schema_type: ClassVar[SchemaType]
 
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """The canonical text."""
+    #: each format sets them
+    _text: str
+    _resolved: Resolved
 
     @property
-    @abstractmethod
+    def text(self) -> str:
+        """The canonical text."""
+        return self._text
+
+    @property
     def resolved(self) -> Resolved:
         """The references and their texts, as given to `parse`."""
+        return self._resolved
 
     @property
     @abstractmethod

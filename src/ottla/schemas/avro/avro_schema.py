@@ -60,14 +60,6 @@ class AvroSchema(ParsedSchema):
             _check_characters(self._text)
 
     @property
-    def text(self) -> str:
-        return self._text
-
-    @property
-    def resolved(self) -> Resolved:
-        return self._resolved
-
-    @property
     def root(self) -> Node:
         """The outermost type; it must not be changed."""
         return self._root

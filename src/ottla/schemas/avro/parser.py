@@ -115,9 +115,9 @@ class Parser:
         if type_name in ("record", "error"):
             return self._record(json, space, depth, type_name == "error")
         if type_name == "array":
-            return self._array(json, space, depth)
+            return self._container(Array, "items", json, space, depth)
         if type_name == "map":
-            return self._map(json, space, depth)
+            return self._container(Map, "values", json, space, depth)
         if type_name == "enum":
             return self._enum(json, space)
         return self._fixed(json, space) if type_name == "fixed" else self._find(type_name, space)
@@ -218,26 +218,16 @@ class Parser:
         self._define(node, json)
         return node
 
-    def _array(self, json: dict[str, Json], space: str | None, depth: int) -> Array:
-        if "items" not in json:
-            raise Problem('an array needs "items"')
+    def _container(
+        self, kind: type[Array] | type[Map], member: str, json: dict[str, Json], space: str | None, depth: int
+    ) -> Array | Map:
+        """Return the array or map whose items or values have the type that ``member`` has."""
+        if member not in json:
+            raise Problem(f'{"an array" if kind is Array else "a map"} needs "{member}"')
         try:
-            node = Array(self._schema(json["items"], space, depth + 1))
+            node = kind(self._schema(json[member], space, depth + 1))
         except Problem as problem:
-            problem.inside("items")
-            raise
-        self._containers.append(node)
-        if len(json) > 2:
-            self._set_properties(node, json, _RESERVED)
-        return node
-
-    def _map(self, json: dict[str, Json], space: str | None, depth: int) -> Map:
-        if "values" not in json:
-            raise Problem('a map needs "values"')
-        try:
-            node = Map(self._schema(json["values"], space, depth + 1))
-        except Problem as problem:
-            problem.inside("values")
+            problem.inside(member)
             raise
         self._containers.append(node)
         if len(json) > 2:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ottla.schemas.avro.nodes import Array, Enum, Fixed, Map, Node, Record, Union
 from ottla.schemas.data.avro_encoder import branch_name
+from ottla.schemas.data.avro_functions import NodeFunctions
 from ottla.schemas.data.misfit import DATA_DEPTH_MAX, DataMisfit, too_deep
 
 _FLOAT: Final = Struct("<f")
@@ -75,7 +76,7 @@ Read = Callable[[_Reader, int], Any]
 
 def make_decoder(root: Node) -> Callable[[bytes], Any]:
     """Return the function that decodes the bytes of a schema; it raises DataMisfit."""
-    read = _Compiler().read_of(root)
+    read = _Readers(_PRIMITIVES).of(root)
 
     def decode(data: bytes) -> Any:
         reader = _Reader(data)
@@ -87,28 +88,7 @@ def make_decoder(root: Node) -> Callable[[bytes], Any]:
     return decode
 
 
-class _Compiler:
-    def __init__(self) -> None:
-        #: by identity of the node: records may contain themselves
-        self._records: dict[int, Read] = {}
-
-    def read_of(self, node: Node) -> Read:
-        """Return the function for a type."""
-        if isinstance(node, Record):
-            known = self._records.get(id(node))
-            return known if known is not None else self._record(node)
-        if isinstance(node, Union):
-            return self._union(node)
-        if isinstance(node, Array):
-            return self._array(node)
-        if isinstance(node, Map):
-            return self._map(node)
-        if isinstance(node, Enum):
-            return _enum(node)
-        if isinstance(node, Fixed):
-            return _fixed(node)
-        return _PRIMITIVES[node.type]
-
+class _Readers(NodeFunctions[Read]):
     def _record(self, node: Record) -> Read:
         fields: list[tuple[str, Read]] = []
 
@@ -126,7 +106,7 @@ class _Compiler:
 
         def complete() -> list[tuple[str, Read]]:
             # With the first value: a chain of records would need more of Python's stack than the data do.
-            fields[:] = [(field.name, self.read_of(field.type)) for field in node.fields]
+            fields[:] = [(field.name, self.of(field.type)) for field in node.fields]
             return fields
 
         self._records[id(node)] = read
@@ -134,7 +114,7 @@ class _Compiler:
 
     def _union(self, node: Union) -> Read:
         branches = [
-            (None if branch.type == "null" else branch_name(branch), self.read_of(branch)) for branch in node.branches
+            (None if branch.type == "null" else branch_name(branch), self.of(branch)) for branch in node.branches
         ]
 
         def read(reader: _Reader, depth: int) -> Any:
@@ -152,7 +132,7 @@ class _Compiler:
         return read
 
     def _array(self, node: Array) -> Read:
-        read_item = self.read_of(node.items)
+        read_item = self.of(node.items)
 
         def read(reader: _Reader, depth: int) -> Any:
             if depth > DATA_DEPTH_MAX:
@@ -170,7 +150,7 @@ class _Compiler:
         return read
 
     def _map(self, node: Map) -> Read:
-        read_member = self.read_of(node.values)
+        read_member = self.of(node.values)
 
         def read(reader: _Reader, depth: int) -> Any:
             if depth > DATA_DEPTH_MAX:
@@ -187,6 +167,18 @@ class _Compiler:
 
         return read
 
+    def _enum(self, node: Enum) -> Read:
+        def read(reader: _Reader, depth: int) -> Any:
+            index = reader.long()
+            if not 0 <= index < len(node.symbols):
+                raise DataMisfit(f"the enum {node.name.full} has no symbol {index}")
+            return node.symbols[index]
+
+        return read
+
+    def _fixed(self, node: Fixed) -> Read:
+        return lambda reader, depth: reader.take(node.size).decode("latin-1")
+
 
 def _block(reader: _Reader) -> int:
     """Return how many items the next block of an array or map has; 0 at its end."""
@@ -195,20 +187,6 @@ def _block(reader: _Reader) -> int:
         reader.long()  # the size of the block in bytes
         return -count
     return count
-
-
-def _enum(node: Enum) -> Read:
-    def read(reader: _Reader, depth: int) -> Any:
-        index = reader.long()
-        if not 0 <= index < len(node.symbols):
-            raise DataMisfit(f"the enum {node.name.full} has no symbol {index}")
-        return node.symbols[index]
-
-    return read
-
-
-def _fixed(node: Fixed) -> Read:
-    return lambda reader, depth: reader.take(node.size).decode("latin-1")
 
 
 def _read_null(reader: _Reader, depth: int) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from ottla.schemas.avro.defaults import fits
 from ottla.schemas.avro.json_text import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 from ottla.schemas.avro.nodes import Array, Enum, Field, Fixed, Map, Named, Node, NoDefault, Record, Union
+from ottla.schemas.data.avro_functions import NodeFunctions
 from ottla.schemas.data.misfit import DATA_DEPTH_MAX, DataMisfit, kind_of, too_deep
 from ottla.schemas.schema import Budget, SchemaTooComplex
 
@@ -33,7 +34,7 @@ _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.
 
 def make_encoder(root: Node) -> Callable[[Any], bytes]:
     """Return the function that encodes a value of a schema; it raises DataMisfit."""
-    write = _Compiler().write_of(root)
+    write = _Writers(_PRIMITIVES).of(root)
 
     def encode(value: Any) -> bytes:
         out = bytearray()
@@ -48,28 +49,7 @@ def branch_name(node: Node) -> str:
     return node.name.full if isinstance(node, Named) else node.type
 
 
-class _Compiler:
-    def __init__(self) -> None:
-        #: by identity of the node: records may contain themselves
-        self._records: dict[int, Write] = {}
-
-    def write_of(self, node: Node) -> Write:
-        """Return the function for a type."""
-        if isinstance(node, Record):
-            known = self._records.get(id(node))
-            return known if known is not None else self._record(node)
-        if isinstance(node, Union):
-            return self._union(node)
-        if isinstance(node, Array):
-            return self._array(node)
-        if isinstance(node, Map):
-            return self._map(node)
-        if isinstance(node, Enum):
-            return _enum(node)
-        if isinstance(node, Fixed):
-            return _fixed(node)
-        return _PRIMITIVES[node.type]
-
+class _Writers(NodeFunctions[Write]):
     def _record(self, node: Record) -> Write:
         fields: list[tuple[str, Write, bytes | None]] = []
         full_name = node.name.full
@@ -100,7 +80,7 @@ class _Compiler:
         def complete() -> list[tuple[str, Write, bytes | None]]:
             # With the first value: a default may be a record whose function is not complete before, and a chain of
             # records would need more of Python's stack than the data do.
-            fields[:] = [(field.name, self.write_of(field.type), self._default(field)) for field in node.fields]
+            fields[:] = [(field.name, self.of(field.type), self._default(field)) for field in node.fields]
             return fields
 
         self._records[id(node)] = write
@@ -112,7 +92,7 @@ class _Compiler:
             return None
         out = bytearray()
         try:
-            self.write_of(field.type)(_as_data(field.type, field.default, Budget(_DEFAULT_STEPS_MAX)), out, 0)
+            self.of(field.type)(_as_data(field.type, field.default, Budget(_DEFAULT_STEPS_MAX)), out, 0)
         except (DataMisfit, SchemaTooComplex):
             return None
         return bytes(out) if len(out) <= _DEFAULT_BYTES_MAX else None
@@ -121,7 +101,7 @@ class _Compiler:
         null = next((index for index, branch in enumerate(node.branches) if branch.type == "null"), None)
         null_prefix = None if null is None else _zigzag(null)
         branches = {
-            branch_name(branch): (_zigzag(index), self.write_of(branch))
+            branch_name(branch): (_zigzag(index), self.of(branch))
             for index, branch in enumerate(node.branches)
             if branch.type != "null"
         }
@@ -145,7 +125,7 @@ class _Compiler:
         return write
 
     def _array(self, node: Array) -> Write:
-        write_item = self.write_of(node.items)
+        write_item = self.of(node.items)
 
         def write(value: Any, out: bytearray, depth: int) -> None:
             if not isinstance(value, list):
@@ -164,7 +144,7 @@ class _Compiler:
         return write
 
     def _map(self, node: Map) -> Write:
-        write_member = self.write_of(node.values)
+        write_member = self.of(node.values)
 
         def write(value: Any, out: bytearray, depth: int) -> None:
             if not isinstance(value, dict):
@@ -183,27 +163,25 @@ class _Compiler:
 
         return write
 
+    def _enum(self, node: Enum) -> Write:
+        numbers = {symbol: _zigzag(index) for index, symbol in enumerate(node.symbols)}
 
-def _enum(node: Enum) -> Write:
-    numbers = {symbol: _zigzag(index) for index, symbol in enumerate(node.symbols)}
+        def write(value: Any, out: bytearray, depth: int) -> None:
+            number = numbers.get(value) if isinstance(value, str) else None
+            if number is None:
+                raise DataMisfit(f"{kind_of(value)} is not a symbol of the enum {node.name.full}")
+            out += number
 
-    def write(value: Any, out: bytearray, depth: int) -> None:
-        number = numbers.get(value) if isinstance(value, str) else None
-        if number is None:
-            raise DataMisfit(f"{kind_of(value)} is not a symbol of the enum {node.name.full}")
-        out += number
+        return write
 
-    return write
+    def _fixed(self, node: Fixed) -> Write:
+        def write(value: Any, out: bytearray, depth: int) -> None:
+            content = _latin_1(value)
+            if len(content) != node.size:
+                raise DataMisfit(f"{node.name.full} has {node.size} bytes, the data have {len(content)}")
+            out += content
 
-
-def _fixed(node: Fixed) -> Write:
-    def write(value: Any, out: bytearray, depth: int) -> None:
-        content = _latin_1(value)
-        if len(content) != node.size:
-            raise DataMisfit(f"{node.name.full} has {node.size} bytes, the data have {len(content)}")
-        out += content
-
-    return write
+        return write
 
 
 def _write_null(value: Any, out: bytearray, depth: int) -> None:

@@ -53,13 +53,7 @@ def _compare_removed(report: Report, written: JsonValue, update: ArrayNode, inde
     if _is_open(report.update, update):
         report.add(Kind.ITEM_REMOVED_FROM_OPEN_CONTENT_MODEL, *path, original=written)
     elif accepted is not None:
-        found = yield Pair(report.original.nodes.node(written), report.update.nodes.node(accepted))
-        report.extend(found, *path)
-        if report.tolerates(found):
-            kind = Kind.ITEM_REMOVED_IS_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
-        else:
-            kind = Kind.ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
-        report.add(kind, *path, original=written, update=accepted)
+        yield from report.compare_covered("ITEM_REMOVED", path, written, accepted)
     elif isinstance(report.original.nodes.node(written), FalseNode):
         report.add(Kind.ITEM_WITH_FALSE_REMOVED_FROM_CLOSED_CONTENT_MODEL, *path, original=written)
     else:
@@ -77,13 +71,7 @@ def _compare_added(report: Report, original: ArrayNode, defined: JsonValue, inde
             kind = Kind.ITEM_ADDED_TO_OPEN_CONTENT_MODEL
         report.add(kind, *path, update=defined)
     elif accepted is not None:
-        found = yield Pair(report.original.nodes.node(accepted), report.update.nodes.node(defined))
-        report.extend(found, *path)
-        if report.tolerates(found):
-            kind = Kind.ITEM_ADDED_IS_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
-        else:
-            kind = Kind.ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
-        report.add(kind, *path, original=accepted, update=defined)
+        yield from report.compare_covered("ITEM_ADDED", path, accepted, defined)
     else:
         report.add(Kind.ITEM_ADDED_TO_CLOSED_CONTENT_MODEL, *path, update=defined)
 

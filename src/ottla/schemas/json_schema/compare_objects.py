@@ -72,13 +72,7 @@ def _compare_removed(report: Report, original: ObjectNode, update: ObjectNode, n
     if accepted is _UNDECIDED:
         report.add(Kind.PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL, *path, original=written)
     elif accepted is not None:
-        found = yield _pair(report, written, accepted)
-        report.extend(found, *path)
-        if report.tolerates(found):
-            kind = Kind.PROPERTY_REMOVED_IS_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
-        else:
-            kind = Kind.PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
-        report.add(kind, *path, original=written, update=accepted)
+        yield from report.compare_covered("PROPERTY_REMOVED", path, written, accepted)
     elif isinstance(report.original.nodes.node(written), FalseNode):
         report.add(Kind.PROPERTY_WITH_FALSE_REMOVED_FROM_CLOSED_CONTENT_MODEL, *path, original=written)
     else:
@@ -107,13 +101,7 @@ def _compare_added(report: Report, original: ObjectNode, update: ObjectNode, nam
     if accepted is _UNDECIDED:
         report.add(Kind.PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL, *path, update=defined)
     elif accepted is not None:
-        found = yield _pair(report, accepted, defined)
-        report.extend(found, *path)
-        if report.tolerates(found):
-            kind = Kind.PROPERTY_ADDED_IS_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
-        else:
-            kind = Kind.PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
-        report.add(kind, *path, original=accepted, update=defined)
+        yield from report.compare_covered("PROPERTY_ADDED", path, accepted, defined)
     if not is_required:
         kind = Kind.OPTIONAL_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL
     elif node.has_default:

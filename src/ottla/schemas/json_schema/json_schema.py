@@ -43,14 +43,6 @@ class JsonSchema(ParsedSchema):
         return self._documents.root
 
     @property
-    def text(self) -> str:
-        return self._text
-
-    @property
-    def resolved(self) -> Resolved:
-        return self._resolved
-
-    @property
     def name(self) -> str | None:
         """The title of the schema."""
         title = self._root.get("title") if isinstance(self._root, dict) else None

@@ -104,6 +104,17 @@ class Report:
                 change = "ADDED" if before == _CLOSED else "EXTENDED"
             self.add_values(Kind(f"{name}_{change}"), keyword, original, update)
 
+    def compare_covered(self, change: str, path: tuple[str, ...], original: JsonValue, update: JsonValue) -> Steps:
+        """Compare the schema of a property or an item with what the side that does not define it accepts there.
+
+        :param change: the begin of the kind, such as ITEM_ADDED
+        """
+        found = yield Pair(self.original.nodes.node(original), self.update.nodes.node(update))
+        self.extend(found, *path)
+        covered = "IS_COVERED" if self.tolerates(found) else "NOT_COVERED"
+        kind = Kind(f"{change}_{covered}_BY_PARTIALLY_OPEN_CONTENT_MODEL")
+        self.add(kind, *path, original=original, update=update)
+
     def tolerates(self, differences: Differences) -> bool:
         """Return whether a reader tolerates all of these differences."""
         return all(found.kind in self._compatible for found in differences)

@@ -52,14 +52,6 @@ class ProtobufSchema(ParsedSchema):
         self._resolved = resolved
 
     @property
-    def text(self) -> str:
-        return self._text
-
-    @property
-    def resolved(self) -> Resolved:
-        return self._resolved
-
-    @property
     def name(self) -> str | None:
         """The full name of the first message, or of the first enum if there is no message."""
         file = self._visible_file
