@@ -198,7 +198,8 @@ def summary(outcome: Outcome) -> str:
     ids = len({schema_id for _, schema_id, _ in outcome.acknowledged})
     return (
         f"{outcome.kills} kills, {len(outcome.acknowledged)} registrations acknowledged, {ids} ids; time between two "
-        f"of a client: p99 {gaps[int(len(gaps) * 0.99)]:.2f} s, longest {gaps[-1]:.2f} s"
+        f"of a client: p50 {gaps[len(gaps) // 2]:.3f} s, p99 {gaps[int(len(gaps) * 0.99)]:.2f} s, "
+        f"longest {gaps[-1]:.2f} s"
     )
 
 

@@ -15,9 +15,9 @@ request, which raises RemovedFromGroup.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.client.cluster import Cluster, CoordinatorType
 from ottla.client.connection import Node
@@ -102,15 +102,9 @@ class Membership:
         """Leave the group, so that it need not wait for the session to expire. Errors are ignored."""
         if not self._member_id:
             return
-        members = [MemberIdentity(member_id=self._member_id)]
-        self._member_id = ""
-
-        def attempt(node: Node, deadline: float) -> None:
-            request = LeaveGroupRequest(group_id=self.group, members=members)
-            self._cluster.ask(node, request, deadline=deadline, version_min=_LEAVE_GROUP_MIN)
-
+        member_id, self._member_id = self._member_id, ""
         with suppress(ClientError):
-            self._at_coordinator(attempt, _REQUEST_S_MAX)
+            remove_members(self._cluster, self.group, [member_id])
 
     def _join(self, node: Node, deadline: float, metadata: bytes) -> JoinGroupResponse:
         def ask() -> JoinGroupResponse:
@@ -159,19 +153,49 @@ class Membership:
         )
 
 
-def members_of(cluster: Cluster, group: str) -> dict[str, bytes]:
-    """Return the metadata of each member by member id; empty for a group that does not exist.
+class DescribedMember(NamedTuple):
+    """A member as the coordinator describes it.
 
-    Brokers leave the metadata empty while the group rebalances.
+    While the group rebalances, the metadata are empty, and the assignment is the last one; older brokers send none.
     """
 
-    def attempt(node: Node, deadline: float) -> dict[str, bytes]:
+    client_id: str
+    metadata: bytes
+    assignment: bytes
+
+
+def members_of(cluster: Cluster, group: str) -> dict[str, DescribedMember]:
+    """Return the members by member id; empty for a group that does not exist."""
+
+    def attempt(node: Node, deadline: float) -> dict[str, DescribedMember]:
         answer: Any = cluster.ask(node, DescribeGroupsRequest(groups=[group]), deadline=deadline)
         (row,) = answer.groups
         if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             return {}
         if row.error_code:
             raise BrokerError(row.error_code, f"group {group}", row.error_message)
-        return {member.member_id: bytes(member.member_metadata) for member in row.members}
+        return {
+            each.member_id: DescribedMember(each.client_id, bytes(each.member_metadata), bytes(each.member_assignment))
+            for each in row.members
+        }
 
     return cluster.retry_at_coordinator(CoordinatorType.GROUP, group, attempt)
+
+
+def remove_members(cluster: Cluster, group: str, member_ids: Iterable[str], reason: str | None = None) -> None:
+    """Remove members from the group, so that it need not wait for their sessions to expire.
+
+    A removed member that is alive learns it from its next request, and can join again. Unknown ids are ignored. The
+    broker logs the reason.
+    """
+    members = [MemberIdentity(member_id=each, reason=reason) for each in member_ids]
+    request = LeaveGroupRequest(group_id=group, members=members)
+
+    def attempt(node: Node, deadline: float) -> None:
+        answer: Any = cluster.ask(node, request, deadline=deadline, version_min=_LEAVE_GROUP_MIN)
+        if answer.error_code:
+            raise BrokerError(answer.error_code, f"group {group}")
+
+    cluster.retry_at_coordinator(
+        CoordinatorType.GROUP, group, attempt, timeout_s=_REQUEST_S_MAX, attempt_s_max=_REQUEST_S_MAX
+    )

@@ -263,7 +263,7 @@ class Ownership:
             self._report(_State.FAILED, error=error)
 
     def _describe(self, cluster: Cluster) -> None:
-        members = members_of(cluster, group_of(self.pipeline))
+        members = {name: each.metadata for name, each in members_of(cluster, group_of(self.pipeline)).items()}
         holder = RunIdentity.decode(next(iter(choose_owner(members).values()))) if members else None
         shared = self._shared
         with shared.changed:

@@ -4,10 +4,17 @@ Every instance is a member of the group and sends its address. The member that t
 group assigns the role: the instance that has it keeps it, otherwise the smallest address gets it. Instances of
 Confluent's registry can be members of the same group.
 
-The coordinator makes a new group wait for more members, three seconds with Kafka's default. Until then an instance that
-sees no other member acts as the leader. Two of them cannot both succeed, because the transactions of `store.py` fence
-the earlier one. For the same reason an instance that finds the leader's process ended need not wait until the session
-of the leader expires (`Registry.replace_leader`).
+A rebalance takes time: the coordinator makes a new group wait for more members, three seconds with Kafka's default, and
+any group for members that have ended, until their sessions expire. An instance does not wait for it:
+
+- Before it joins, it acts on what the group says: it is the leader if it is alone, otherwise it follows the leader of
+  the last rebalance. If that is itself, and another rebalance has begun, its successor may be the reason: it waits.
+- A process that starts removes the member with its own address from the group: that process cannot run any more,
+  because this one listens there. It does so once. If two instances are configured with one address, which is reported,
+  they do not remove each other again and again.
+- An instance that replaces a leader whose process has ended removes it from the group (`Registry.replace_leader`).
+
+Two leaders at a time cannot both succeed, because the transactions of `store.py` fence the earlier one.
 """
 
 from __future__ import annotations
@@ -16,15 +23,15 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, RemovedFromGroup
-from ottla.client.membership import Membership, members_of
+from ottla.client.membership import DescribedMember, Membership, members_of, remove_members
 from ottla.env.tasks import keep_thread
-from ottla.registry.store import StoreSettings
+from ottla.registry.store import CLIENT_ID, TIMEOUT_S, StoreSettings
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +44,8 @@ _PAUSE_S: Final = 0.5
 _DUPLICATE_URLS: Final = 1
 #: an instance that could not be reached is not chosen as a successor for this long
 _ENDED_S: Final = 5.0
-#: how long the members of the group are asked for when the leader has ended
-_SUCCESSOR_S: Final = 5.0
+#: how long the coordinator is asked when the leader has ended
+_REQUEST_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,46 @@ def assign(members: Mapping[str, bytes]) -> dict[str, bytes]:
     return dict.fromkeys(members, data)
 
 
+def client_id_of(url: str) -> str:
+    """Return the client id of an instance in the group. Brokers hide the address in the metadata during a rebalance."""
+    return f"{CLIENT_ID}-{url}"
+
+
+def members_at(urls: Collection[str], members: Mapping[str, DescribedMember]) -> list[str]:
+    """Return the ids of the members that have one of these addresses. Pure."""
+    client_ids = {client_id_of(url) for url in urls}
+    return [
+        member_id
+        for member_id, member in members.items()
+        if member.client_id in client_ids or any(each.url in urls for each in _instances([member]))
+    ]
+
+
+def leader_of(members: Iterable[DescribedMember]) -> Instance | None:
+    """Return the leader of the last rebalance; None if there was none. Pure."""
+    identities = (_parse(each.assignment).get("master_identity") for each in members)
+    return next((Instance.parse(each) for each in identities if each), None)
+
+
+def _is_stable(members: Mapping[str, DescribedMember]) -> bool:
+    """Return whether the group does not rebalance. While it does, brokers hide the metadata."""
+    return all(each.metadata for each in members.values())
+
+
+def _instances(members: Iterable[DescribedMember]) -> set[Instance]:
+    """Return the addresses in the metadata of the members."""
+    return {Instance.parse(value) for each in members if {"host", "port"} <= (value := _parse(each.metadata)).keys()}
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """Return the JSON object; empty if it is hidden, or of a group of another kind, which this instance cannot join."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 class Election:
     """Takes part in the election, in a thread of its own, for as long as the process lives."""
 
@@ -101,6 +148,8 @@ class Election:
         self._own = own
         self._elected = elected
         self._is_leader = False
+        #: whether an earlier process with this address can still be a member of the group
+        self._has_predecessor = True
         #: the members of the group when it was last stable
         self._seen: set[Instance] = set()
         #: address of an instance that could not be reached, and when
@@ -127,17 +176,17 @@ class Election:
 
         While the group rebalances, the members that were seen last are taken.
         """
-        now = time.monotonic()
-        self._ended[leader.url] = now
-        with self._settings.connect(_SUCCESSOR_S) as cluster:
-            members = members_of(cluster, self._group)
-        if members and all(members.values()):
-            self._seen = {Instance.parse(json.loads(data)) for data in members.values()}
-        others = [
-            each for each in self._seen | {self._own}
-            if each.is_eligible and now - self._ended.get(each.url, -_ENDED_S) >= _ENDED_S
-        ]  # fmt: skip
+        self._ended[leader.url] = time.monotonic()
+        with self._connect(_REQUEST_S) as cluster:
+            self._note_members(members_of(cluster, self._group))
+        ended = self._urls_ended()
+        others = [each for each in self._seen | {self._own} if each.is_eligible and each.url not in ended]
         return min(others, key=lambda each: each.url, default=None)
+
+    def remove_ended(self) -> None:
+        """Remove the instances that could not be reached from the group, so that a rebalance need not wait for them."""
+        with self._connect(_REQUEST_S) as cluster:
+            self._remove(cluster, self._urls_ended(), members_of(cluster, self._group))
 
     def resign(self) -> None:
         """Join again as an instance that is not the leader, because another one has fenced it."""
@@ -147,8 +196,8 @@ class Election:
     def _run(self) -> None:
         while not self._is_stopped.is_set():
             try:
-                with self._settings.connect() as cluster:
-                    self._lead_while_alone(cluster)
+                with self._connect() as cluster:
+                    self._act_before_join(cluster)
                     member = Membership(
                         cluster, self._group, protocol_type=_PROTOCOL_TYPE, protocol=_PROTOCOL,
                         session_timeout_s=_SESSION_S,
@@ -164,9 +213,19 @@ class Election:
                 log.warning("group %s: %s", self._group, error)
                 self._is_stopped.wait(_PAUSE_S)
 
-    def _lead_while_alone(self, cluster: Cluster) -> None:
-        if self._own.is_eligible and not self._is_leader and not members_of(cluster, self._group):
-            self._announce(self._own)
+    def _act_before_join(self, cluster: Cluster) -> None:
+        members = members_of(cluster, self._group)
+        leader, is_stable = leader_of(members.values()), _is_stable(members)
+        if self._has_predecessor:
+            self._has_predecessor = False
+            for member_id in self._remove(cluster, {self._own.url}, members):
+                del members[member_id]
+        self._note_members(members)
+        if not members:
+            leader, is_stable = self._own, True
+        is_own = leader is not None and leader.url == self._own.url
+        if leader is not None and not self._is_leader and (not is_own or (is_stable and self._own.is_eligible)):
+            self._announce(leader)
 
     def _take_part(self, cluster: Cluster, member: Membership) -> None:
         while not self._is_stopped.is_set():
@@ -178,17 +237,35 @@ class Election:
             assignment = json.loads(data)
             if assignment["error"]:
                 log.warning(
-                    "two members of group %s have the same address. If no instance was restarted a moment ago, give "
-                    "each its own address with host.name: requests cannot be forwarded otherwise", self._group,
+                    "two members of group %s have the same address: give each its own with host.name; requests cannot "
+                    "be forwarded otherwise", self._group,
                 )  # fmt: skip
             identity = assignment.get("master_identity")
             self._announce(Instance.parse(identity) if identity else None)
-            members = members_of(cluster, self._group)
-            if all(members.values()):
-                self._seen = {Instance.parse(json.loads(each)) for each in members.values()}
+            self._note_members(members_of(cluster, self._group))
             while not self._rejoin.wait(_HEARTBEAT_S) and member.heartbeat():
                 pass
 
     def _announce(self, leader: Instance | None) -> None:
         self._is_leader = leader is not None and leader.url == self._own.url
         self._elected(leader)
+
+    def _connect(self, timeout_s: float = TIMEOUT_S) -> Cluster:
+        return self._settings.connect(timeout_s, client_id_of(self._own.url))
+
+    def _note_members(self, members: Mapping[str, DescribedMember]) -> None:
+        if members and _is_stable(members):
+            self._seen = _instances(members.values())
+
+    def _urls_ended(self) -> set[str]:
+        """Return the addresses that could not be reached a moment ago."""
+        now = time.monotonic()
+        return {url for url, at in list(self._ended.items()) if now - at < _ENDED_S}
+
+    def _remove(self, cluster: Cluster, urls: Collection[str], members: Mapping[str, DescribedMember]) -> Sequence[str]:
+        """Remove the members with these addresses from the group. Return their ids."""
+        member_ids = members_at(urls, members)
+        if member_ids:
+            log.info("removing %s from group %s: its process has ended", ", ".join(sorted(urls)), self._group)
+            remove_members(cluster, self._group, member_ids, "its process has ended")
+        return member_ids

@@ -354,13 +354,16 @@ class Registry:
         """
         try:
             successor = await asyncio.to_thread(self._election.successor_of, leader)
-        except ClientError as error:
-            log.warning("the members of the group are not known: %s", error)
-            return
-        if successor is not None and self.leader == leader:
-            if successor.url == self.own.url:
+            if successor is None or self.leader != leader:
+                return
+            is_own = successor.url == self.own.url
+            if is_own:
                 self._election.claim()
             self._elected_now(successor)
+            if is_own:
+                await asyncio.to_thread(self._election.remove_ended)
+        except ClientError as error:
+            log.warning("the group does not answer: %s", error)
 
     # Lookups of ids that another instance may have assigned a moment ago
 

@@ -36,7 +36,8 @@ _NO_END: Final = 2**63 - 1
 _PAUSE_S: Final = 0.5
 _TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 #: how long one request to the cluster is retried
-_TIMEOUT_S: Final = 15.0
+TIMEOUT_S: Final = 15.0
+CLIENT_ID: Final = "ottla-registry"
 
 
 class Applied(NamedTuple):
@@ -60,8 +61,8 @@ class StoreSettings(NamedTuple):
     def partition(self) -> TopicPartition:
         return TopicPartition(self.topic, 0)
 
-    def connect(self, timeout_s: float = _TIMEOUT_S) -> Cluster:
-        return Cluster(self.bootstrap, self.properties, client_id="ottla-registry", timeout_s=timeout_s)
+    def connect(self, timeout_s: float = TIMEOUT_S, client_id: str = CLIENT_ID) -> Cluster:
+        return Cluster(self.bootstrap, self.properties, client_id=client_id, timeout_s=timeout_s)
 
 
 def prepare_topic(settings: StoreSettings, setting: str = "kafkastore.topic") -> None:

@@ -10,7 +10,7 @@ from fake_cluster import Cut, FakeCluster
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import BrokerError, RemovedFromGroup
-from ottla.client.membership import Membership, members_of
+from ottla.client.membership import DescribedMember, Membership, members_of, remove_members
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
 from ottla.wire.messages.heartbeat import HeartbeatResponse
@@ -118,14 +118,22 @@ def test_member_leaves_once_and_ignores_errors(fake: FakeCluster, member: Member
 
 
 def test_members_are_described_and_a_missing_group_has_none(fake: FakeCluster, cluster: Cluster) -> None:
-    rows = [DescribedGroupMember(member_id="me", member_metadata=b"metadata")]
+    rows = [DescribedGroupMember(member_id="me", client_id="c", member_metadata=b"metadata", member_assignment=b"mine")]
 
     def described(code: int, *members: DescribedGroupMember) -> Any:
         group = DescribedGroup(group_id="g", error_code=code, members=members)
         return lambda broker, request: DescribeGroupsResponse(groups=[group])
 
     fake.plan("DescribeGroups", described(0, *rows), described(ErrorCode.GROUP_ID_NOT_FOUND), described(30))
-    assert members_of(cluster, "g") == {"me": b"metadata"}
+    assert members_of(cluster, "g") == {"me": DescribedMember("c", b"metadata", b"mine")}
     assert members_of(cluster, "g") == {}
     with pytest.raises(BrokerError, match="does not let this client use the group"):
         members_of(cluster, "g")
+
+
+def test_members_are_removed_at_the_coordinator_that_answers(fake: FakeCluster, cluster: Cluster) -> None:
+    moved = LeaveGroupResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    fake.plan("LeaveGroup", lambda broker, request: moved, lambda broker, request: LeaveGroupResponse())
+    remove_members(cluster, "g", ["a", "b"], "ended")
+    rows = [(row.member_id, row.reason) for row in fake.requests("LeaveGroup")[1].members]
+    assert rows == [("a", "ended"), ("b", "ended")]

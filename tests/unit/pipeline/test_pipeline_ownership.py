@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.client.errors import BrokerError, ClientError, ClusterUnreachable, RemovedFromGroup
+from ottla.client.membership import DescribedMember
 from ottla.model.errors import ErrorCode
 from ottla.pipeline import ownership as module
 from ottla.pipeline.ownership import AlreadyRunning, Ownership, RunIdentity, choose_owner
@@ -56,7 +57,7 @@ class Group:
     """Stands for the group: each request of the run takes the next answer, and without one waits until the end."""
 
     def __init__(self) -> None:
-        self.members: dict[str, bytes] = {}
+        self.members: dict[str, DescribedMember] = {}
         self.answers: deque[Any] = deque()
         #: what the run has sent
         self.requests: list[Any] = []
@@ -148,7 +149,7 @@ def test_run_that_is_alone_owns_the_pipeline(group: Group, owner: Ownership) -> 
 
 
 def test_run_is_refused_while_the_owner_is_alive(group: Group, owner: Ownership) -> None:
-    group.members = {"m": _OTHER.encode()}
+    group.members = {"m": DescribedMember("", _OTHER.encode(), b"")}
     group.answer(replace(_OTHER, is_owner=True).encode())
     with pytest.raises(AlreadyRunning) as refused:
         owner.claim(lambda line: None)
@@ -159,7 +160,7 @@ def test_run_is_refused_while_the_owner_is_alive(group: Group, owner: Ownership)
 
 
 def test_run_waits_for_the_session_of_a_dead_owner_and_says_so(group: Group, owner: Ownership) -> None:
-    group.members = {"m": _OTHER.encode()}
+    group.members = {"m": DescribedMember("", _OTHER.encode(), b"")}
     lines: list[str] = []
 
     def waiting(line: str) -> None:
@@ -175,7 +176,7 @@ def test_start_returns_before_the_session_of_a_dead_owner_has_expired(
     group: Group, owner: Ownership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ottla.pipeline.ownership._ANSWER_S", 0.0)
-    group.members = {"m": _OTHER.encode()}
+    group.members = {"m": DescribedMember("", _OTHER.encode(), b"")}
     owner.start(refuse_lines)
     assert owner._shared.state.name == "JOINING"
     group.answer("you")
@@ -220,7 +221,7 @@ def test_owner_that_was_replaced_learns_by_whom(group: Group, owner: Ownership) 
 def test_group_that_cannot_be_joined_is_an_error(
     group: Group, owner: Ownership, call: Callable[[Ownership, Any], None]
 ) -> None:
-    group.members = {"m": _OTHER.encode()}
+    group.members = {"m": DescribedMember("", _OTHER.encode(), b"")}
     group.answer(BrokerError(30, "group ottla.pipeline.shop"))
     with pytest.raises(BrokerError, match="does not let this client use the group"):
         call(owner, lambda line: None)
