@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import pytest
@@ -164,3 +167,97 @@ def test_new_authority_is_used_without_a_restart(leader: RegistryProcess, stores
 def test_protocol_between_instances_needs_a_listener(bootstrap: str) -> None:
     with pytest.raises(AssertionError, match="needs a listener https://HOST:PORT"):
         RegistryProcess(bootstrap, {"inter.instance.protocol": "https"}).start()
+
+
+# -- an exporter to this registry -------------------------------------------------------------------------------------
+
+
+class Source:
+    """A registry without https whose exporters copy to the one with https."""
+
+    def __init__(self, registry: RegistryProcess, target: RegistryProcess) -> None:
+        self.registry = registry
+        self._target = target
+
+    def create(self, name: str, **config: str) -> None:
+        self.registry.register(f"{name}-value", f'{{"type":"fixed","name":"F","size":{len(name)}}}')
+        body = {
+            "name": name, "subjects": [f"{name}*"], "contextType": "CUSTOM", "context": name,
+            "config": {"schema.registry.url": self._target.url, **config},
+        }  # fmt: skip
+        assert self.registry.ask("POST", "/exporters", body) == (200, {"name": name})
+
+    def change(self, name: str, **config: str) -> None:
+        for path, body in (
+            ("pause", {}), ("config", {"schema.registry.url": self._target.url, **config}), ("resume", {}),
+        ):  # fmt: skip
+            status, answer = self.registry.ask("PUT", f"/exporters/{name}/{path}", body)
+            assert status == 200, answer
+
+    def trace(self, name: str) -> str:
+        """Return why the exporter does not start, as soon as it says so."""
+        return wait_for(lambda: str(self.registry.get(f"/exporters/{name}/status")["trace"]))
+
+    def copied(self, name: str) -> list[str]:
+        """Return the subjects that the exporter has copied, as soon as there is one."""
+        return wait_for(lambda: list(self._target.get(f"/subjects?subjectPrefix=:.{name}:")))
+
+
+Found = TypeVar("Found")
+
+
+def wait_for(find: Callable[[], Found]) -> Found:
+    deadline = time.monotonic() + 60
+    while not (found := find()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture(scope="module")
+def source(bootstrap: str, leader: RegistryProcess) -> Iterator[Source]:
+    own = {"kafkastore.topic": "_schemas_source", "schema.registry.group.id": "source"}
+    with RegistryProcess(bootstrap, own) as running:
+        yield Source(running, leader)
+
+
+ANN = {"basic.auth.credentials.source": "USER_INFO", "basic.auth.user.info": "ann:secret of ann"}
+
+
+def test_exporter_copies_to_a_registry_with_a_private_authority_and_basic_authentication(
+    source: Source, stores: Stores
+) -> None:
+    source.create("librdkafka", **ANN, **{"ssl.ca.location": stores.truststore["ssl.truststore.location"]})
+    assert source.copied("librdkafka") == [":.librdkafka:librdkafka-value"]
+
+
+def test_exporter_says_why_it_cannot_log_in_and_shows_no_secret(source: Source, stores: Stores) -> None:
+    """The names are those of Confluent's exporters, with and without the prefix of its clients."""
+    source.create("java", **ANN)
+    assert "CERTIFICATE_VERIFY_FAILED" in source.trace("java")
+    store = {f"schema.registry.{name}": text for name, text in stores.truststore.items()}
+    wrong = {"basic.auth.user.info": "ann:wrong secret", "ssl.truststore.password": "unused secret", **store}
+    source.change("java", **wrong)
+    assert "40101" in wait_for(lambda: (trace := source.trace("java")) and "40101" in trace and trace)
+    shown = [source.registry.get(f"/exporters/java{path}") for path in ("", "/config", "/status")]
+    assert shown[1]["basic.auth.user.info"] == shown[1]["ssl.truststore.password"] == "[hidden]"
+    source.change("java", **ANN, **store)
+    assert source.copied("java") == [":.java:java-value"]
+    wait_for(lambda: source.registry.get("/exporters/java/status")["state"] == "RUNNING")
+    for text in (
+        str(shown),
+        source.registry.stderr(),
+        source.registry.client.get(f"{source.registry.url}/metrics").text,
+    ):
+        assert "secret" not in text
+
+
+def test_exporter_with_a_file_that_cannot_be_used_is_refused(source: Source, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    (tmp_path / "text").write_text("secret words")
+    for path in (tmp_path / "missing", tmp_path, fifo, tmp_path / "text"):
+        config = {"schema.registry.url": "https://127.0.0.1:1", "ssl.ca.location": str(path)}
+        status, answer = source.registry.ask("POST", "/exporters", {"name": "refused", "config": config})
+        assert (status, answer["error_code"]) == (409, 40951)
+        assert "ssl.ca.location" in answer["message"] and "words" not in answer["message"]

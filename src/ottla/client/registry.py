@@ -23,13 +23,19 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from ottla.client.errors import ClientError, PropertyRefused
+from ottla.client.security import TLS_PROPERTIES, tls_context
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
-#: properties that are understood, by the names of Confluent's clients
+#: properties that are understood, by the names of Confluent's clients; those of TLS also by the names of Java's clients
 PROPERTIES: Final = (
     "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.credentials.source", "bearer.auth.token",
     "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
 )  # fmt: skip
+#: those whose values must not be shown
+SECRETS: Final = frozenset({
+    "basic.auth.user.info", "bearer.auth.token", "ssl.key.password", "ssl.key.pem", "ssl.keystore.key",
+    "ssl.keystore.password", "ssl.truststore.password",
+})  # fmt: skip
 _TIMEOUT_S: Final = 20.0
 _ANSWER_BYTES_MAX: Final = 32 << 20
 _KEPT: Final = 10_000
@@ -88,7 +94,7 @@ class SchemaRegistry:
         if not self._urls:
             raise PropertyRefused("the schema registry needs an address, such as http://127.0.0.1:8081")
         properties = properties or {}
-        unknown = [name for name in properties if name not in PROPERTIES]
+        unknown = [name for name in properties if name not in PROPERTIES and name not in TLS_PROPERTIES]
         if unknown:
             raise PropertyRefused(
                 f"unknown property of the schema registry: {unknown[0]}; known are {', '.join(PROPERTIES)}"
@@ -331,13 +337,6 @@ def _authorization(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"))
-        certificate = properties.get("ssl.certificate.location")
-        if certificate:
-            password = properties.get("ssl.key.password")
-            context.load_cert_chain(certificate, properties.get("ssl.key.location"), password)
-    except (OSError, ssl.SSLError) as error:
-        raise PropertyRefused(f"the certificates for the schema registry cannot be read: {error}") from None
+    context = tls_context(properties)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

@@ -41,7 +41,8 @@ _SASL_NAMES: Final = (
 _SASL_WITHOUT_EFFECT: Final = (
     "sasl.login.callback.handler.class", "sasl.oauthbearer.method", "sasl.kerberos.kinit.cmd",
 )  # fmt: skip
-_SSL_NAMES: Final = (
+#: of TLS
+TLS_PROPERTIES: Final = (
     "ssl.ca.location",
     "ssl.ca.pem",
     "ssl.truststore.location",
@@ -69,7 +70,7 @@ _OTHER_NAMES: Final = {
 }  # fmt: skip
 _FILE_BYTES_MAX: Final = 1 << 20
 #: every property that is understood
-PROPERTIES: Final = ("security.protocol", *_SSL_NAMES, *_SASL_NAMES, *_SASL_WITHOUT_EFFECT)
+PROPERTIES: Final = ("security.protocol", *TLS_PROPERTIES, *_SASL_NAMES, *_SASL_WITHOUT_EFFECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ class Security:
         if protocol not in _PROTOCOLS:
             raise PropertyRefused(f"security.protocol={protocol} is not known; choose one of {', '.join(_PROTOCOLS)}")
         _refuse_useless(properties, protocol)
-        tls = _parse_tls(properties) if protocol in (SSL, SASL_SSL) else None
+        tls = tls_context(properties) if protocol in (SSL, SASL_SSL) else None
         sasl = None
         if protocol in (SASL_PLAINTEXT, SASL_SSL):
             sasl = _with_token(token) if token else _parse_sasl(properties)
@@ -142,7 +143,8 @@ def _refuse_useless(properties: Mapping[str, str], protocol: str) -> None:
             )
 
 
-def _parse_tls(properties: Mapping[str, str]) -> ssl.SSLContext:
+def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
+    """Return the context of a client for TLS_PROPERTIES. Raise PropertyRefused if a file cannot be used."""
     for name in ("ssl.truststore.type", "ssl.keystore.type"):
         if properties.get(name, "PEM").upper() not in ("PEM", "PKCS12"):
             raise PropertyRefused(f"{name}={properties[name]} cannot be read; convert the store to PEM or PKCS12")

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from ottla.client.registry import SECRETS
 from ottla.registry import errors
 from ottla.registry.records import Json, Record, SchemaVersion
 from ottla.registry.state import State
@@ -30,7 +31,6 @@ from ottla.security.secret_box import SecretBox, Unreadable, is_sealed
 URL: Final = "schema.registry.url"
 #: shown in place of a secret; a request that sends it keeps the secret
 HIDDEN: Final = "[hidden]"
-SECRETS: Final = frozenset({"basic.auth.user.info", "bearer.auth.token", "ssl.key.password"})
 #: Confluent's clients also accept their properties with this prefix
 _PREFIX: Final = "schema.registry."
 _PLACE: Final = "${subject}"

@@ -7,6 +7,8 @@ schemas already, so that an exporter cannot change subjects that belong to other
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,13 +16,14 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ottla.client.errors import ClientError, PropertyRefused
-from ottla.client.registry import RegistryError, SchemaRegistry
-from ottla.registry.exporters import SECRETS, URL, Exporter, Task
+from ottla.client.registry import SECRETS, RegistryError, SchemaRegistry
+from ottla.registry.exporters import URL, Exporter, Task
 from ottla.registry.records import Json, SchemaVersion
 from ottla.registry.subjects import Subject
 from ottla.security.secret_box import is_sealed
 
 _TIMEOUT_S: Final = 10.0
+_FILE_BYTES_MAX: Final = 1 << 20
 #: below the time after which another instance becomes the leader
 _TURN_S: Final = 3.0
 _NOT_FOUND: Final = frozenset({40401, 40402})
@@ -39,7 +42,19 @@ def connect(exporter: Exporter) -> SchemaRegistry:
             "a secret of the exporter is encrypted; set password.encoder.secret to the text that it was encrypted "
             "with, or give the secret again"
         )
+    for name, path in properties.items():
+        # A user chooses the path. To read a named pipe would stop this process.
+        if name.endswith(".location") and not _is_small_file(path):
+            raise PropertyRefused(f"{name}: the registry's machine has no file of up to 1 MiB with this path")
     return SchemaRegistry(exporter.config[URL], properties, timeout_s=_TIMEOUT_S)
+
+
+def _is_small_file(path: str) -> bool:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size <= _FILE_BYTES_MAX
 
 
 class Destination:

@@ -156,7 +156,9 @@ def test_credentials_are_sent_and_never_shown(server: FakeServer) -> None:
         ("http://127.0.0.1:1", {"bearer.auth.token": "x\ny"}, "printable"),
         ("http://127.0.0.1:1", {"bearer.auth.token": "\u1234"}, "printable"),
         ("http://127.0.0.1:1", {"ssl.ca": "x"}, "unknown property"),
-        ("https://127.0.0.1:1", {"ssl.ca.location": "/missing"}, "cannot be read"),
+        ("https://127.0.0.1:1", {"ssl.ca.location": "/missing"}, "cannot be used"),
+        ("https://127.0.0.1:1", {"ssl.truststore.location": "/missing"}, "cannot be used"),
+        ("https://127.0.0.1:1", {"ssl.truststore.type": "JKS"}, "convert the store to PEM or PKCS12"),
     ],
 )
 def test_wrong_settings_are_refused(url: str, properties: dict[str, str], text: str) -> None:
