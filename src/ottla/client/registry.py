@@ -337,6 +337,9 @@ def _authorization(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    context = tls_context(properties)
+    try:
+        context = tls_context(properties)
+    except PropertyRefused as error:
+        raise PropertyRefused(f"certificates for the schema registry: {error}") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
