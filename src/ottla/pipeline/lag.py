@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from ottla.client.cluster import LATEST, Cluster, Isolation
 from ottla.client.errors import ClientError
+from ottla.env.tasks import keep_thread
 from ottla.model.types import TopicPartition
 from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration
@@ -38,7 +39,7 @@ class EndOffsets:
         self._lock = threading.Lock()
         self._ends: dict[TopicPartition, int] = {}
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="end-offsets", daemon=True)
+        self._thread = keep_thread(self._run, "end-offsets")
 
     @classmethod
     def of(cls, declaration: Declaration) -> Self:

@@ -30,6 +30,7 @@ from typing import Any, Final, Self
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
+from ottla.env.tasks import keep_thread
 from ottla.model.errors import OttlaError
 from ottla.pipeline.declaration import Compaction, Declaration, Vacuum
 from ottla.pipeline.duration import format_duration
@@ -178,7 +179,7 @@ class MaintenanceThread:
 
     def __enter__(self) -> Self:
         if self._tables:
-            self._thread = threading.Thread(target=self._run, name="table-maintenance", daemon=True)
+            self._thread = keep_thread(self._run, "table-maintenance")
             self._thread.start()
         return self
 

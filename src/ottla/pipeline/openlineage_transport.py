@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from ottla.env.tasks import keep_thread
 from ottla.model.errors import OttlaError
 from ottla.pipeline.declaration import Declaration
 from ottla.pipeline.document import read_document
@@ -121,7 +122,7 @@ class Sender:
         #: a warning was logged, and no event was sent since
         self._is_warned = False
         self.dropped = 0
-        self._thread = threading.Thread(target=self._run, name="openlineage", daemon=True)
+        self._thread = keep_thread(self._run, "openlineage")
         self._thread.start()
 
     def emit(self, event: Event) -> None:

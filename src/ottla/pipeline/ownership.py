@@ -36,6 +36,7 @@ from typing import Final, Self
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, RemovedFromGroup
 from ottla.client.membership import Membership, members_of
+from ottla.env.tasks import keep_thread
 from ottla.model.errors import OttlaError
 from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration
@@ -176,7 +177,7 @@ class Ownership:
         self._shared = _Shared()
         self._joining_since = 0.0
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"owner-{pipeline}", daemon=True)
+        self._thread = keep_thread(self._run, f"owner-{pipeline}")
 
     @classmethod
     def of(cls, declaration: Declaration, run: str) -> Self:
@@ -260,6 +261,8 @@ class Ownership:
                 self._describe(cluster)
                 self._hold(cluster)
         except ClientError as error:
+            if self._shared.state is _State.OWNER:
+                raise  # the thread begins again: an owner must notice when another run replaces it
             self._report(_State.FAILED, error=error)
 
     def _describe(self, cluster: Cluster) -> None:

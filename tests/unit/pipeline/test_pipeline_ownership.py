@@ -217,6 +217,20 @@ def test_owner_that_was_replaced_learns_by_whom(group: Group, owner: Ownership) 
     assert group.has_left.wait(_WAIT_S_MAX)
 
 
+def test_owner_goes_on_after_an_unexpected_exception_and_notices_its_replacement(
+    group: Group, owner: Ownership, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has left the group then, so that another run may own the pipeline."""
+    monkeypatch.setattr("ottla.env.tasks.RESTART_S", 0)
+    owner.start(refuse_lines)
+    group.answer("you")
+    owner.claim(refuse_lines)
+    group.answer(AttributeError("boom"), ClusterUnreachable("b:1", "connection refused"), _OTHER.encode())
+    await_replaced(owner)
+    assert owner.other == _OTHER
+    assert "Traceback" in caplog.text and "boom" in caplog.text
+
+
 @pytest.mark.parametrize("call", [Ownership.start, Ownership.claim])
 def test_group_that_cannot_be_joined_is_an_error(
     group: Group, owner: Ownership, call: Callable[[Ownership, Any], None]
