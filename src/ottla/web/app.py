@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
@@ -126,17 +126,32 @@ class Router:
         Raise HttpError 404 if no operation has this path, 405 if none has this method there, and 400 if the path is not
         UTF-8.
         """
-        segments = _segments(raw_path)
         allowed: set[str] = set()
+        for node, values in self._matches(raw_path):
+            found = node.operations.get(method) or (node.operations.get("GET") if method == "HEAD" else None)
+            if found is not None:
+                return found[0], dict(zip(found[1], values, strict=True))
+            allowed |= node.operations.keys()
+        if allowed:
+            raise HttpError(405, 405, "HTTP 405 Method Not Allowed", {"allow": ", ".join(sorted(allowed))})
+        raise HttpError(404, 404, "HTTP 404 Not Found")
+
+    def methods(self, raw_path: str) -> list[str]:
+        """Return the methods of a path, for an answer to OPTIONS. Raise HttpError 404 if no operation has this path."""
+        found = {method for node, _ in self._matches(raw_path) for method in node.operations}
+        if not found:
+            raise HttpError(404, 404, "HTTP 404 Not Found")
+        return sorted(found | {"OPTIONS"} | ({"HEAD"} if "GET" in found else set()))
+
+    def _matches(self, raw_path: str) -> Iterator[tuple[_Node, tuple[str, ...]]]:
+        """Return the ends of the path and the values of its variable segments, a fixed segment first."""
+        segments = _segments(raw_path)
         # A list of alternatives instead of recursion: a fixed segment first, then the variable one.
         waiting: list[tuple[_Node, int, tuple[str, ...]]] = [(self._root, 0, ())]
         while waiting:
             node, position, values = waiting.pop()
             if position == len(segments):
-                found = node.operations.get(method) or (node.operations.get("GET") if method == "HEAD" else None)
-                if found is not None:
-                    return found[0], dict(zip(found[1], values, strict=True))
-                allowed |= node.operations.keys()
+                yield node, values
                 continue
             segment = segments[position]
             decoded = _decoded(segment)
@@ -145,9 +160,6 @@ class Router:
             fixed = node.fixed.get(segment) or node.fixed.get(decoded)
             if fixed is not None:
                 waiting.append((fixed, position + 1, values))
-        if allowed:
-            raise HttpError(405, 405, "HTTP 405 Method Not Allowed", {"allow": ", ".join(sorted(allowed))})
-        raise HttpError(404, 404, "HTTP 404 Not Found")
 
 
 def _segments(path: str) -> list[str]:
@@ -268,6 +280,8 @@ class App:
         if self._guard is not None:
             scope["answer_headers"] = self._guard.check_origin(request)
         raw_path = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].decode("latin-1")
+        if scope["method"] == "OPTIONS":
+            return Response(headers={"allow": ", ".join(self.router.methods(self._rewrite_path(raw_path)))})
         operation, values = self.router.find(scope["method"], self._rewrite_path(raw_path))
         scope["path_params"] = values
         scope["operation"] = operation
