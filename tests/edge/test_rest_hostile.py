@@ -73,7 +73,9 @@ def send(rest: RestClient, method: str, path: str, body: bytes | None = None) ->
     headers = {"content-type": "application/json" if path.startswith("/v3") else "application/vnd.kafka.json.v2+json"}
     found = rest.http.request(method, path, content=body, headers=headers)
     detail = (method, path[:200], (body or b"")[:100], found.status_code, found.text[:300])
-    if found.status_code == 200 and path.endswith("/records"):
+    if found.status_code == 200 and path.endswith("/partitions/-/reassignment"):
+        assert found.json()["data"] == [], detail
+    elif found.status_code == 200 and path.endswith("/records"):
         assert all(json.loads(line)["error_code"] >= 400 for line in found.text.splitlines()), detail
     elif found.status_code == 207:
         assert found.json().get("successes", []) == [], detail
@@ -85,7 +87,8 @@ def send(rest: RestClient, method: str, path: str, body: bytes | None = None) ->
 def test_hostile_bodies_are_client_errors(rest: RestClient) -> None:
     rest.create_topic("h-topic")
     for method, path, _ in operations(rest):
-        if method in ("POST", "PUT", "PATCH") and path != "/consumers/{group}":
+        # An instance can be created without a body, and POST / reads none.
+        if method in ("POST", "PUT", "PATCH") and path not in ("/", "/consumers/{group}"):
             for body in BODIES:
                 send(rest, method, fill_in(rest, path), body)
     assert rest.get("topics/h-topic/partitions/0/offset").json()["latest_offset"] == 0
@@ -103,7 +106,7 @@ def test_values_of_wrong_types_are_client_errors(rest: RestClient) -> None:
             for value in VALUES:
                 if (name, value) in (("value", None), ("offsets", None), ("offsets", []), ("data", [])):
                     continue
-                if name == "value" and isinstance(value, str):
+                if name == "value" and isinstance(value, (str, int, float)):
                     continue
                 send(rest, method, fill_in(rest, path, topic_name="h-none"), json.dumps({name: value}).encode())
 

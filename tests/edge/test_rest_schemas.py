@@ -128,7 +128,7 @@ def test_protobuf_is_produced_with_version_3(proxy: tuple[RestClient, RegistrySt
     registry.add("s-proto3-value", ORDER, "PROTOBUF")
     parts = [
         {"type": "PROTOBUF", "schema": ORDER, "data": {"id": 1}},
-        {"type": "PROTOBUF", "data": {"id": 2}},
+        {"schema_version": 1, "data": {"id": 2}},
         {"data": {"id": 3}},
     ]
     for part in parts:
@@ -185,19 +185,19 @@ def test_errors_of_schemas_have_codes_and_send_nothing(proxy: tuple[RestClient, 
     rest.create_topic("s-errors")
     registry.add("s-errors-value", USER)
     cases: list[tuple[dict[str, Any], int]] = [
-        ({"data": {"age": 5}}, 42203),
-        ({"data": {"name": "a", "age": 5}}, 42203),
-        ({"data": "x"}, 42203),
+        ({"data": {"age": 5}}, 400),
+        ({"data": {"name": "a", "age": 5}}, 400),
+        ({"data": "x"}, 400),
         ({"schema_id": 999, "data": 1}, 42205),
         ({"subject": "none", "data": 1}, 42207),
         ({"type": "AVRO", "schema": "{", "data": 1}, 42205),
         ({"type": "AVRO", "schema": '{"type":"nothing"}', "data": 1}, 42205),
         ({"type": "AVRO", "schema": '{"type":"record","name":"refused","fields":[]}', "data": {}}, 42207),
         ({"type": "PROTOBUF", "schema": "message A {", "data": {}}, 42205),
-        ({"type": "PROTOBUF", "subject": "s-other", "schema": ORDER, "data": {"id": "x"}}, 42203),
-        ({"type": "PROTOBUF", "subject": "s-other", "schema": ORDER, "data": {"unknown": 1}}, 42203),
-        ({"type": "JSONSCHEMA", "subject": "s-other", "schema": OBJECT, "data": {"a": 5}}, 42203),
-        ({"type": "JSONSCHEMA", "subject": "s-other", "schema": OBJECT, "data": "text"}, 42203),
+        ({"type": "PROTOBUF", "subject": "s-other", "schema": ORDER, "data": {"id": "x"}}, 400),
+        ({"type": "PROTOBUF", "subject": "s-other", "schema": ORDER, "data": {"unknown": 1}}, 400),
+        ({"type": "JSONSCHEMA", "subject": "s-other", "schema": OBJECT, "data": {"a": 5}}, 400),
+        ({"type": "JSONSCHEMA", "subject": "s-other", "schema": OBJECT, "data": "text"}, 400),
         ({"type": "JSONSCHEMA", "schema": '{"$ref":"http://127.0.0.1:9/x"}', "data": 1}, 42205),
         ({"schema": USER, "data": 1}, 400),
         ({"schema_id": 1, "schema_version": 1, "data": 1}, 400),
@@ -214,6 +214,8 @@ def test_errors_of_schemas_have_codes_and_send_nothing(proxy: tuple[RestClient, 
         ({"records": [{"value": {"other": 1}}], "value_schema": USER}, (422, 42203)),
         ({"records": [{"value": 1}], "value_schema": "{"}, (422, 42205)),
         ({"records": [{"value": 1}], "value_schema_id": 999}, (422, 42205)),
+        ({"records": [{"value": 1}], "value_schema_id": "999"}, (422, 42205)),
+        ({"records": [{"value": 1}], "value_schema_id": "one"}, (400, 400)),
     ):
         assert error_of(produce_v2(rest, "s-errors", body)) == expected, body
     assert rest.get("/topics/s-errors/partitions/0/offsets").json()["end_offset"] == 0

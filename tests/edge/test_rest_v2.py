@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -43,8 +44,8 @@ def test_topics_partitions_and_brokers_are_described(rest: RestClient) -> None:
 def test_unknown_topics_and_partitions_are_not_found(rest: RestClient) -> None:
     rest.create_topic("v2-known")
     record = {"records": [{"value": 1}]}
+    assert error_v2(rest.get("/topics/none")) == (404, 40403)
     for path in (
-        "/topics/none",
         "/topics/none/partitions",
         "/topics/none/partitions/0",
         "/topics/none/partitions/0/offsets",
@@ -66,7 +67,7 @@ def test_records_are_produced(rest: RestClient, media_type: str, value: Any) -> 
     name = rest.create_topic(f"v2-produce-{len(media_type)}", 2)
     found = produce(rest, f"/topics/{name}", {"records": [
         {"key": value, "value": value, "partition": 1}, {"value": None, "partition": 1}, {"partition": 0},
-    ], "unknown": 1}, media_type)  # fmt: skip
+    ]}, media_type)  # fmt: skip
     assert (found.status_code, found.headers["content-type"]) == (200, V2)
     rows = [(1, 0), (1, 1), (0, 0)]
     assert found.json() == {
@@ -131,3 +132,55 @@ def test_invalid_requests_to_produce_change_nothing(rest: RestClient) -> None:
         found = rest.request("POST", "/topics/v2-invalid", content=text, headers={"content-type": JSON})
         assert error_v2(found) == (400, 400)
     assert rest.get("/topics/v2-invalid/partitions/0/offsets").json()["end_offset"] == 0
+
+
+def test_root_tells_that_version_2_is_served(rest: RestClient) -> None:
+    found = rest.get("/")
+    assert (found.status_code, found.headers["content-type"], found.json()) == (200, V2, {})
+    refused = rest.http.post("/", content="", headers={"content-type": "text/plain", "accept": V2})
+    assert (error_v2(refused), refused.json()["message"][:31]) == ((415, 415), "HTTP 415 Unsupported Media Type")
+
+
+def test_answers_have_the_media_type_that_the_client_accepts(rest: RestClient) -> None:
+    for accept, media_type in (
+        ("*/*", V2), ("application/*", V2), (V2, V2), ("application/json", "application/json"),
+        (f"{JSON}, {V2};q=0.5, */*;q=0.1", V2),
+    ):  # fmt: skip
+        assert rest.get("/brokers", headers={"accept": accept}).headers["content-type"] == media_type, accept
+        assert rest.get("/topics/none", headers={"accept": accept}).headers["content-type"] == media_type, accept
+    for accept in ("text/plain", "application/octet-stream", "application/vnd.kafka+foo", "foo/*", "*/baz"):
+        for path in ("/brokers", "/", "/v3/clusters", "topics", "topics/none/records"):
+            assert error_of(rest.get(path, headers={"accept": accept})) == (406, 406), (path, accept)
+
+
+def test_misspelled_fields_are_rejected(rest: RestClient) -> None:
+    rest.create_topic("v2-fields")
+    for body in ({"foo": 1, "records": [{"value": 1}]}, {"records": [{"valur": 1}]}):
+        found = produce(rest, "/topics/v2-fields", body)
+        assert (error_v2(found), found.json()["message"][:20]) == ((422, 422), "Unrecognized field: ")
+    assert rest.get("/topics/v2-fields/partitions/0/offsets").json()["end_offset"] == 0
+
+
+def test_charset_of_a_body_is_obeyed(rest: RestClient) -> None:
+    rest.create_topic("v2-charset")
+    body = json.dumps({"records": [{"value": "\u00e9"}]}, ensure_ascii=False)
+    line = json.dumps({"value": {"type": "STRING", "data": "\u00e9"}}, ensure_ascii=False)
+    for charset in ("utf-8", "ISO-8859-1", '"UTF-8"'):
+        text = charset.strip('"')
+        for path, content, media_type in (
+            ("/topics/v2-charset", body, JSON), ("topics/v2-charset/records", line, "application/json"),
+        ):  # fmt: skip
+            headers = {"content-type": f"{media_type}; charset={charset}"}
+            assert rest.request("POST", path, content=content.encode(text), headers=headers).status_code == 200
+    for path, media_type in (("/topics/v2-charset", JSON), ("topics/v2-charset/records", "application/json")):
+        headers = {"content-type": f"{media_type}; charset=DEADBEEF"}
+        assert error_of(rest.request("POST", path, content=b"{}", headers=headers)) == (400, 400)
+    values = [json.loads(line)["value"]["data"] for line in rest.get("topics/v2-charset/records").text.splitlines()]
+    assert values == ["\u00e9"] * 6
+
+
+def test_options_lists_the_methods_of_a_path(rest: RestClient) -> None:
+    for path, methods in (("/topics/none", "GET, HEAD, OPTIONS, POST"), ("/v3/clusters/", "GET, HEAD, OPTIONS")):
+        found = rest.http.options(path)
+        assert (found.status_code, found.headers["allow"], found.content) == (200, methods, b"")
+    assert rest.http.options("/v3/nothing").status_code == 404

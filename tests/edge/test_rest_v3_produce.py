@@ -47,7 +47,7 @@ def test_records_of_all_plain_formats_are_produced(rest: RestClient, rest_broker
         rest, "v3-produce",
         {"partition_id": 0, "headers": [{"name": "h", "value": "AAE="}, {"name": "n", "value": None}],
          "key": {"type": "BINARY", "data": "Zm9vYmFy"}, "value": {"type": "JSON", "data": {"foo": "bär"}},
-         "timestamp": "2021-02-05T19:14:42Z", "unknown": 1},
+         "timestamp": "2021-02-05T19:14:42Z", "offset": 7},
         {"key": {"type": "string", "data": "k"}, "value": {"type": "STRING", "data": "My message"}},
         {"value": {"type": "JSON", "data": None}},
         {},
@@ -81,9 +81,16 @@ def test_each_record_of_a_stream_has_its_own_error_code(rest: RestClient) -> Non
     lines = produce(
         rest, "v3-errors", good, {"value": {"type": "BINARY", "data": "?"}}, {"partition_id": 9}, {"partition_id": -1},
         {"value": {"type": "NEW", "data": 1}}, {"key": 5}, {"timestamp": 5}, {"headers": [{"value": "AA=="}]},
-        {"value": {"type": "AVRO", "data": 1}}, {"value": {"data": 1}}, good,
+        {"value": {"type": "AVRO", "schema": '"int"', "data": 1}}, {"value": {"data": 1}}, {"values": 1},
+        {"value": {"type": "JSON"}}, {"value": {"type": "JSON", "data": 1, "format": "x"}},
+        {"value": {"type": "AVRO", "data": 1}}, {"value": {"type": "AVRO", "schema_id": 1, "data": 1}},
+        {"value": {"type": "JSON", "subject": "s", "data": 1}},
+        {"value": {"type": "STRING", "schema_id": 1, "data": "a"}},
+        {"value": {"subject": "s", "subject_name_strategy": "TOPIC_NAME", "data": 1}}, good,
     )  # fmt: skip
-    assert [line["error_code"] for line in lines] == [200, 400, 40402, 40402, 400, 400, 400, 400, 42205, 42205, 200]
+    assert [line["error_code"] for line in lines] == [
+        200, 400, 40402, 40402, 400, 400, 400, 400, 42205, 42205, *[400] * 8, 200,
+    ]  # fmt: skip
     assert [line["offset"] for line in lines if line["error_code"] == 200] == [0, 1]
     assert all(line["message"] for line in lines[1:-1])
 
@@ -185,7 +192,10 @@ def test_invalid_batches_are_rejected_as_a_whole(rest: RestClient) -> None:
         ({"entries": [{"id": 1}]}, (422, 42208)),
         ({"entries": [{"value": None}]}, (422, 42208)),
         ({"entries": {}}, (400, 400)),
-        ({}, (422, 422)),
+        ({"entries": [{"id": "a b"}]}, (422, 42208)),
+        ({"entries": [{"id": "a", "values": None}]}, (422, 422)),
+        ({"records": []}, (422, 422)),
+        ({}, (422, 42208)),
         ([], (400, 400)),
         (None, (422, 42208)),
     ]

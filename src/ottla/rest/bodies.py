@@ -1,13 +1,16 @@
-"""Reading JSON bodies: bounded, strict about types, tolerant of unknown fields.
+"""Reading JSON bodies: bounded, strict about types and about names of fields.
 
-`Fields` reads the fields of one object. It raises HttpError 400 for a value of the wrong type, and 422 for a required
-field that is missing.
+The schema of an operation's body says which fields exist. A field that does not is error 422, as with Confluent's
+server: a misspelled name must not have the effect of a missing one. `Fields` reads the fields of one object. It raises
+HttpError 400 for a value of the wrong type, and for a required field that is missing 422 in version 2 and 400 in
+version 3.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from starlette.requests import Request
@@ -16,8 +19,11 @@ from ottla.rest.errors import INVALID_PAYLOAD, bad_request, unprocessable
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
+#: an integer of 32 bits in a string
+DIGITS: Final = re.compile(r"-?[0-9]{1,10}")
 #: a string of Kafka's protocol cannot be longer
 TEXT_BYTES_MAX: Final = (1 << 15) - 1
+_CHARSETS: Final = {"utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "utf-8", "iso-8859-1": "iso-8859-1"}
 #: characters of a value that an error message quotes
 _QUOTED_MAX: Final = 80
 
@@ -30,10 +36,22 @@ def _refuse_constant(text: str) -> NoReturn:
 DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def parse_json(body: bytes | str) -> Any:
+def charset_of(request: Request) -> str:
+    """Return the encoding of the body: UTF-8 or ISO 8859-1. Raise HttpError 400 if the Content-Type names another."""
+    for parameter in request.headers.get("content-type", "").split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            charset = value.strip().strip('"').lower()
+            if charset not in _CHARSETS:
+                raise bad_request(f"charset must be UTF-8 or ISO-8859-1, not {_quoted(charset)}")
+            return _CHARSETS[charset]
+    return "utf-8"
+
+
+def parse_json(body: bytes, charset: str = "utf-8") -> Any:
     """Return the value of a JSON text. Raise HttpError 400 if it is not JSON or too deep."""
     try:
-        return DECODER.decode(body if isinstance(body, str) else body.decode())
+        return DECODER.decode(body.decode(charset))
     except RecursionError:
         raise bad_request("the JSON text is nested too deeply") from None
     except ValueError as error:
@@ -45,12 +63,35 @@ async def read_object(request: Request, *, required: str = "Data is required.") 
     body = await request.body()
     if not body.strip():
         raise unprocessable(f"Payload error. Request body is empty. {required}", INVALID_PAYLOAD)
-    found = parse_json(body)
+    found = parse_json(body, charset_of(request))
     if found is None:
         raise unprocessable(f"Payload error. Request body is null. {required}", INVALID_PAYLOAD)
     if not isinstance(found, dict):
         raise bad_request(f"the body must be a JSON object, not {_type_name(found)}")
+    _refuse_unknown(found, request.scope["operation"].body)
     return found
+
+
+def _refuse_unknown(found: Any, schema: Mapping[str, Any]) -> None:
+    """Raise HttpError 422 if an object has a field that its JSON Schema excludes. Types are checked elsewhere."""
+    if isinstance(found, list) and "items" in schema:
+        for each in found:
+            _refuse_unknown(each, schema["items"])
+        return
+    if not isinstance(found, dict) or "properties" not in schema:
+        return
+    known = schema["properties"]
+    for name, value in found.items():
+        if name not in known:
+            if schema.get("additionalProperties", True) is False:
+                raise unprocessable(f"Unrecognized field: {name[:_QUOTED_MAX]}")
+        elif isinstance(value, (dict, list)):
+            _refuse_unknown(value, known[name])
+
+
+async def read_required(request: Request, *, required: str = "Data is required.") -> Fields:
+    """Return the fields of the body of a request of version 3. Raise HttpError 422 if the body is empty."""
+    return Fields(await read_object(request, required=required), missing=400)
 
 
 async def read_optional_object(request: Request) -> dict[str, Any] | None:
@@ -62,14 +103,15 @@ async def read_optional_object(request: Request) -> dict[str, Any] | None:
 
 
 class Fields:
-    """The fields of one JSON object, read by name and type. Unknown fields are ignored."""
+    """The fields of one JSON object, read by name and type. ``missing`` is the status for a missing field."""
 
-    __slots__ = ("_found", "_where")
+    __slots__ = ("_found", "_missing_status", "_where")
 
-    def __init__(self, found: Any, where: str = "") -> None:
+    def __init__(self, found: Any, where: str = "", *, missing: int = 422) -> None:
         if not isinstance(found, dict):
             raise bad_request(f"{where or 'the value'} must be a JSON object, not {_type_name(found)}")
         self._found = found
+        self._missing_status = missing
         self._where = f"{where}." if where else ""
 
     def has(self, name: str) -> bool:
@@ -96,6 +138,13 @@ class Fields:
             raise bad_request(f"{self._where}{name} is longer than {bytes_max:,} bytes")
         return found
 
+    def scalar_text(self, name: str) -> str | None:
+        """Return a string, a number or a boolean as text, or None: values of configs are often sent as numbers."""
+        found = self._found.get(name)
+        if isinstance(found, (bool, int, float)):
+            return json.dumps(found)
+        return self.optional_text(name)
+
     def integer(self, name: str, low: int = 0, high: int = INT32_MAX) -> int:
         """Return a required integer between two bounds."""
         found = self.optional_integer(name, low, high)
@@ -113,6 +162,13 @@ class Fields:
             raise bad_request(f"{self._where}{name} must be between {low} and {high}")
         return found
 
+    def optional_number(self, name: str, low: int = 0, high: int = INT32_MAX) -> int | None:
+        """Return an integer, or None. Digits in a string are one, too: some clients send all values as strings."""
+        found = self._found.get(name)
+        if isinstance(found, str) and DIGITS.fullmatch(found):
+            return Fields({name: int(found)}).optional_integer(name, low, high)
+        return self.optional_integer(name, low, high)
+
     def boolean(self, name: str, default: bool = False) -> bool:
         found = self._found.get(name)
         if found is None:
@@ -122,7 +178,7 @@ class Fields:
         return found
 
     def choice(self, name: str, values: Sequence[str], default: str | None = None) -> str:
-        """Return one of the values; case does not matter. Raise HttpError 422 if it is missing without a default."""
+        """Return one of the values; case does not matter. Raise HttpError if it is missing without a default."""
         found = self.optional_text(name)
         if found is None:
             if default is None:
@@ -134,7 +190,10 @@ class Fields:
 
     def objects(self, name: str) -> list[Fields]:
         """Return a required array of objects."""
-        return [Fields(each, f"{self._where}{name}[{i}]") for i, each in enumerate(self.array(name))]
+        return [
+            Fields(each, f"{self._where}{name}[{i}]", missing=self._missing_status)
+            for i, each in enumerate(self.array(name))
+        ]
 
     def array(self, name: str) -> list[Any]:
         """Return a required array."""
@@ -159,7 +218,8 @@ class Fields:
         return self._found.get(name)
 
     def _missing(self, name: str) -> Exception:
-        return unprocessable(f"{self._where}{name} is required")
+        text = f"{self._where}{name} is required"
+        return bad_request(text) if self._missing_status == 400 else unprocessable(text)
 
     def _wrong(self, name: str, wanted: str, found: Any) -> Exception:
         return bad_request(f"{self._where}{name} must be {wanted}, not {_type_name(found)}")

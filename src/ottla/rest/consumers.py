@@ -93,7 +93,9 @@ class Instances:
         name = options.name or "-".join(filter(None, ("rest-consumer", settings.id, str(uuid.uuid4()))))
         if (group, name) in self._instances:
             raise HttpError(
-                409, CONSUMER_EXISTS, f"A consumer instance with the name {name!r} exists in group {group!r}."
+                409,
+                CONSUMER_EXISTS,
+                "Consumer with specified consumer ID already exists in the specified consumer group.",
             )
         if len(self._instances) >= settings.consumer_instances_max:
             raise HttpError(503, NO_CONSUMER_FREE, "This process has as many consumer instances as it allows.")

@@ -221,11 +221,11 @@ def not_found(message: str) -> HttpError:
 
 
 def topic_not_found(topic: str) -> HttpError:
-    return HttpError(404, TOPIC_NOT_FOUND, f"Topic {topic!r} not found.")
+    return HttpError(404, TOPIC_NOT_FOUND, f"Topic {topic} not found.")
 
 
 def partition_not_found(topic: str, partition: int) -> HttpError:
-    return HttpError(404, PARTITION_NOT_FOUND, f"Partition {partition} of topic {topic!r} not found.")
+    return HttpError(404, PARTITION_NOT_FOUND, f"Partition not found. Topic {topic} has no partition {partition}.")
 
 
 def bad_request(message: str) -> HttpError:

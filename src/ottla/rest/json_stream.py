@@ -25,9 +25,9 @@ _INSIDE: Final = re.compile(r'["\\]')
 class JsonStream:
     """Takes pieces of bytes and returns the objects that are complete."""
 
-    def __init__(self, object_size_max: int) -> None:
+    def __init__(self, object_size_max: int, charset: str = "utf-8") -> None:
         self._size_max = object_size_max
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._decoder = codecs.getincrementaldecoder(charset)()
         #: the beginning of an object whose end has not arrived; None between objects
         self._begun: io.StringIO | None = None
         # The scan of that object.

@@ -12,7 +12,14 @@ from ottla.client.cluster import Cluster
 from ottla.rest import admin
 from ottla.rest.admin import ConfigTarget
 from ottla.rest.bodies import INT32_MAX, Fields
-from ottla.rest.errors import INVALID_SCHEMA, KafkaRefusal, bad_request, partition_not_found, unprocessable
+from ottla.rest.errors import (
+    INVALID_SCHEMA,
+    JSON_CONVERSION,
+    KafkaRefusal,
+    bad_request,
+    partition_not_found,
+    unprocessable,
+)
 from ottla.rest.kafka import Arrival, Delivery, Identity, Kafka
 from ottla.rest.records import NOTHING, PLAIN_FORMATS, SCHEMA_FORMATS, Encoded, encode_plain
 from ottla.rest.schema_data import STRATEGIES, SchemaData, SchemaWanted
@@ -27,6 +34,12 @@ _BATCH_OVERHEAD: Final = 68
 #: records of a request that are worked on without a pause: some milliseconds
 _WITHOUT_PAUSE: Final = 500
 _FORMATS: Final = (*PLAIN_FORMATS, *SCHEMA_FORMATS)
+#: fields that name a schema, and all fields of a key or a value
+_SCHEMA_FIELDS: Final = ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema")
+#: a key or a value without a schema has a type and data
+_PLAIN_FIELDS: Final = 2
+_NAME_MAX: Final = 80
+_PART_FIELDS: Final = frozenset(("type", "data", *_SCHEMA_FIELDS))
 
 _T = TypeVar("_T")
 
@@ -115,6 +128,7 @@ class DataEncoder:
             return NOTHING
         if not isinstance(part, dict):
             raise bad_request(f"{'key' if is_key else 'value'} must be an object with type and data")
+        _check_part(part)
         form = part.get("type")
         if isinstance(form, str) and form.upper() in PLAIN_FORMATS:
             return Encoded(encode_plain(form.upper(), part.get("data")), form.upper())
@@ -128,8 +142,37 @@ class DataEncoder:
             fields.optional_integer("schema_version", 1),
             fields.optional_text("schema", INT32_MAX),
         )  # fmt: skip
-        if sum(each is not None for each in (wanted.schema_id, wanted.version, wanted.text)) > 1:
-            raise bad_request("schema_id, schema_version and schema exclude each other")
         if self._schemas is None:
             raise unprocessable("type must be BINARY, JSON or STRING without --registry", INVALID_SCHEMA)
-        return (await self._schemas.find(wanted)).encode(part.get("data"))
+        found = await self._schemas.find(wanted)
+        try:
+            return found.encode(part["data"])
+        except HttpError as error:
+            # Version 2 has a code of its own for this.
+            raise bad_request(error.message) if error.error_code == JSON_CONVERSION else error from None
+
+
+def _check_part(part: dict[str, Any]) -> None:
+    """Raise HttpError 400 if the fields of a key or a value do not go together.
+
+    Confluent's server has the same rules. A type with a schema needs the text of that schema: for a schema of the
+    registry, the registry knows the type.
+    """
+    if not _PART_FIELDS.issuperset(part):
+        raise bad_request(f"Unrecognized field: {min(set(part) - _PART_FIELDS)[:_NAME_MAX]}")
+    if "data" not in part:
+        raise bad_request("data is required")
+    given = [name for name in _SCHEMA_FIELDS if part.get(name) is not None] if len(part) > _PLAIN_FIELDS else []
+    form = part.get("type")
+    if not given and (form is None or str(form).upper() not in SCHEMA_FORMATS):
+        return
+    if "subject" in given and "subject_name_strategy" in given:
+        raise bad_request("subject and subject_name_strategy exclude each other")
+    if len({"schema_id", "schema_version", "schema"}.intersection(given)) > 1:
+        raise bad_request("schema_id, schema_version and schema exclude each other")
+    if form is None:
+        return
+    if str(form).upper() in PLAIN_FORMATS:
+        raise bad_request(f"type={str(form).upper()} has no schema: {given[0]} cannot be used with it")
+    if "schema" not in given:
+        raise bad_request("type is only used together with schema: the registry knows the type of its schemas")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ottla.client.cluster import Cluster
-from ottla.rest.bodies import INT32_MAX, INT64_MAX
+from ottla.rest.bodies import DIGITS, INT32_MAX, INT64_MAX
 from ottla.rest.errors import not_found
 from ottla.rest.kafka import SERVICE, Identity, Kafka
 from ottla.rest.resources import Links
 from ottla.rest.settings import RestSettings
-from ottla.web.app import Parameter
+from ottla.web.accept import choose_media_type
+from ottla.web.app import HttpError, Operation, Parameter
 from ottla.web.server import Listener
 
 _P = ParamSpec("_P")
@@ -28,6 +30,7 @@ KAFKA_ERRORS: Final[Mapping[int, str]] = {
     401: "Authentication failed (40101).",
     403: "The cluster does not authorize this (40301).",
     404: "The resource does not exist.",
+    406: "The Accept header excludes the answer.",
     429: "A limit was exceeded (42901 to 42903).",
     500: "An error of Kafka (50002), or one that may pass (50003).",
     503: "No broker is available (50302).",
@@ -68,6 +71,17 @@ class Proxy:
         if wanted != cluster_id:
             raise not_found(f"Cluster {wanted} cannot be found.")
         return Links(self.base_url(request), cluster_id)
+
+
+def with_accept(operation: Operation) -> Operation:
+    """Return an operation of version 3 that answers 406 if the Accept header excludes its media types."""
+
+    async def handle(request: Request) -> Response:
+        if choose_media_type(request.headers.get("accept"), operation.produces) is None:
+            raise HttpError(406, 406, f"HTTP 406 Not Acceptable: the answer is {operation.produces[0]}")
+        return await operation.handler(request)
+
+    return replace(operation, handler=handle)
 
 
 def answer(found: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -112,6 +126,8 @@ TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 NULLABLE_TEXT: Final[Mapping[str, Any]] = {"type": ["string", "null"]}
 INTEGER: Final[Mapping[str, Any]] = {"type": "integer"}
 BOOLEAN: Final[Mapping[str, Any]] = {"type": "boolean"}
+#: values of configs, which are text: numbers and booleans become text
+CONFIG_VALUE: Final[Mapping[str, Any]] = {"type": ["string", "number", "boolean", "null"]}
 INTEGERS: Final[Mapping[str, Any]] = {"type": "array", "items": INTEGER}
 TEXTS: Final[Mapping[str, Any]] = {"type": "array", "items": TEXT}
 RELATED: Final[Mapping[str, Any]] = {"type": "object", "required": ["related"], "properties": {"related": TEXT}}
@@ -121,6 +137,12 @@ NULLABLE_RELATED: Final[Mapping[str, Any]] = {"anyOf": [RELATED, {"type": "null"
 #: numbers in requests, which are those of Kafka's protocol
 INT32: Final[Mapping[str, Any]] = {"type": "integer", "format": "int32", "minimum": 0, "maximum": INT32_MAX}
 INT64: Final[Mapping[str, Any]] = {"type": "integer", "format": "int64", "minimum": 0, "maximum": INT64_MAX}
+
+
+#: an integer that may also be sent as a string
+DIGITS_OR_INT32: Final[Mapping[str, Any]] = {
+    "type": ["integer", "string", "null"], "pattern": f"^{DIGITS.pattern}$", "minimum": 0, "maximum": INT32_MAX,
+}  # fmt: skip
 
 
 def or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,14 +158,15 @@ def or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 def request_schema(
     required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, example: Any = None
 ) -> dict[str, Any]:
-    """Return the JSON Schema of an object in a request, whose optional fields may be null."""
-    return body_schema(required, {name: or_null(schema) for name, schema in (optional or {}).items()}, example)
+    """Return the JSON Schema of an object in a request, whose optional fields may be null. It has no other fields."""
+    made = body_schema(required, {name: or_null(schema) for name, schema in (optional or {}).items()}, example)
+    return made | {"additionalProperties": False}
 
 
 def body_schema(
     required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, example: Any = None
 ) -> dict[str, Any]:
-    """Return the JSON Schema of a request's body. The page /docs shows the example."""
+    """Return the JSON Schema of an object. The page /docs shows the example."""
     made = {"type": "object", "required": [*required], "properties": {**required, **(optional or {})}}
     return made if example is None else made | {"examples": [example]}
 

@@ -19,11 +19,11 @@ from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
 from ottla.rest.limits import ByteRates
 from ottla.rest.producing import DataEncoder, Topics
-from ottla.rest.proxy import INT32, JSON, Proxy
+from ottla.rest.proxy import INT32, Proxy, with_accept
 from ottla.rest.schema_data import SchemaData, open_registry
 from ottla.rest.settings import RestSettings
 from ottla.rest.v2_consumers import ConsumerRoutesV2
-from ottla.rest.v2_media import V2
+from ottla.rest.v2_media import CONSUMER_TYPES
 from ottla.rest.v2_topics import TopicRoutesV2
 from ottla.rest.v3_acls import AclRoutes
 from ottla.rest.v3_configs import ConfigRoutes
@@ -75,7 +75,7 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
         yield service.make_app(
             byte_rates.apply(operations(proxy, instances, reading, schemas)), title="Ottla REST proxy",
             error_response=error_response, describe_error=describe_error,
-            parameters=PARAMETERS, rewrite_path=_check_path, error_media_types=(JSON, V2),
+            parameters=PARAMETERS, rewrite_path=_check_path, error_media_types=CONSUMER_TYPES,
         )  # fmt: skip
     finally:
         await tasks.stop()
@@ -87,16 +87,19 @@ def operations(proxy: Proxy, instances: Instances, reading: ReadRoutes, schemas:
     """Return the table of all operations."""
     topics = Topics(proxy.kafka)
     request_max_bytes = proxy.settings.request_max_bytes
-    return [
+    version_2 = [
+        *TopicRoutesV2(proxy, topics, schemas).operations(request_max_bytes),
+        *ConsumerRoutesV2(proxy, instances, schemas).operations(),
+    ]
+    version_3 = [
         *TopicRoutes(proxy).operations(),
         *ConfigRoutes(proxy).operations(),
         *GroupRoutes(proxy).operations(),
         *AclRoutes(proxy).operations(),
-        *TopicRoutesV2(proxy, topics, schemas).operations(request_max_bytes),
-        *ConsumerRoutesV2(proxy, instances, schemas).operations(),
         *ProduceRoutes(proxy, topics, DataEncoder(schemas)).operations(request_max_bytes),
         *reading.operations(),
     ]
+    return [*version_2, *map(with_accept, version_3)]
 
 
 def _check_path(path: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -19,13 +18,15 @@ from ottla.rest.consumers import Instance, InstanceOptions, Instances
 from ottla.rest.errors import (
     CONSUMER_CONFIG,
     CONSUMER_CONFIG_VALUE,
+    ILLEGAL_STATE,
+    PARTITION_NOT_FOUND,
     bad_request,
-    partition_not_found,
     unprocessable,
 )
 from ottla.rest.group_consumer import Commit
 from ottla.rest.proxy import (
     BOOLEAN,
+    DIGITS_OR_INT32,
     INT32,
     INT64,
     INTEGER,
@@ -40,7 +41,15 @@ from ottla.rest.proxy import (
 )
 from ottla.rest.records import PLAIN_FORMATS, decode_plain, read_time
 from ottla.rest.schema_data import SchemaData
-from ottla.rest.v2_media import EMBEDDED, V2, answer_v2, check_accepted, with_v2_errors
+from ottla.rest.v2_media import (
+    CONSUMER_TYPES,
+    EMBEDDED,
+    RECORD_TYPES,
+    V2,
+    answer_v2,
+    check_accepted,
+    with_v2_media,
+)
 from ottla.web.app import HttpError, Operation, Parameter
 
 _RESETS: Final = {
@@ -52,21 +61,23 @@ _TIMEOUT_MAX_MS: Final = 600_000
 _FETCH_MIN_MAX: Final = 10_000_000
 
 _INSTANCE: Final = "/consumers/{group}/instances/{instance}"
-_PLACE: Final = body_schema({"topic": TEXT, "partition": INT32})
-_PLACES: Final = body_schema({"partitions": {"type": "array", "items": _PLACE}})
+_PLACE: Final = request_schema({"topic": TEXT, "partition": INT32})
+_PLACES: Final = request_schema({"partitions": {"type": "array", "items": _PLACE}})
 _OFFSET: Final = request_schema({"topic": TEXT, "partition": INT32, "offset": INT64}, {"metadata": TEXT})
 _OFFSETS: Final = {"type": "array", "items": _OFFSET}
-_TIME: Final = body_schema({"topic": TEXT, "partition": INT32, "timestamp": {"type": "string", "format": "date-time"}})
+_TIME: Final = request_schema(
+    {"topic": TEXT, "partition": INT32, "timestamp": {"type": "string", "format": "date-time"}}
+)
 _NAME: Final = {"type": "string", "maxLength": _NAME_MAX}
-_DIGITS: Final = re.compile(r"-?[0-9]{1,10}")
-_NUMBER: Final = {"type": ["integer", "string", "null"], "pattern": f"^{_DIGITS.pattern}$"}
 _NEW: Final = or_null(request_schema({}, {
     "id": _NAME, "name": _NAME, "format": {"type": "string", "enum": [each.lower() for each in EMBEDDED]},
     "auto.offset.reset": {"type": "string", "enum": [*_RESETS]},
     "auto.commit.enable": {"anyOf": [BOOLEAN, {"enum": ["true", "false", None]}]},
-    "fetch.min.bytes": {**_NUMBER, "minimum": -1, "maximum": _FETCH_MIN_MAX},
-    "consumer.request.timeout.ms": {**_NUMBER, "minimum": 0, "maximum": _TIMEOUT_MAX_MS},
+    "fetch.min.bytes": {**DIGITS_OR_INT32, "minimum": -1, "maximum": _FETCH_MIN_MAX},
+    "consumer.request.timeout.ms": {**DIGITS_OR_INT32, "minimum": 0, "maximum": _TIMEOUT_MAX_MS},
 }, {"name": "reader", "format": "json", "auto.offset.reset": "earliest"}))  # fmt: skip
+# Clients that are written for several proxies send options that only one of them has.
+_NEW["additionalProperties"] = True
 _RECORD: Final = body_schema({"topic": TEXT, "key": {}, "value": {}, "partition": INTEGER, "offset": INTEGER})
 _ERRORS: Final = {
     **KAFKA_ERRORS,
@@ -92,9 +103,9 @@ class ConsumerRoutesV2:
 
         def row(method: str, suffix: str, handler: Any, summary: str, **more: Any) -> Operation:
             more.setdefault("answers", {204: None})
-            more.setdefault("produces", (V2,))
+            more.setdefault("produces", CONSUMER_TYPES)
             return Operation(
-                method=method, path=f"{_INSTANCE}{suffix}", handler=with_v2_errors(handler), summary=summary,
+                method=method, path=f"{_INSTANCE}{suffix}", handler=with_v2_media(handler), summary=summary,
                 tag="Consumers (v2)", consumes=(V2,), errors=_ERRORS, **more,
             )  # fmt: skip
 
@@ -115,9 +126,9 @@ class ConsumerRoutesV2:
         created = body_schema({"instance_id": TEXT, "base_uri": TEXT})
         return [
             Operation(
-                method="POST", path="/consumers/{group}", handler=with_v2_errors(self.create), tag="Consumers (v2)",
+                method="POST", path="/consumers/{group}", handler=with_v2_media(self.create), tag="Consumers (v2)",
                 summary="Create a consumer instance in a group", body=_NEW, body_required=False, consumes=(V2,),
-                answers={200: created}, produces=(V2,),
+                answers={200: created}, produces=CONSUMER_TYPES,
                 errors={**_ERRORS, 409: "The name exists (40902).", 503: "There are too many instances (50301)."},
             ),
             row("DELETE", "", self.delete, "Delete a consumer instance"),
@@ -132,7 +143,7 @@ class ConsumerRoutesV2:
                 body=_PLACES),
             row("POST", "/positions/end", self.seek_end, "Set positions behind the last records", body=_PLACES),
             row("GET", "/records", self.read, "Read records; Accept must name the format of the instance",
-                query=reading, produces=tuple(EMBEDDED.values()), answers={200: {"type": "array", "items": _RECORD}}),
+                query=reading, produces=RECORD_TYPES, answers={200: {"type": "array", "items": _RECORD}}),
             row("POST", "/offsets", self.commit, "Commit offsets of records; without a body, of all records read",
                 body=commits, body_required=False, answers={200: {"type": "array"}}),
             row("GET", "/offsets", self.committed, "Get committed offsets of the partitions in the body",
@@ -178,8 +189,10 @@ class ConsumerRoutesV2:
             raise bad_request(f"topics must be an array of names with at most {_NAME_MAX} characters")
         if len(topics) > _PARTITIONS_MAX:
             raise bad_request(f"topics has more than {_PARTITIONS_MAX:,} names")
-        if bool(topics) == (pattern is not None):
-            raise unprocessable("either topics or topic_pattern is required")
+        if topics and pattern is not None:
+            raise HttpError(409, ILLEGAL_STATE, "Illegal state: topics and topic_pattern are mutually exclusive")
+        if not topics and pattern is None:
+            raise unprocessable("topics or topic_pattern is required")
         if any(each.startswith("^") for each in topics):
             raise unprocessable("the name of a topic does not start with ^; use topic_pattern")
         if pattern is None:
@@ -296,7 +309,7 @@ class ConsumerRoutesV2:
         instance = self._find(request)
         body = await read_optional_object(request)
         if body is None:
-            raise partition_not_found("", 0)
+            raise HttpError(404, PARTITION_NOT_FOUND, "Partition not found. The body names no partitions.")
         partitions = _read_partitions(body)
         found = await self._run(instance, lambda: instance.consumer.committed(partitions))
         rows = [
@@ -341,27 +354,19 @@ def _read_options(fields: Fields, has_registry: bool) -> InstanceOptions:
         raise unprocessable(
             f"Invalid consumer configuration: name has more than {_NAME_MAX} characters", CONSUMER_CONFIG
         )
-    bytes_min = _read_number(fields, "fetch.min.bytes")
+    bytes_min = fields.optional_number("fetch.min.bytes", -INT32_MAX)
     if bytes_min is not None and not -1 <= bytes_min <= _FETCH_MIN_MAX:
         raise unprocessable(
             f"Invalid consumer configuration: fetch.min.bytes must be between -1 and {_FETCH_MIN_MAX}",
             CONSUMER_CONFIG_VALUE,
         )
-    timeout_ms = _read_number(fields, "consumer.request.timeout.ms")
+    timeout_ms = fields.optional_number("consumer.request.timeout.ms", -INT32_MAX)
     if timeout_ms is not None and not 0 <= timeout_ms <= _TIMEOUT_MAX_MS:
         raise unprocessable(
             f"Invalid consumer configuration: consumer.request.timeout.ms must be between 0 and {_TIMEOUT_MAX_MS}",
             CONSUMER_CONFIG_VALUE,
         )
     return InstanceOptions(name, form, _RESETS[reset.lower()] if reset else None, commit, bytes_min, timeout_ms)
-
-
-def _read_number(fields: Fields, name: str) -> int | None:
-    """Return an integer. Digits in a string are one, too: many clients send all options of a consumer as strings."""
-    found = fields.value(name)
-    if isinstance(found, str) and _DIGITS.fullmatch(found):
-        fields = Fields({name: int(found)})
-    return fields.optional_integer(name, -INT32_MAX)
 
 
 def _read_partition(fields: Fields) -> TopicPartition:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from ottla.rest.errors import FORMAT_MISMATCH, RecordErrors, to_http
 from ottla.rest.records import AVRO, BINARY, JSON, JSONSCHEMA, PROTOBUF
+from ottla.web.accept import choose_media_type
 from ottla.web.app import Handler, HttpError
 
 V2: Final = "application/vnd.kafka.v2+json"
@@ -19,12 +20,18 @@ V2: Final = "application/vnd.kafka.v2+json"
 EMBEDDED: Final = {
     form: f"application/vnd.kafka.{form.lower()}.v2+json" for form in (BINARY, JSON, AVRO, JSONSCHEMA, PROTOBUF)
 }
+_PLAIN: Final = "application/json"
+#: media types of answers about topics
+TOPIC_TYPES: Final = (V2, _PLAIN)
+#: media types of answers about consumer instances: a client may send the same Accept header with all its requests
+CONSUMER_TYPES: Final = (V2, *EMBEDDED.values(), _PLAIN)
+#: media types of records: binary is the default
+RECORD_TYPES: Final = (*EMBEDDED.values(), V2, _PLAIN)
 _FORMATS: Final = {media_type: form for form, media_type in EMBEDDED.items()}
 #: without a format: binary, which is the default
-_NEUTRAL: Final = (V2, "application/json", "application/octet-stream", "")
+_NEUTRAL: Final = (V2, _PLAIN, "application/octet-stream", "")
 #: curl's default for --data; the tutorials of other proxies always name the type
 _FORM: Final = "application/x-www-form-urlencoded"
-_ANY: Final = ("*/*", "application/*")
 
 
 def produced_format(request: Request) -> str:
@@ -40,13 +47,14 @@ def produced_format(request: Request) -> str:
 
 def check_accepted(request: Request, form: str) -> str:
     """Return the media type of records in this format. Raise HttpError 406 (40601) if the client accepts another."""
-    accepted = [_name(each) for each in request.headers.get("accept", "*/*").split(",")]
-    wanted = {EMBEDDED[form], *_ANY, ""} | ({V2, "application/json"} if form == BINARY else set())
-    if not wanted.isdisjoint(accepted):
-        return EMBEDDED[form]
+    offered = (EMBEDDED[form], V2, _PLAIN) if form == BINARY else (EMBEDDED[form],)
+    chosen = choose_media_type(request.headers.get("accept"), offered)
+    if chosen is not None:
+        return chosen
     raise HttpError(
         406, FORMAT_MISMATCH,
-        f"The requested embedded data format does not match the consumer instance: its format needs {EMBEDDED[form]}.",
+        "The requested embedded data format does not match the deserializer for this consumer instance: it needs "
+        f"Accept: {EMBEDDED[form]}.",
     )  # fmt: skip
 
 
@@ -58,17 +66,24 @@ def answer_v2(found: Any, media_type: str = V2) -> Response:
     return Response(json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode(), media_type=media_type)
 
 
-def with_v2_errors(handler: Handler) -> Handler:
-    """Return the handler with errors of version 2's media type."""
+def with_v2_media(handler: Handler) -> Handler:
+    """Return the handler with answers and errors in the media type that the client prefers."""
 
     @functools.wraps(handler)
     async def handle(request: Request) -> Response:
+        offered = request.scope["operation"].produces
+        chosen = choose_media_type(request.headers.get("accept"), offered)
         try:
-            return await handler(request)
+            if chosen is None:
+                raise HttpError(406, 406, f"HTTP 406 Not Acceptable: the answer is {offered[0]}")
+            found = await handler(request)
         except RecordErrors as error:
             known = to_http(error)
-            known.headers.setdefault("content-type", V2)
+            known.headers.setdefault("content-type", chosen or offered[0])
             raise known from None
+        if found.headers.get("content-type") == V2:
+            found.headers["content-type"] = chosen
+        return found
 
     wrapped: Callable[[Request], Awaitable[Response]] = handle
     return wrapped

@@ -30,6 +30,7 @@ from ottla.rest.kafka import Arrival, Delivery
 from ottla.rest.producing import Topics, check_size, wait_for_all, with_pauses
 from ottla.rest.proxy import (
     BOOLEAN,
+    DIGITS_OR_INT32,
     INT32,
     INTEGER,
     KAFKA_ERRORS,
@@ -42,7 +43,7 @@ from ottla.rest.proxy import (
 )
 from ottla.rest.records import BINARY, PLAIN_FORMATS, encode_plain, now_ms
 from ottla.rest.schema_data import SchemaData, SchemaWanted
-from ottla.rest.v2_media import EMBEDDED, V2, answer_v2, produced_format, with_v2_errors
+from ottla.rest.v2_media import EMBEDDED, TOPIC_TYPES, V2, answer_v2, produced_format, with_v2_media
 from ottla.web.app import Operation
 
 _RECORDS_MAX: Final = 100_000
@@ -54,7 +55,8 @@ _PARTITION: Final = body_schema(
 )
 _PARTITIONS: Final = {"type": "array", "items": _PARTITION}
 _RECORD: Final = request_schema({}, {"key": {}, "value": {}, "partition": INT32})
-_SCHEMAS: Final = {"key_schema": TEXT, "key_schema_id": INT32, "value_schema": TEXT, "value_schema_id": INT32}
+_SCHEMAS: Final = {"key_schema": TEXT, "key_schema_id": DIGITS_OR_INT32, "value_schema": TEXT,
+                   "value_schema_id": DIGITS_OR_INT32}  # fmt: skip
 _PRODUCED: Final = body_schema({
     "offsets": {"type": "array", "items": body_schema({
         "partition": {"type": ["integer", "null"]}, "offset": {"type": ["integer", "null"]},
@@ -95,32 +97,49 @@ class TopicRoutesV2:
         errors = {**KAFKA_ERRORS, 413: "The request is too large.", 415: "The Content-Type is none of version 2.",
                   422: "A field is missing, or a schema (42201 to 42207)."}  # fmt: skip
         produce = [
-            Operation(method="POST", path=path, handler=with_v2_errors(self.produce), summary=summary,
+            Operation(method="POST", path=path, handler=with_v2_media(self.produce), summary=summary,
                       tag="Topics (v2)", body=body, consumes=(V2, *EMBEDDED.values()), answers={200: _PRODUCED},
-                      produces=(V2,), errors=errors, body_bytes_max=request_max_bytes,
+                      produces=TOPIC_TYPES, errors=errors, body_bytes_max=request_max_bytes,
                       checks_media_type=True)
             for path, summary in (("/topics/{topic_name}", "Produce records to a topic"),
                                   (one, "Produce records to a partition"))
         ]  # fmt: skip
         return [
+            *self._root_operations(),
             *(
-                Operation(method="GET", path=path, handler=with_v2_errors(handler), summary=summary, tag="Topics (v2)",
-                          answers={200: schema}, produces=(V2,), errors=KAFKA_ERRORS)
+                Operation(method="GET", path=path, handler=with_v2_media(handler), summary=summary, tag="Topics (v2)",
+                          answers={200: schema}, produces=TOPIC_TYPES, errors=KAFKA_ERRORS)
                 for path, handler, summary, schema in rows
             ),
             *produce,
         ]  # fmt: skip
+
+    def _root_operations(self) -> list[Operation]:
+        """Return the operations that clients and load balancers use to find out whether version 2 is served."""
+        return [
+            Operation(method=method, path="/", handler=with_v2_media(self.get_root), tag="Topics (v2)",
+                      summary="Tell that version 2 is served", answers={200: {"type": "object"}},
+                      produces=TOPIC_TYPES, errors={406: "The Accept header excludes the answer."})
+            for method in ("GET", "POST")
+        ]  # fmt: skip
+
+    async def get_root(self, request: Request) -> Response:
+        if request.method == "POST":
+            produced_format(request)
+        return answer_v2({})
 
     async def list_topics(self, request: Request) -> Response:
         metadata = await self._proxy.call(request, admin.list_topics)
         return answer_v2(sorted(row.name or "" for row in metadata.topics if row.partitions))
 
     async def get_topic(self, request: Request) -> Response:
-        topic = await self._topic(request)
-        target = ConfigTarget(admin.TOPIC, topic.name)
+        # Its error is 40403, that of the partitions of a topic 40401, as with other proxies.
+        name = request.path_params["topic_name"]
+        topic = await self._proxy.call(request, admin.describe_topic, name)
+        target = ConfigTarget(admin.TOPIC, name)
         found = (await self._proxy.call(request, admin.describe_configs, [target]))[target]
         configs = {row.name: row.value or "" for row in sorted(found.configs, key=lambda row: row.name)}
-        return answer_v2({"name": topic.name, "configs": configs, "partitions": _partitions(topic)})
+        return answer_v2({"name": name, "configs": configs, "partitions": _partitions(topic)})
 
     async def list_partitions(self, request: Request) -> Response:
         return answer_v2(_partitions(await self._topic(request)))
@@ -201,7 +220,7 @@ class TopicRoutesV2:
         Raise HttpError 422 (42201, 42202) if records have such a part and the request has no schema for it.
         """
         schema_id, text = (
-            fields.optional_integer(f"{part}_schema_id"),
+            fields.optional_number(f"{part}_schema_id"),
             fields.optional_text(f"{part}_schema", INT32_MAX),
         )
         if form in PLAIN_FORMATS:

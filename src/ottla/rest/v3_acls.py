@@ -12,9 +12,9 @@ from starlette.responses import Response
 from ottla.client.cluster import Cluster
 from ottla.rest import resources
 from ottla.rest.admin import ask_any, ask_controller, check
-from ottla.rest.bodies import TEXT_BYTES_MAX, Fields, read_object
-from ottla.rest.errors import BAD_REQUEST, bad_request
-from ottla.rest.proxy import KAFKA_ERRORS, TEXT, Proxy, answer, body_schema, list_schema
+from ottla.rest.bodies import TEXT_BYTES_MAX, Fields, read_required
+from ottla.rest.errors import BAD_REQUEST, INVALID_PAYLOAD, bad_request, unprocessable
+from ottla.rest.proxy import KAFKA_ERRORS, TEXT, Proxy, answer, list_schema, no_content, request_schema
 from ottla.rest.v3_topics import CLUSTER
 from ottla.security.acls import CLUSTER_NAME, PatternType, Permission, ResourceType
 from ottla.security.acls import Operation as AclOperation
@@ -42,7 +42,7 @@ _DATA: Final = {
         **dict.fromkeys(_FIELDS, TEXT),
     },
 }  # fmt: skip
-_NEW: Final = body_schema({
+_NEW: Final = request_schema({
     name: {"type": "string", "enum": [each.name for each in _ENUMS[name]]} if name in _ENUMS else TEXT
     for name in _FIELDS
 })  # fmt: skip
@@ -69,7 +69,7 @@ class AclRoutes:
             ("DELETE", path, self.delete, "Delete the ACLs that match, and return them",
              {"query": query, "answers": {200: found}}),
             ("POST", f"{path}:batch", self.create_batch, "Create several ACLs",
-             {"body": body_schema({"data": {"type": "array", "items": _NEW}}), "answers": {201: None}}),
+             {"body": request_schema({"data": {"type": "array", "items": _NEW}}), "answers": {204: None}}),
         ]  # fmt: skip
         return [
             Operation(method=method, path=path, handler=handler, summary=summary, tag="ACL (v3)", errors=errors, **more)
@@ -86,17 +86,20 @@ class AclRoutes:
 
     async def create(self, request: Request) -> Response:
         links = await self._proxy.links(request)
-        acl = _new_acl(Fields(await read_object(request)))
+        acl = _new_acl(await read_required(request))
         await self._proxy.call(request, _create, [acl])
         return Response(status_code=201, headers={"location": resources.acl_url(links, acl)})
 
     async def create_batch(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
-        entries = Fields(await read_object(request)).objects("data")
+        await self._proxy.links(request)
+        fields = await read_required(request)
+        if not fields.has("data"):
+            raise unprocessable("Payload error. data is required.", INVALID_PAYLOAD)
+        entries = fields.objects("data")
         if len(entries) > _CREATE_MAX:
             raise bad_request(f"data has more than {_CREATE_MAX} entries")
         await self._proxy.call(request, _create, [_new_acl(each) for each in entries])
-        return Response(status_code=201, headers={"location": links.url("acls")})
+        return no_content()
 
     async def delete(self, request: Request) -> Response:
         links = await self._proxy.links(request)

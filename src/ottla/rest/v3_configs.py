@@ -11,10 +11,11 @@ from starlette.responses import Response
 
 from ottla.rest import admin, resources
 from ottla.rest.admin import ConfigChange, ConfigTarget
-from ottla.rest.bodies import Fields, path_integer, read_object
+from ottla.rest.bodies import Fields, path_integer, read_required
 from ottla.rest.errors import not_found
 from ottla.rest.proxy import (
     BOOLEAN,
+    CONFIG_VALUE,
     INTEGER,
     KAFKA_ERRORS,
     NULLABLE_TEXT,
@@ -39,11 +40,11 @@ _CONFIG_FIELDS: Final = {
 _CHANGES: Final = {
     "type": "array",
     "items": request_schema(
-        {"name": TEXT}, {"value": TEXT, "operation": {"type": "string", "enum": ["SET", "DELETE"]}}
+        {"name": TEXT}, {"value": CONFIG_VALUE, "operation": {"type": "string", "enum": ["SET", "DELETE"]}}
     ),
 }
 _ALTERATION: Final = request_schema({"data": _CHANGES}, {"validate_only": BOOLEAN})
-_UPDATE: Final = request_schema({}, {"value": TEXT})
+_UPDATE: Final = request_schema({}, {"value": CONFIG_VALUE})
 _ERRORS: Final = {**KAFKA_ERRORS, 422: "The body is empty (42206), or a field is missing."}
 
 
@@ -107,7 +108,7 @@ class ConfigRoutes:
                              tag="Configs (v3)", errors=_ERRORS, **more)  # fmt: skip
 
         topics = request_schema(
-            {"data": {"type": "array", "items": body_schema({"topic_name": TEXT, "configs": _CHANGES})}},
+            {"data": {"type": "array", "items": request_schema({"topic_name": TEXT, "configs": _CHANGES})}},
             {"validate_only": BOOLEAN},
         )
         failures = {"type": "object", "properties": {"failures": {"type": "array", "items": body_schema(
@@ -160,7 +161,7 @@ class ConfigRoutes:
 
     async def put_config(self, request: Request, owner: _Owner) -> Response:
         await self._proxy.links(request)
-        value = Fields(await read_object(request)).optional_text("value")
+        value = (await read_required(request)).scalar_text("value")
         return await self._change(request, owner, ConfigChange(request.path_params["name"], admin.SET, value))
 
     async def delete_config(self, request: Request, owner: _Owner) -> Response:
@@ -169,7 +170,7 @@ class ConfigRoutes:
 
     async def alter_configs(self, request: Request, owner: _Owner) -> Response:
         await self._proxy.links(request)
-        fields = Fields(await read_object(request))
+        fields = await read_required(request)
         changes = _changes(fields.objects("data"))
         return await self._change(request, owner, *changes, validate_only=fields.boolean("validate_only"))
 
@@ -208,7 +209,7 @@ class ConfigRoutes:
 
     async def alter_topics(self, request: Request) -> Response:
         await self._proxy.links(request)
-        fields = Fields(await read_object(request))
+        fields = await read_required(request)
         changes = {
             ConfigTarget(admin.TOPIC, each.text("topic_name")): _changes(each.objects("configs"))
             for each in fields.objects("data")
@@ -258,7 +259,7 @@ def _changes(entries: list[Fields]) -> list[ConfigChange]:
     changes = []
     for entry in entries:
         is_set = entry.choice("operation", ("SET", "DELETE"), "SET") == "SET"
-        value = entry.optional_text("value") if is_set else None
+        value = entry.scalar_text("value") if is_set else None
         changes.append(ConfigChange(entry.text("name"), admin.SET if is_set else admin.DELETE, value))
     return changes
 

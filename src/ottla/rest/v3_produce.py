@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,12 +13,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ottla.rest.bodies import Fields, read_object
-from ottla.rest.errors import INVALID_BATCH, INVALID_PAYLOAD, RecordErrors, to_http, unprocessable
+from ottla.rest.bodies import Fields, charset_of, read_object
+from ottla.rest.errors import INVALID_BATCH, INVALID_PAYLOAD, RecordErrors, bad_request, to_http, unprocessable
 from ottla.rest.json_stream import JsonStream
 from ottla.rest.kafka import Arrival, Delivery, Identity, Kafka
 from ottla.rest.producing import DataEncoder, Topics, check_size, wait_for_all
-from ottla.rest.proxy import INT32, INTEGER, KAFKA_ERRORS, NULLABLE_TEXT, TEXT, Proxy, answer, body_schema, or_null
+from ottla.rest.proxy import (
+    INT32,
+    INT64,
+    INTEGER,
+    KAFKA_ERRORS,
+    NULLABLE_TEXT,
+    TEXT,
+    Proxy,
+    answer,
+    body_schema,
+    or_null,
+    request_schema,
+)
 from ottla.rest.records import (
     PLAIN_FORMATS,
     SCHEMA_FORMATS,
@@ -38,6 +51,7 @@ _RESULT_BYTES_MAX: Final = 16 << 20
 #: a client that reads nothing for this long while results wait is disconnected
 _UNREAD_S_MAX: Final = 60.0
 _ID_MAX: Final = 80
+_ID: Final = re.compile(rf"[0-9a-zA-Z_-]{{1,{_ID_MAX}}}")
 #: a stream has no limit for its body, only for each record
 _UNLIMITED: Final = 1 << 62
 
@@ -51,13 +65,16 @@ _DATA: Final = {
         "schema_id": or_null(INT32), "schema_version": or_null({**INT32, "minimum": 1}),
         "schema": NULLABLE_TEXT, "data": {},
     },
+    "required": ["data"], "additionalProperties": False,
 }  # fmt: skip
 _RECORD: Final = {
     "partition_id": or_null(INT32),
-    "headers": {"type": ["array", "null"], "items": body_schema({"name": TEXT}, {"value": NULLABLE_TEXT})},
+    "headers": {"type": ["array", "null"], "items": request_schema({"name": TEXT}, {"value": TEXT})},
     "key": _DATA, "value": _DATA,
     "timestamp": {"type": ["string", "null"], "format": "date-time"},
 }  # fmt: skip
+#: a GET of records also returns the offset of a record, so that its answer can be sent
+_FIELDS: Final = frozenset((*_RECORD, "offset"))
 _EXAMPLE: Final = {"key": {"type": "STRING", "data": "a"}, "value": {"type": "JSON", "data": {"id": 1}}}
 _DESCRIBED: Final = {
     "type": "object", "properties": {"type": TEXT, "size": INTEGER, "subject": NULLABLE_TEXT, "schema_id": INTEGER},
@@ -80,8 +97,8 @@ class ProduceRoutes:
         """Return the rows of the table of operations."""
         path = f"{CLUSTER}/topics/{{topic_name}}/records"
         errors = {**KAFKA_ERRORS, 413: "The request, or a record, is too large.", 422: "The body is empty (42206)."}
-        entry = body_schema({"id": {"type": "string", "minLength": 1, "maxLength": _ID_MAX}}, _RECORD)
-        entries = body_schema(
+        entry = request_schema({"id": {"type": "string", "pattern": f"^{_ID.pattern}$"}}, _RECORD)
+        entries = request_schema(
             {"entries": {"type": "array", "items": entry, "minItems": 1}}, None, {"entries": [{"id": "1", **_EXAMPLE}]}
         )
         failure = body_schema({"id": TEXT, "error_code": INTEGER}, {"message": TEXT})
@@ -92,7 +109,7 @@ class ProduceRoutes:
         return [
             Operation(
                 method="POST", path=path, handler=self.produce, tag="Records (v3)",
-                body=body_schema({}, _RECORD, _EXAMPLE),
+                body=request_schema({}, {**_RECORD, "offset": INT64}, _EXAMPLE),
                 summary="Produce records: JSON objects one after the other, of which each gets a line as its answer "
                 "when it is acknowledged, in the same order",
                 answers={200: body_schema({"error_code": INTEGER}, {"message": TEXT, **_RESULT})}, errors=errors,
@@ -121,12 +138,14 @@ class ProduceRoutes:
         body = await request.body()
         if not body.strip():
             raise unprocessable("Request body is empty. Data is required.", INVALID_BATCH)
-        entries = Fields(await read_object(request)).array("entries")
+        fields = Fields(await read_object(request))
+        entries = fields.array("entries") if fields.has("entries") else []
         ids = _distinct_ids(entries, self._proxy.settings.api_v3_produce_batch_maximum_entries)
         identity = self._proxy.identity(request)
         sender = _Sender(self._proxy.kafka, identity, self._topics, self._encoder,
                          links.cluster_id, request.path_params["topic_name"])  # fmt: skip
-        sent = [await sender.send_or_fail(entry) for entry in entries]
+        records = [{name: value for name, value in entry.items() if name != "id"} for entry in entries]
+        sent = [await sender.send_or_fail(record) for record in records]
         await wait_for_all([each.delivery for each in sent if each.delivery is not None], sender.arrival)
         successes, failures = [], []
         for name, each in zip(ids, sent, strict=True):
@@ -143,7 +162,7 @@ def _distinct_ids(entries: list[Any], count_max: int) -> list[str]:
     ids: list[str] = []
     for entry in entries:
         name = entry.get("id") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or not 1 <= len(name) <= _ID_MAX:
+        if not isinstance(name, str) or not _ID.fullmatch(name):
             raise unprocessable("Batch entry identifier is not a valid string.", INVALID_BATCH)
         ids.append(name)
     if len(set(ids)) != len(ids):
@@ -151,7 +170,7 @@ def _distinct_ids(entries: list[Any], count_max: int) -> list[str]:
     if not ids:
         raise unprocessable("Empty batch.", INVALID_BATCH)
     if len(ids) > count_max:
-        raise unprocessable(f"Too many entries in batch: at most {count_max}.", INVALID_BATCH)
+        raise unprocessable(f"Too many entries in batch. At most {count_max} are allowed.", INVALID_BATCH)
     return ids
 
 
@@ -234,6 +253,8 @@ class _Sender:
             return _failed(to_http(error))
 
     async def _send(self, found: Mapping[str, Any]) -> _Sent:
+        if not _FIELDS.issuperset(found):
+            raise bad_request(f"Unrecognized field: {min(set(found) - _FIELDS)[:_ID_MAX]}")
         partition = read_partition(found.get("partition_id"))
         headers = read_headers(found.get("headers"))
         timestamp_ms = read_time(found.get("timestamp")) or now_ms()
@@ -263,7 +284,7 @@ class _Stream(Response):
         del self.headers["content-length"]  # it is not known
         self._request = request
         self._sender = sender
-        self._json = JsonStream(record_bytes_max)
+        self._json = JsonStream(record_bytes_max, charset_of(request))
         self._end_at = asyncio.get_running_loop().time() + duration_max_ms / 1000
         #: records that are read and not sent, and the error that ends the stream after them
         self._records: deque[dict[str, Any]] = deque()

@@ -34,6 +34,7 @@ from ottla.rest.kafka import READ_AHEAD, Identity, Owner, check_expiry
 from ottla.rest.proxy import BOOLEAN, INT32, INT64, INTEGER, KAFKA_ERRORS, TEXT, Proxy, body_schema
 from ottla.rest.records import BINARY, JSON, PLAIN_FORMATS, STRING, decode_plain, iso_time, read_time
 from ottla.rest.v3_topics import CLUSTER
+from ottla.web.accept import choose_media_type
 from ottla.web.app import HttpError, Operation, Parameter
 
 _AUTO: Final = "AUTO"
@@ -46,6 +47,8 @@ _SILENCE_S: Final = 15.0
 #: a position of more partitions is not written to each event
 _POSITIONS_MAX: Final = 64
 _NDJSON, _EVENTS = "application/x-ndjson", "text/event-stream"
+#: lines of JSON are also sent as application/json, to clients that accept nothing else
+_MEDIA_TYPES: Final = (_NDJSON, _EVENTS, "application/json")
 #: librdkafka's codes: the end of a partition, and errors that pass
 _PARTITION_EOF: Final = -191
 _GROUP_AUTHORIZATION_FAILED: Final = 30
@@ -108,7 +111,7 @@ class ReadRoutes:
             Operation(
                 method="GET", path=f"{CLUSTER}/topics/{{topic_name}}/records", handler=self.read, tag="Records (v3)",
                 summary="Read records from an offset or a time, as lines of JSON or as server-sent events",
-                query=_QUERY, answers={200: {"anyOf": [record, failure]}}, produces=(_NDJSON, _EVENTS),
+                query=_QUERY, answers={200: {"anyOf": [record, failure]}}, produces=_MEDIA_TYPES,
                 errors=KAFKA_ERRORS,
             )
         ]  # fmt: skip
@@ -127,8 +130,8 @@ class ReadRoutes:
 
     async def _open(self, request: Request, wanted: _Range) -> _Stream:
         """Find the offsets and create the consumer. The stream closes both when it ends."""
-        is_events = _EVENTS in request.headers.get("accept", "")
-        last_event = request.headers.get("last-event-id") if is_events else None
+        media_type = choose_media_type(request.headers.get("accept"), _MEDIA_TYPES) or _NDJSON
+        last_event = request.headers.get("last-event-id") if media_type == _EVENTS else None
         positions = _read_positions(last_event) if last_event else None
         starts, ends = await self._proxy.call(request, _find_range, wanted, positions)
         properties = {
@@ -137,7 +140,7 @@ class ReadRoutes:
         }  # fmt: skip
         kafka, identity = self._proxy.kafka, self._proxy.identity(request)
         consumer = await kafka.run(functools.partial(kafka.consumer, Owner(identity), properties))
-        return _Stream(self, consumer, wanted, starts, ends, identity, is_events=is_events)
+        return _Stream(self, consumer, wanted, starts, ends, identity, media_type)
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Run a function of a stream in a thread; each stream uses one thread at a time."""
@@ -155,17 +158,17 @@ class _Stream(Response):
 
     def __init__(
         self, routes: ReadRoutes, consumer: Any, wanted: _Range, starts: dict[TopicPartition, int],
-        ends: dict[TopicPartition, int], identity: Identity, *, is_events: bool,
+        ends: dict[TopicPartition, int], identity: Identity, media_type: str,
     ) -> None:  # fmt: skip
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(media_type=_EVENTS if is_events else _NDJSON, headers=headers)
+        super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]
         self._routes = routes
         self._consumer = consumer
         self._wanted = wanted
         self._ends = ends
         self._identity = identity
-        self._is_events = is_events
+        self._is_events = media_type == _EVENTS
         #: the next offset of each partition
         self._positions = dict(starts)
         self._open = {tp for tp in starts if wanted.is_followed or starts[tp] < ends[tp]}

@@ -9,10 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ottla.rest import admin, resources
-from ottla.rest.bodies import INT32_MAX, Fields, path_integer, query_boolean, read_object
+from ottla.rest.bodies import INT32_MAX, path_integer, query_boolean, read_required
 from ottla.rest.errors import INVALID_PAYLOAD, bad_request, not_found, partition_not_found, unprocessable
 from ottla.rest.proxy import (
     BOOLEAN,
+    CONFIG_VALUE,
     INT32,
     INTEGER,
     INTEGERS,
@@ -24,7 +25,6 @@ from ottla.rest.proxy import (
     TEXTS,
     Proxy,
     answer,
-    body_schema,
     flag,
     list_schema,
     no_content,
@@ -73,7 +73,7 @@ _NEW_TOPIC: Final = request_schema({"topic_name": {"type": "string", "pattern": 
         "type": "object", "additionalProperties": False,
         "patternProperties": {"^[0-9]{1,9}$": {"type": "array", "items": INT32, "minItems": 1}},
     },
-    "configs": {"type": "array", "items": request_schema({"name": TEXT}, {"value": TEXT})},
+    "configs": {"type": "array", "items": request_schema({"name": TEXT}, {"value": CONFIG_VALUE})},
     "validate_only": BOOLEAN,
 }, {"topic_name": "orders", "partitions_count": 1})  # fmt: skip
 
@@ -115,7 +115,7 @@ class TopicRoutes:
             ("GET", _TOPIC, self.get_topic, "Get a topic",
              {"answers": {200: _TOPIC_DATA}, "query": [operations_flag]}),
             ("PATCH", _TOPIC, self.patch_topic, "Raise the number of partitions of a topic",
-             {"answers": {200: _TOPIC_DATA}, "body": body_schema({"partitions_count": {**INT32, "minimum": 1}}),
+             {"answers": {200: _TOPIC_DATA}, "body": request_schema({"partitions_count": {**INT32, "minimum": 1}}),
               "errors": {**KAFKA_ERRORS, 422: "partitions_count is missing."}}),
             ("DELETE", _TOPIC, self.delete_topic, "Delete a topic", {"answers": {204: None}}),
         ]  # fmt: skip
@@ -216,7 +216,7 @@ class TopicRoutes:
 
     async def create_topic(self, request: Request) -> Response:
         links = await self._proxy.links(request)
-        fields = Fields(await read_object(request))
+        fields = await read_required(request)
         name = fields.text("topic_name")
         if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
             raise unprocessable("Payload error. Invalid topic name.", INVALID_PAYLOAD)
@@ -224,7 +224,7 @@ class TopicRoutes:
         replicas = fields.optional_integer("replication_factor", -1, _INT16_MAX)
         assignments = _assignments(fields.mapping("replicas_assignments"))
         configs = [
-            (each.text("name"), each.optional_text("value"))
+            (each.text("name"), each.scalar_text("value"))
             for each in (fields.objects("configs") if fields.has("configs") else [])
         ]
         validate_only = fields.boolean("validate_only")
@@ -242,8 +242,8 @@ class TopicRoutes:
     async def patch_topic(self, request: Request) -> Response:
         links = await self._proxy.links(request)
         name = request.path_params["topic_name"]
-        body = await read_object(request, required="partitions_count is required.")
-        count = Fields(body).integer("partitions_count", 1)
+        fields = await read_required(request, required="Partitions_count is required.")
+        count = fields.integer("partitions_count", 1)
         await self._proxy.call(request, admin.add_partitions, name, count)
         await self._proxy.call(request, admin.wait_until_known, name, count)
         row = await self._proxy.call(request, admin.describe_topic, name)
@@ -309,10 +309,11 @@ class TopicRoutes:
 
     async def list_topic_reassignments(self, request: Request) -> Response:
         links = await self._proxy.links(request)
-        topic = await self._topic(request)
-        numbers = [row.partition_index for row in topic.partitions]
-        found = await self._proxy.call(request, admin.list_reassignments, {topic.name: numbers})
-        return answer(_moves(links, links.url("topics", topic.name, "partitions", "-", "reassignment"), found))
+        topic = request.path_params["topic_name"]
+        # A topic that does not exist has none, as with Confluent's server.
+        every = await self._proxy.call(request, admin.list_reassignments, None)
+        found = {tp: row for tp, row in every.items() if tp.topic == topic}
+        return answer(_moves(links, links.url("topics", topic, "partitions", "-", "reassignment"), found))
 
     async def _topic(self, request: Request) -> Any:
         return await self._proxy.call(request, admin.describe_topic, request.path_params["topic_name"])

@@ -23,7 +23,8 @@ def test_texts_that_are_not_json_are_rejected(text: bytes) -> None:
 
 
 def test_json_is_parsed() -> None:
-    assert parse_json('{"a": [1, 2.5, null, "ä"]}') == {"a": [1, 2.5, None, "ä"]}
+    text = '{"a": [1, 2.5, null, "ä"]}'
+    assert parse_json(text.encode()) == parse_json(text.encode("latin-1"), "iso-8859-1") == {"a": [1, 2.5, None, "ä"]}
 
 
 def status_of(fields: Fields, method: str, *args: object) -> int:
