@@ -14,7 +14,7 @@ from drivers import kafkajs as kafkajs_driver
 from drivers.aio import Aiokafka
 from drivers.confluent import Confluent
 from drivers.franz_go import FranzGo
-from drivers.java import LATENCY, JavaTools
+from drivers.java import LATENCY, JavaTools, ToolRunner
 from drivers.kafka_python import KafkaPython
 from drivers.kafkajs import KafkaJs
 from drivers.kcat import MISSING as KCAT_MISSING
@@ -158,5 +158,7 @@ def java_tools(ottla_broker: BrokerProcess) -> Iterator[JavaTools]:
     # One record there and back, by the producer and the consumer that most tools use.
     options = ["--topic", "java-tools-start", "--num-records", "1", "--producer-acks", "all", "--record-size", "10"]
     kafka.archive_classes(LATENCY, ["--bootstrap-server", ottla_broker.bootstrap, *options])
-    yield JavaTools(ottla_broker.bootstrap, kafka.run_tool)
+    runner = ToolRunner(kafka.run_tool)
+    yield JavaTools(ottla_broker.bootstrap, runner.run)
+    runner.close()
     kafka.stop()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from drivers import Place, Record
+from drivers import DEADLINE_S, Place, Record
 from drivers.confluent import Confluent
 from drivers.confluent_transactions import ConfluentTransactions
 from drivers.franz_go import FranzGo
 from drivers.java import CONSUMER, DUMP_LOG, PERFORMANCE, JavaTools
+from drivers.java_process import TRANSACTIONS
 from drivers.kafkajs import KafkaJs
 from drivers.parameters import NewTopic
 
@@ -21,7 +23,6 @@ from ottla.testing import BrokerProcess
 
 pytestmark = pytest.mark.foreign
 
-TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 MESSAGE_COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
 TRANSACTION_FORMATTER = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"
 _END = b"end"
@@ -151,19 +152,22 @@ def test_kafka_reads_our_records_of_transactions(
         producer.begin()
         producer.send(Place(unused_name, 0), b"x")
         getattr(producer, result)()
+    # The last record is written when the markers are.
+    deadline = time.monotonic() + DEADLINE_S
+    while "CompleteAbort" not in tools_run(tools, ("describe", "--transactional-id", unused_name))[0]:
+        assert time.monotonic() < deadline, "the last transaction is not complete"
+        time.sleep(0.1)
     files = sorted(str(path) for path in Path(broker.data).glob("__transaction_state-*/*.log"))
     data = sorted(str(path) for path in Path(broker.data).glob(f"{unused_name}-0/*.log"))
     indexes = sorted(str(path) for path in Path(broker.data).glob(f"{unused_name}-0/*.txnindex"))
-    read = CONSUMER, "--topic", "__transaction_state", "--from-beginning", "--timeout-ms", "8000", "--formatter"
-    with ThreadPoolExecutor(2) as pool:
-        dumped = pool.submit(tools.run_tool, DUMP_LOG, ["--files", ",".join(files), "--transaction-log-decoder"])
-        formatted = pool.submit(tools.run, *read, TRANSACTION_FORMATTER)
-    assert dumped.result().returncode == 0, dumped.result().stderr
-    assert "isvalid: false" not in dumped.result().stdout
-    assert f"transactional_id={unused_name}" in dumped.result().stdout or unused_name in dumped.result().stdout
+    dumped = tools.run_tool(DUMP_LOG, ["--files", ",".join(files), "--transaction-log-decoder"])
+    formatted = tools.read_state("__transaction_state", unused_name, TRANSACTION_FORMATTER)
+    assert dumped.returncode == 0, dumped.stderr
+    assert "isvalid: false" not in dumped.stdout
+    assert f"transactional_id={unused_name}" in dumped.stdout or unused_name in dumped.stdout
     states = [
         each["value"]["data"]["transactionStatus"]
-        for each in _objects(formatted.result())
+        for each in _objects(formatted)
         if each["key"]["data"]["transactionalId"] == unused_name
     ]
     # Empty; Ongoing, PrepareCommit, CompleteCommit; Ongoing, PrepareAbort, CompleteAbort

@@ -1,4 +1,4 @@
-"""Apache Kafka's command-line tools against this broker. Each call starts a JVM, so calls say much at once."""
+"""Apache Kafka's command-line tools against this broker."""
 
 from __future__ import annotations
 

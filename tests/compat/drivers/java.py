@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from drivers import CODECS, Received, Record
+from drivers import CODECS, Received, Record, java_process
+from drivers.confluent import Confluent
+from ottla.coordinator.runtime import java_hash
 
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -19,7 +22,7 @@ LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
-CLUSTER_ID = "org.apache.kafka.tools.ClusterTool cluster-id"
+CLUSTER_ID = f"{java_process.CLUSTER} cluster-id"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -31,8 +34,40 @@ GROUPS_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatte
 
 RunTool = Callable[..., subprocess.CompletedProcess[str]]
 
+#: tools that ask, print and end: one JVM runs them one after the other
+_ADMIN_TOOLS = frozenset({
+    TOPICS, CONFIGS, DELETE_RECORDS, OFFSETS, ACLS, LOG_DIRS, API_VERSIONS, FEATURES, DUMP_LOG, CONSUMER_GROUPS, GROUPS,
+    java_process.CLUSTER, java_process.TRANSACTIONS,
+})  # fmt: skip
+
 #: what stands for null, and what stands between things; no record of the tests has them
 _NULL, _FIELD, _LINE, _PAIR, _COLON = "<null>", "<|>", "<;>\n", "<,>", "<:>"
+
+
+class ToolRunner:
+    """Runs tools: those of administrators in one JVM, which the first of them starts, others each in its own.
+
+    The start of a JVM costs a second of a core, and there are some sixty calls.
+    """
+
+    def __init__(self, run_alone: RunTool) -> None:
+        self._run_alone = run_alone
+        self._lock = threading.Lock()
+        self._shared: java_process.JavaProcess | None = None
+
+    def run(self, tool: str, arguments: Sequence[str], *, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a tool to its end; the caller judges the return code."""
+        # A Java without a compiler cannot start what reads the calls.
+        if tool not in _ADMIN_TOOLS or java_process.missing() is not None:
+            return self._run_alone(tool, arguments, stdin=stdin)
+        assert not stdin, f"{tool} reads no input"
+        with self._lock:
+            self._shared = self._shared or java_process.JavaProcess("")
+        return self._shared.call(tool, arguments)
+
+    def close(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
 
 
 class JavaTools:
@@ -61,9 +96,22 @@ class JavaTools:
         return text if fails else done.stdout
 
     def run_all(self, *calls: Sequence[str]) -> list[str]:
-        """Several calls that do not depend on each other; a tool spends its time starting up."""
+        """Several calls that do not depend on each other; a tool with its own JVM spends its time starting up."""
         with ThreadPoolExecutor(len(calls)) as pool:
             return list(pool.map(lambda call: self.run(*call), calls))
+
+    def read_state(self, topic: str, name: str, formatter: str) -> str:
+        """What a formatter makes of the partition of an internal topic that has the state of this group or producer.
+
+        It ends at the last record, so that nobody waits in order to see that there is no other.
+        """
+        client = Confluent(self._bootstrap)
+        partition = (java_hash(name) & 0x7FFFFFFF) % len(client.partition_leaders(topic))
+        _, end = client.watermarks(topic, partition)
+        return self.run(
+            CONSUMER, "--topic", topic, "--partition", str(partition), "--offset", "earliest", "--formatter", formatter,
+            "--max-messages", str(end), "--timeout-ms", "8000",
+        )  # fmt: skip
 
     # -- records --------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ import base64
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -51,6 +52,7 @@ class JavaProcess:
         self._bootstrap = bootstrap
         options = [f"-D{name}={value}" for name, value in (properties or {}).items()]
         java, *rest = command()
+        self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [java, *options, *rest, str(_SOURCE)],
             stdin=subprocess.PIPE,
@@ -73,17 +75,24 @@ class JavaProcess:
         # One tool takes the address after the command, the others before it.
         address = ["--bootstrap-server", self._bootstrap]
         words = [*verb, *address] if tool == CLUSTER else [*address, *verb]
-        call = [tool, *words, *arguments[len(verb) :]]
+        done = self.call(tool, [*words, *arguments[len(verb) :]])
+        text = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, f"{tool} {' '.join(arguments)} ended with {done.returncode}:\n{text}"
+        return text
+
+    def call(self, tool: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Run a tool to its end; the caller judges the return code. Threads take turns."""
+        call = [tool, *arguments]
         assert not any("\t" in word or "\n" in word for word in call)
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write("\t".join(call) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        with self._lock:
+            self._process.stdin.write("\t".join(call) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
         assert line, f"the JVM ended: {self._errors()}"
-        status, _, printed = line.partition(" ")
-        text = base64.b64decode(printed).decode()
-        assert (int(status) != 0) == fails, f"{tool} {' '.join(arguments)} ended with {status}:\n{text}"
-        return text
+        status, *printed = line.rstrip("\n").split("\t")
+        output, errors = (base64.b64decode(each).decode() for each in printed)
+        return subprocess.CompletedProcess(call, int(status), output, errors)
 
     def start(self, tool: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a tool that does not end by itself, in a JVM of its own."""

@@ -1,7 +1,8 @@
 // Runs Apache Kafka's command-line tools one after the other in one JVM, because the start of a JVM takes a second.
 //
 // Each line of the input is a call: the class and its arguments, separated by tabs. Each line of the output is an
-// answer: the exit status, a space, and what the tool printed to both streams, as base64.
+// answer: the exit status, what the tool printed to its output, and what it printed to its error stream, the last two as
+// base64, separated by tabs.
 
 import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
@@ -17,23 +18,24 @@ public class Tools {
     /** Ends a tool at its first exit. Some tools catch it, report it as a failure and exit again. */
     static final class Exited extends RuntimeException {}
 
-    private static final ByteArrayOutputStream printed = new ByteArrayOutputStream();
+    private static final ByteArrayOutputStream output = new ByteArrayOutputStream();
+    private static final ByteArrayOutputStream errors = new ByteArrayOutputStream();
     private static Integer status;
-    private static byte[] answer;
+    private static String answer;
 
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = System.out;
         Exit.setExitProcedure((code, message) -> exit(code));
         Exit.setHaltProcedure((code, message) -> exit(code));
-        PrintStream stream = new PrintStream(printed, true, StandardCharsets.UTF_8);
-        System.setOut(stream);
-        System.setErr(stream);
+        System.setOut(new PrintStream(output, true, StandardCharsets.UTF_8));
+        System.setErr(new PrintStream(errors, true, StandardCharsets.UTF_8));
         BufferedReader calls = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String call = calls.readLine(); call != null; call = calls.readLine()) {
-            printed.reset();
+            output.reset();
+            errors.reset();
             status = null;
             run(call.split("\t", -1));
-            answers.println(status + " " + Base64.getEncoder().encodeToString(answer));
+            answers.println(answer);
             answers.flush();
         }
         System.exit(0);
@@ -47,8 +49,12 @@ public class Tools {
     private static void end(int code) {
         if (status == null) {
             status = code;
-            answer = printed.toByteArray();
+            answer = code + "\t" + encoded(output) + "\t" + encoded(errors);
         }
+    }
+
+    private static String encoded(ByteArrayOutputStream printed) {
+        return Base64.getEncoder().encodeToString(printed.toByteArray());
     }
 
     private static void run(String[] call) throws Exception {
