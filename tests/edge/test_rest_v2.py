@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -184,3 +185,11 @@ def test_options_lists_the_methods_of_a_path(rest: RestClient) -> None:
         found = rest.http.options(path)
         assert (found.status_code, found.headers["allow"], found.content) == (200, methods, b"")
     assert rest.http.options("/v3/nothing").status_code == 404
+
+
+def test_compressed_bodies_are_refused(rest: RestClient) -> None:
+    rest.create_topic("v2-gzip")
+    body = gzip.compress(json.dumps({"records": [{"value": 1}]}).encode())
+    for path, media_type in (("/topics/v2-gzip", JSON), ("topics/v2-gzip/records", "application/json")):
+        headers = {"content-type": media_type, "content-encoding": "gzip"}
+        assert error_of(rest.request("POST", path, content=body, headers=headers)) == (415, 415)

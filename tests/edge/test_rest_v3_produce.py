@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 from typing import Any
 
 import httpx
@@ -202,3 +203,20 @@ def test_invalid_batches_are_rejected_as_a_whole(rest: RestClient) -> None:
     for body, expected in cases:
         assert error_of(rest.post("topics/v3-bad-batch/records:batch", body)) == expected, body
     assert end_offset(rest, "v3-bad-batch") == 0
+
+
+def test_client_of_http_1_0_gets_no_chunks(rest: RestClient) -> None:
+    rest.create_topic("v3-old-http")
+    path = f"/v3/clusters/{rest.cluster_id}/topics/v3-old-http/records"
+    host, _, port = rest.url.removeprefix("http://").partition(":")
+    body = b'{}{"value":{"type":"STRING","data":"a"}}'
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
+        sock.sendall(
+            b"POST %s HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            % (path.encode(), len(body), body)
+        )
+        found = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, text = found.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"content-length: %d" % len(text) in head.lower()
+    assert [json.loads(line)["offset"] for line in text.splitlines()] == [0, 1]

@@ -21,6 +21,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from ottla.web.http10 import WholeAnswer
+
 log = logging.getLogger(__name__)
 
 #: bytes of a request's body, unless the operation has its own limit
@@ -241,6 +243,8 @@ class App:
         began = time.monotonic()
         if self._guard is not None:
             self._guard.begin()
+        if scope.get("http_version") == "1.0":
+            send = WholeAnswer(send).send
         body = _Body(receive, self._buffered)
         status, seconds = 499, 0.0  # the client has disconnected
         try:
@@ -290,8 +294,10 @@ class App:
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > body.limit:
             raise _too_large(body.limit)
-        if operation.body is not None and not operation.checks_media_type:
-            _check_media_type(headers, operation)
+        if operation.body is not None:
+            _check_content_encoding(headers)
+            if not operation.checks_media_type:
+                _check_media_type(headers, operation)
         if self._authenticate is not None and not operation.is_public:
             scope["identity"] = await self._authenticate(request)
         if self._guard is not None:
@@ -302,10 +308,14 @@ class App:
         return response
 
 
-def _check_media_type(headers: Headers, operation: Operation) -> None:
-    """Raise HttpError 415 if a body is compressed, or declared as something that the operation does not read."""
+def _check_content_encoding(headers: Headers) -> None:
+    """Raise HttpError 415 if a body is compressed."""
     if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
         raise HttpError(415, 415, "a Content-Encoding is not supported: send the body uncompressed")
+
+
+def _check_media_type(headers: Headers, operation: Operation) -> None:
+    """Raise HttpError 415 if a body is declared as something that the operation does not read."""
     name = headers.get("content-type", "").partition(";")[0].strip().lower()
     if not name.endswith(("/json", "+json")) and name not in (*_UNSPECIFIC, *operation.consumes):
         raise HttpError(415, 415, f"HTTP 415 Unsupported Media Type: send {operation.consumes[0]}")
