@@ -56,7 +56,10 @@ def test_acls_of_the_user_decide(proxy: RestClient, broker: SecureBroker) -> Non
     for name, other in (("ann", "bob"), ("bob", "ann")):
         user = as_user(broker, name)
         assert produce_v2(proxy, f"topic-of-{name}", user).status_code == 200
-        assert error_of(produce_v2(proxy, f"topic-of-{other}", user)) == (403, 40301)
+        refused = produce_v2(proxy, f"topic-of-{other}", user)
+        assert (refused.status_code, refused.headers["content-type"]) == (403, "application/vnd.kafka.v2+json")
+        (result,) = refused.json()["offsets"]
+        assert (result["error_code"], result["offset"], bool(result["error"])) == (40301, None, True)
         line = proxy.post(f"topics/topic-of-{name}/records", {"value": {"type": "JSON", "data": 1}}, headers=user)
         assert line.json()["error_code"] == 200
         assert proxy.get(f"topics/topic-of-{name}", headers=user).status_code == 200
@@ -92,6 +95,17 @@ def test_consumer_instance_belongs_to_its_user_and_takes_over_a_newer_token(
     assert proxy.get(f"{path}/records", headers={**newer, **CONSUMER}).json() != []
     assert error_of(proxy.get(f"{path}/records", headers={**as_user(broker, "bob"), **CONSUMER})) == (404, 40403)
     assert proxy.delete(path, headers={**newer, **CONSUMER}).status_code == 204
+
+
+def test_consumer_that_may_not_read_gets_an_error(proxy: RestClient, broker: SecureBroker) -> None:
+    user = as_user(broker, "ann")
+    path = make_consumer(proxy, "ann-curious", user)
+    body = {"topics": ["topic-of-bob"]}
+    assert proxy.post(f"{path}/subscription", body, headers={**user, **CONSUMER}).status_code == 204
+    refused = proxy.get(f"{path}/records", headers={**user, **CONSUMER})
+    assert error_of(refused) == (403, 40301)
+    assert refused.json()["message"].startswith("Not authorized to access topics")
+    assert refused.headers["content-type"] == CONSUMER["accept"]
 
 
 def test_end_of_a_token_ends_a_stream_that_uses_it(proxy: RestClient, broker: SecureBroker) -> None:

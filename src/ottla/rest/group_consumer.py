@@ -46,6 +46,8 @@ _IGNORED: Final = frozenset({3, -195, -193, -191, -187, -185, -147})
 #: the group's coordinator is loading, not available, or another broker
 _COORDINATOR_MOVES: Final = frozenset({14, 15, 16})
 _ASSIGN_AGAIN_S: Final = 0.2
+#: code -> how the message of an error begins, which is that of Java's consumer
+_REASONS: Final = {29: "Not authorized to access topics: ", 30: "Not authorized to access group: "}
 
 
 class Commit(NamedTuple):
@@ -120,7 +122,8 @@ class GroupConsumer:
             elif self._is_assigned and error.code() in _COORDINATOR_MOVES:
                 self._assign_again_at = time.monotonic() + _ASSIGN_AGAIN_S
             elif error.code() not in _IGNORED:
-                self._error = KafkaRefusal(error.code(), "consumer", error.str())
+                reason = f"{_REASONS.get(error.code(), '')}{error.str()}"
+                self._error = KafkaRefusal(error.code(), "consumer", reason)
                 has_news = True
         if has_news:
             self._loop.call_soon_threadsafe(self.arrived.set)

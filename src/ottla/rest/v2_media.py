@@ -62,8 +62,9 @@ def _name(media_type: str) -> str:
     return media_type.partition(";")[0].strip().lower()
 
 
-def answer_v2(found: Any, media_type: str = V2) -> Response:
-    return Response(json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode(), media_type=media_type)
+def answer_v2(found: Any, media_type: str = V2, status: int = 200) -> Response:
+    body = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+    return Response(body, status, media_type=media_type)
 
 
 def with_v2_media(handler: Handler) -> Handler:

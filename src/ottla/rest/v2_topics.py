@@ -48,6 +48,8 @@ from ottla.web.app import Operation
 
 _RECORDS_MAX: Final = 100_000
 _OWN_CODES: Final = (AUTHENTICATION_FAILED, NOT_AUTHORIZED, KAFKA_RETRIABLE)
+#: error of a record -> status of the whole answer
+_STATUSES: Final = {AUTHENTICATION_FAILED: 401, NOT_AUTHORIZED: 403}
 
 _REPLICA: Final = body_schema({"broker": INTEGER, "leader": BOOLEAN, "in_sync": BOOLEAN})
 _PARTITION: Final = body_schema(
@@ -64,6 +66,9 @@ _PRODUCED: Final = body_schema({
     })},
     "key_schema_id": {"type": ["integer", "null"]}, "value_schema_id": {"type": ["integer", "null"]},
 })  # fmt: skip
+
+#: the results of all records, or an error of the request
+_REFUSED: Final = {"anyOf": [_PRODUCED, {"$ref": "#/components/schemas/Error"}]}
 
 
 class TopicRoutesV2:
@@ -98,7 +103,8 @@ class TopicRoutesV2:
                   422: "A field is missing, or a schema (42201 to 42207)."}  # fmt: skip
         produce = [
             Operation(method="POST", path=path, handler=with_v2_media(self.produce), summary=summary,
-                      tag="Topics (v2)", body=body, consumes=(V2, *EMBEDDED.values()), answers={200: _PRODUCED},
+                      tag="Topics (v2)", body=body, consumes=(V2, *EMBEDDED.values()),
+                      answers={200: _PRODUCED, 401: _REFUSED, 403: _REFUSED},
                       produces=TOPIC_TYPES, errors=errors, body_bytes_max=request_max_bytes,
                       checks_media_type=True)
             for path, summary in (("/topics/{topic_name}", "Produce records to a topic"),
@@ -198,6 +204,9 @@ class TopicRoutesV2:
         try:
             limits = await self._topics.limits(identity, topic, highest)
         except KafkaRefusal as refusal:
+            if refusal.http.error_code in _STATUSES:
+                offsets = [_failed(refusal) for _ in prepared]
+                return _answer_produced(offsets, key_id, value_id)
             raise _v2_error(refusal, topic) from None
         for _, key, value in prepared:
             check_size(limits, key, value)
@@ -209,8 +218,7 @@ class TopicRoutesV2:
             async for number, key, value in with_pauses(prepared)
         ]
         await wait_for_all(sent, arrival)
-        offsets = [_offset(each) for each in sent]
-        return answer_v2({"offsets": offsets, "key_schema_id": key_id, "value_schema_id": value_id})
+        return _answer_produced([_offset(each) for each in sent], key_id, value_id)
 
     async def _encoder(
         self, form: str, topic: str, fields: Fields, records: list[Fields], part: str
@@ -237,12 +245,22 @@ class TopicRoutesV2:
         return lambda data: found.encode(data).payload, found.schema_id
 
 
+def _answer_produced(offsets: list[dict[str, Any]], key_id: int | None, value_id: int | None) -> Response:
+    """Return the results of all records. The status is that of a record which was not authorized, if there is one."""
+    status = next((_STATUSES[each["error_code"]] for each in offsets if each["error_code"] in _STATUSES), 200)
+    return answer_v2({"offsets": offsets, "key_schema_id": key_id, "value_schema_id": value_id}, status=status)
+
+
 def _offset(delivery: Delivery) -> dict[str, Any]:
-    if delivery.error is None:
-        return {"partition": delivery.partition, "offset": delivery.offset, "error_code": None, "error": None}
-    code = delivery.error.http.error_code
+    if delivery.error is not None:
+        return _failed(delivery.error)
+    return {"partition": delivery.partition, "offset": delivery.offset, "error_code": None, "error": None}
+
+
+def _failed(refusal: KafkaRefusal) -> dict[str, Any]:
+    code = refusal.http.error_code
     known = code if code in _OWN_CODES else KAFKA_ERROR
-    return {"partition": None, "offset": None, "error_code": known, "error": delivery.error.http.message}
+    return {"partition": None, "offset": None, "error_code": known, "error": refusal.http.message}
 
 
 def _partitions(topic: Any) -> list[dict[str, Any]]:
